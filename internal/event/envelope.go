@@ -1,0 +1,396 @@
+package event
+
+import (
+	"encoding/binary"
+	"fmt"
+	"strings"
+
+	"github.com/geogate/geogate/internal/hlc"
+)
+
+// Prefix is the reserved prefix of our record headers; a producer that sends one
+// from outside is refused.
+const Prefix = "gg-"
+
+// The header names, in the order in which they follow the producer's headers.
+const (
+	HeaderVersion     = "gg-v"
+	HeaderID          = "gg-id"
+	HeaderOrigin      = "gg-o"
+	HeaderBarrier     = "gg-e"
+	HeaderEpoch       = "gg-u"
+	HeaderStamp       = "gg-h"
+	HeaderContext     = "gg-c"
+	HeaderOp          = "gg-t"
+	HeaderKey         = "gg-k"
+	HeaderFingerprint = "gg-f"
+	HeaderDot         = "gg-d"
+	HeaderMerged      = "gg-m"
+)
+
+// Version is the envelope version that this build writes and reads.
+const Version = 1
+
+// Header is one record header; a nil Value is null, which differs from empty.
+type Header struct {
+	Key   string
+	Value []byte
+}
+
+type anyHeader interface {
+	~struct {
+		Key   string
+		Value []byte
+	}
+}
+
+// FromHeaders converts another package's header type of the same shape.
+func FromHeaders[H anyHeader](hs []H) []Header {
+	out := make([]Header, len(hs))
+	for i, h := range hs {
+		out[i] = Header(h)
+	}
+	return out
+}
+
+// ToHeaders is the inverse of FromHeaders.
+func ToHeaders[H anyHeader](hs []Header) []H {
+	out := make([]H, len(hs))
+	for i, h := range hs {
+		out[i] = H(h)
+	}
+	return out
+}
+
+// Op is what an event does to its entity. Numbers are fixed; the gaps are for
+// later operations.
+type Op uint8
+
+// The operations.
+const (
+	Put    Op = 1 // the value replaces what the context has seen
+	Delete Op = 2 // the entity has no value (a tombstone)
+)
+
+// String is the word used in answers: put or del.
+func (o Op) String() string {
+	switch o {
+	case Put:
+		return "put"
+	case Delete:
+		return "del"
+	}
+	return fmt.Sprintf("op-%d", uint8(o))
+}
+
+// Rule is the conflict rule that chose a merged record (header gg-m).
+type Rule uint8
+
+// The rules.
+const (
+	LWW  Rule = 1 // greatest (stamp, region, event id)
+	Keep Rule = 2 // all stay as siblings; the greatest is shown
+)
+
+// String is the rule's name in policies and answers.
+func (r Rule) String() string {
+	switch r {
+	case LWW:
+		return "lww"
+	case Keep:
+		return "keep"
+	}
+	return fmt.Sprintf("rule-%d", uint8(r))
+}
+
+// Flags of a merged record.
+const (
+	FlagCorrects = 1 << 0 // replaces a record that a later fold found wrong
+	FlagSettled  = 1 << 1 // never to be corrected again
+)
+
+// Merged is the content of header gg-m.
+type Merged struct {
+	Siblings uint64 // live values beside the winner
+	Rule     Rule
+	Flags    uint8
+}
+
+// IdempotencyKey is the keyed hash of a producer's idempotency key (header
+// gg-k); the zero value is "no key".
+type IdempotencyKey [16]byte
+
+// IsZero tells whether the write had no idempotency key.
+func (k IdempotencyKey) IsZero() bool { return k == IdempotencyKey{} }
+
+// Fingerprint is the hash of what a keyed write asked for (header gg-f); the
+// zero value is "not known".
+type Fingerprint [16]byte
+
+// IsZero tells whether the fingerprint is not known.
+func (f Fingerprint) IsZero() bool { return f == Fingerprint{} }
+
+// Envelope is what a gateway adds to a record that it accepts.
+type Envelope struct {
+	ID          ID
+	Region      RegionID // origin
+	Incarnation uint16   // of the origin's partition
+	Barrier     int64    // offset of the barrier under which the seat accepted it
+	Epoch       Epoch    // of the unit that owned it
+	Stamp       hlc.Stamp
+	Context     Vector // what the seat had applied; own region left out
+	Op          Op
+	Key         IdempotencyKey // zero: none
+	Fingerprint Fingerprint    // zero: none, or left out by a residency action
+	Dot         *Dot           // only where a record has left its place
+	Merged      *Merged        // only in merged topics
+}
+
+// Append appends the envelope's headers in their fixed order.
+func (e *Envelope) Append(hs []Header) []Header {
+	origin := binary.BigEndian.AppendUint16([]byte{byte(e.Region)}, e.Incarnation)
+	context := e.Context.Without(e.Region)
+	hs = append(hs,
+		Header{HeaderVersion, []byte{Version}},
+		Header{HeaderID, e.ID[:]},
+		Header{HeaderOrigin, origin},
+		Header{HeaderBarrier, binary.AppendUvarint(nil, uint64(e.Barrier))},
+		Header{HeaderEpoch, binary.AppendUvarint(nil, uint64(e.Epoch))},
+		Header{HeaderStamp, e.Stamp.Append(nil)},
+		Header{HeaderContext, AppendVector(nil, &context)},
+		Header{HeaderOp, []byte{byte(e.Op)}},
+	)
+	if !e.Key.IsZero() {
+		hs = append(hs, Header{HeaderKey, e.Key[:]})
+		if !e.Fingerprint.IsZero() {
+			hs = append(hs, Header{HeaderFingerprint, e.Fingerprint[:]})
+		}
+	}
+	return AppendCopy(hs, e.Dot, e.Merged)
+}
+
+// AppendCopy appends the headers of a record that left its place: gg-d, and in a
+// merged topic gg-m. A record without a gateway's envelope gets them too.
+func AppendCopy(hs []Header, d *Dot, m *Merged) []Header {
+	if d != nil {
+		hs = append(hs, Header{HeaderDot, AppendDot(nil, *d)})
+	}
+	if m != nil {
+		hs = append(hs, Header{HeaderMerged, append(binary.AppendUvarint(nil, m.Siblings), byte(m.Rule), m.Flags)})
+	}
+	return hs
+}
+
+// Reserved tells whether any header has the reserved prefix, in any case of
+// letters, and which.
+func Reserved(hs []Header) (name string, found bool) {
+	for _, h := range hs {
+		if len(h.Key) >= len(Prefix) && strings.EqualFold(h.Key[:len(Prefix)], Prefix) {
+			return h.Key, true
+		}
+	}
+	return "", false
+}
+
+const (
+	seenVersion = 1 << iota
+	seenID
+	seenOrigin
+	seenBarrier
+	seenEpoch
+	seenStamp
+	seenContext
+	seenOp
+	seenKey
+	seenFingerprint
+	seenDot
+	seenMerged
+
+	seenStamped = seenVersion | seenID | seenOrigin | seenBarrier | seenEpoch | seenStamp | seenContext | seenOp
+	seenCopy    = seenDot | seenMerged
+)
+
+// Decode takes the envelope out of a record's headers. stamped is false for a
+// record that came without a gateway (no envelope header at all; gg-d and gg-m,
+// which we add to copies of such records too, are still returned in e). Headers
+// that are not the envelope's stay, untouched and in order, in rest. Incomplete,
+// repeated or undecodable envelope headers are an error that wraps ErrMalformed:
+// such a record is quarantined, never guessed at.
+//
+// The envelope shares no memory with hs; rest shares the values.
+func Decode(hs []Header) (e Envelope, rest []Header, stamped bool, err error) {
+	seen := 0
+	for _, h := range hs {
+		bit := headerBit(h.Key)
+		if bit == 0 {
+			rest = append(rest, h)
+			continue
+		}
+		if seen&bit != 0 {
+			return Envelope{}, hs, true, fmt.Errorf("%w: header %s stands twice", ErrMalformed, h.Key)
+		}
+		seen |= bit
+		if err := e.decodeHeader(bit, h.Value); err != nil {
+			return Envelope{}, hs, true, fmt.Errorf("decode header %s: %w", h.Key, err)
+		}
+	}
+	if seen&^seenCopy == 0 {
+		return e, rest, false, nil
+	}
+	if seen&seenStamped != seenStamped {
+		return Envelope{}, hs, true, fmt.Errorf("%w: envelope headers are missing (mask %#x)", ErrMalformed, seenStamped&^seen)
+	}
+	if seen&seenFingerprint != 0 && seen&seenKey == 0 {
+		return Envelope{}, hs, true, fmt.Errorf("%w: %s without %s", ErrMalformed, HeaderFingerprint, HeaderKey)
+	}
+	if e.Context[e.Region] != (Point{}) {
+		return Envelope{}, hs, true, fmt.Errorf("%w: the context names its own region %d", ErrMalformed, e.Region)
+	}
+	return e, rest, true, nil
+}
+
+func headerBit(name string) int {
+	if !strings.HasPrefix(name, Prefix) {
+		return 0
+	}
+	switch name {
+	case HeaderVersion:
+		return seenVersion
+	case HeaderID:
+		return seenID
+	case HeaderOrigin:
+		return seenOrigin
+	case HeaderBarrier:
+		return seenBarrier
+	case HeaderEpoch:
+		return seenEpoch
+	case HeaderStamp:
+		return seenStamp
+	case HeaderContext:
+		return seenContext
+	case HeaderOp:
+		return seenOp
+	case HeaderKey:
+		return seenKey
+	case HeaderFingerprint:
+		return seenFingerprint
+	case HeaderDot:
+		return seenDot
+	case HeaderMerged:
+		return seenMerged
+	}
+	return 0 // a later version's header passes untouched
+}
+
+func (e *Envelope) decodeHeader(bit int, value []byte) error {
+	r := NewReader(value)
+	switch bit {
+	case seenVersion:
+		if v := r.Uint8(); v != Version {
+			r.Fail("envelope version %d is not supported", v)
+		}
+	case seenID:
+		copy(e.ID[:], r.Bytes(len(e.ID)))
+	case seenOrigin:
+		e.Region, e.Incarnation = r.Region(), r.Uint16()
+	case seenBarrier:
+		e.Barrier = int64(r.UvarintMax(1<<63 - 1))
+	case seenEpoch:
+		e.Epoch = Epoch(r.Uvarint())
+	case seenStamp:
+		e.Stamp = hlc.Stamp(r.Uint64())
+	case seenContext:
+		e.Context = ReadVector(r)
+	case seenOp:
+		if e.Op = Op(r.Uint8()); e.Op != Put && e.Op != Delete {
+			r.Fail("operation %d is not known", e.Op)
+		}
+	case seenKey:
+		copy(e.Key[:], r.Bytes(len(e.Key)))
+		if e.Key.IsZero() {
+			r.Fail("the key is all zero")
+		}
+	case seenFingerprint:
+		copy(e.Fingerprint[:], r.Bytes(len(e.Fingerprint)))
+	case seenDot:
+		d := ReadDot(r)
+		e.Dot = &d
+	case seenMerged:
+		e.Merged = &Merged{Siblings: r.Uvarint(), Rule: Rule(r.Uint8()), Flags: r.Uint8()}
+	}
+	return r.Close()
+}
+
+// Event is a record at its place in an origin's log: what indexes and folds take.
+type Event struct {
+	Envelope
+	At        Dot // the record's own place; Envelope.Dot is for copies
+	Stamped   bool
+	Key       []byte // record key; nil is null. (The idempotency key is Envelope.Key.)
+	Value     []byte // nil is null
+	Headers   []Header
+	Timestamp int64 // record timestamp, Unix milliseconds
+}
+
+// Size is roughly the bytes that the event keeps in memory.
+func (ev *Event) Size() int {
+	n := 512 + len(ev.Key) + len(ev.Value)
+	for _, h := range ev.Headers {
+		n += 48 + len(h.Key) + len(h.Value)
+	}
+	return n
+}
+
+// FromRecord makes the event of a record that lies at a dot in its origin's log.
+// A record without an envelope gets the stamp of its timestamp, the zero id, and
+// the context "everything earlier in its partition" (which Context, having no
+// own entry, expresses by being empty). An envelope whose region or that cannot
+// be decoded is an error that wraps ErrMalformed; the record is quarantined.
+func FromRecord(at Dot, timestamp int64, key, value []byte, hs []Header) (Event, error) {
+	env, rest, stamped, err := Decode(hs)
+	ev := Event{Envelope: env, At: at, Stamped: stamped, Key: key, Value: value, Headers: rest, Timestamp: timestamp}
+	if err != nil {
+		return ev, err
+	}
+	if !stamped {
+		ev.Region, ev.Incarnation = at.Region, at.Incarnation
+		ev.Stamp = hlc.FromMillis(timestamp)
+		ev.Op = Put
+		if value == nil {
+			ev.Op = Delete
+		}
+		return ev, nil
+	}
+	if env.Region != at.Region {
+		return ev, fmt.Errorf("%w: origin header names region %d in the log of region %d", ErrMalformed, env.Region, at.Region)
+	}
+	if (env.Op == Delete) != (value == nil) {
+		return ev, fmt.Errorf("%w: operation %s with value null = %v", ErrMalformed, env.Op, value == nil)
+	}
+	return ev, nil
+}
+
+// FullContext is the event's context with its own entry: everything before it in
+// its own log.
+func (ev *Event) FullContext() Vector {
+	v := ev.Context
+	v[ev.At.Region] = Point{ev.At.Incarnation, ev.At.Offset}
+	return v
+}
+
+// Less is the total order of events, the same in every region: by stamp, then
+// region, then event id, and for records that came without a gateway, whose ids
+// are all zero, by place.
+func Less(a, b *Event) bool {
+	switch {
+	case a.Stamp != b.Stamp:
+		return a.Stamp < b.Stamp
+	case a.At.Region != b.At.Region:
+		return a.At.Region < b.At.Region
+	case a.ID != b.ID:
+		return string(a.ID[:]) < string(b.ID[:])
+	case a.At.Incarnation != b.At.Incarnation:
+		return a.At.Incarnation < b.At.Incarnation
+	}
+	return a.At.Offset < b.At.Offset
+}

@@ -1,0 +1,165 @@
+package event
+
+import (
+	"crypto/sha256"
+	"encoding/base64"
+	"encoding/binary"
+	"fmt"
+	"hash/crc32"
+	"maps"
+	"slices"
+
+	"github.com/geogate/geogate/internal/hlc"
+)
+
+// TopicHash is the first 8 bytes of SHA-256 of a topic name: it binds a token or
+// a cursor to its topic without naming it.
+type TopicHash [8]byte
+
+// HashTopic hashes a topic name.
+func HashTopic(topic string) TopicHash {
+	sum := sha256.Sum256([]byte(topic))
+	return TopicHash(sum[:8])
+}
+
+var opaque = base64.RawURLEncoding.Strict()
+
+const tokenVersion = 1
+
+// Token is what a client carries from one request to the next, in any region, to
+// read its own writes: a write's token holds its own dot, a read's what the seat
+// had applied.
+type Token struct {
+	Topic     TopicHash
+	Partition int32
+	Vector    Vector // own entry included
+	Stamp     hlc.Stamp
+}
+
+// String is the opaque form: base64url without padding of byte 1, the topic
+// hash, uvarint partition, the vector as in gg-c, and the stamp.
+func (t Token) String() string {
+	b := append([]byte{tokenVersion}, t.Topic[:]...)
+	b = binary.AppendUvarint(b, uint64(t.Partition))
+	b = AppendVector(b, &t.Vector)
+	return opaque.EncodeToString(t.Stamp.Append(b))
+}
+
+// ParseToken is the inverse of String; its errors wrap ErrMalformed.
+func ParseToken(text string) (Token, error) {
+	raw, err := opaque.DecodeString(text)
+	if err != nil {
+		return Token{}, fmt.Errorf("parse token: %w: %w", ErrMalformed, err)
+	}
+	r := NewReader(raw)
+	var t Token
+	if v := r.Uint8(); v != tokenVersion {
+		r.Fail("token version %d is not supported", v)
+	}
+	copy(t.Topic[:], r.Bytes(len(t.Topic)))
+	t.Partition = int32(r.UvarintMax(1<<31 - 1))
+	t.Vector = ReadVector(r)
+	t.Stamp = hlc.Stamp(r.Uint64())
+	if err := r.Close(); err != nil {
+		return Token{}, fmt.Errorf("parse token: %w", err)
+	}
+	return t, nil
+}
+
+// View is what a cursor reads: the merged view, or one origin's log.
+type View uint8
+
+// The views. A value from 1 to 15 is the log of that origin region.
+const (
+	MergedView   View = 0
+	ConflictView View = 16 // the conflict feed of the region in Cursor.Visible
+)
+
+// OriginView is the view of region r's log.
+func OriginView(r RegionID) View { return View(r) }
+
+const (
+	cursorVersion    = 1
+	maxCursorEntries = 1 << 20
+)
+
+// Cursor is a reader's place in a view, in the coordinates of the origins, so
+// that it means the same in every region.
+type Cursor struct {
+	View    View
+	Topic   TopicHash
+	Visible RegionID         // the region that gave it: what it could see
+	At      map[int32]Vector // by partition: per origin the next offset to read
+}
+
+var castagnoli = crc32.MakeTable(crc32.Castagnoli)
+
+// String is the opaque form: base64url without padding of version u8, view u8,
+// topic hash, uvarint number of entries, the entries sorted by partition, then
+// region (u8 region, u16 incarnation, uvarint partition, uvarint next offset),
+// visible region u8, and CRC-32C of all before.
+func (c Cursor) String() string {
+	b := append([]byte{cursorVersion, byte(c.View)}, c.Topic[:]...)
+	n := 0
+	for _, v := range c.At {
+		for _, p := range v {
+			if p != (Point{}) {
+				n++
+			}
+		}
+	}
+	b = binary.AppendUvarint(b, uint64(n))
+	for _, part := range slices.Sorted(maps.Keys(c.At)) {
+		for r, p := range c.At[part] {
+			if p == (Point{}) {
+				continue
+			}
+			b = AppendDot(b, Dot{RegionID(r), p.Incarnation, part, p.Next})
+		}
+	}
+	b = append(b, byte(c.Visible))
+	return opaque.EncodeToString(binary.BigEndian.AppendUint32(b, crc32.Checksum(b, castagnoli)))
+}
+
+// ParseCursor is the inverse of String; its errors wrap ErrMalformed.
+func ParseCursor(text string) (Cursor, error) {
+	raw, err := opaque.DecodeString(text)
+	if err != nil {
+		return Cursor{}, fmt.Errorf("parse cursor: %w: %w", ErrMalformed, err)
+	}
+	if len(raw) < 4 || crc32.Checksum(raw[:len(raw)-4], castagnoli) != binary.BigEndian.Uint32(raw[len(raw)-4:]) {
+		return Cursor{}, fmt.Errorf("parse cursor: %w: checksum does not match", ErrMalformed)
+	}
+	r := NewReader(raw[:len(raw)-4])
+	if v := r.Uint8(); v != cursorVersion {
+		r.Fail("cursor version %d is not supported", v)
+	}
+	c := Cursor{View: View(r.Uint8()), At: map[int32]Vector{}}
+	copy(c.Topic[:], r.Bytes(len(c.Topic)))
+	last := Dot{Partition: -1}
+	for range r.UvarintMax(maxCursorEntries) {
+		d := ReadDot(r)
+		if r.Err() != nil {
+			break
+		}
+		if d.Partition < last.Partition || d.Partition == last.Partition && d.Region <= last.Region {
+			r.Fail("cursor entries are not sorted")
+			break
+		}
+		last = d
+		v := c.At[d.Partition]
+		v[d.Region] = Point{d.Incarnation, d.Offset}
+		if v[d.Region] == (Point{}) {
+			r.Fail("cursor entry is empty")
+		}
+		c.At[d.Partition] = v
+	}
+	c.Visible = r.Region()
+	if c.View > ConflictView {
+		r.Fail("view %d is not known", c.View)
+	}
+	if err := r.Close(); err != nil {
+		return Cursor{}, fmt.Errorf("parse cursor: %w", err)
+	}
+	return c, nil
+}

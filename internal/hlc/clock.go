@@ -1,0 +1,144 @@
+package hlc
+
+import (
+	"cmp"
+	"errors"
+	"fmt"
+	"sync"
+	"time"
+)
+
+// ErrDrift is returned by Now when the clock stands further ahead of its wall
+// than Bounds.MaxDrift (the wall was set back, or the clock was dragged by what
+// it observed): a stamp made now could beat writes of the future.
+var ErrDrift = errors.New("hlc: clock is ahead of its wall beyond the drift bound")
+
+// ErrAhead is returned by Observe for a stamp further ahead of the wall than
+// Bounds.MaxDrift; the clock does not follow it.
+var ErrAhead = errors.New("hlc: stamp is ahead of the wall beyond the drift bound")
+
+// Bounds limit how far stamps may run ahead of the wall clock.
+type Bounds struct {
+	MaxDrift time.Duration // beyond it no stamp is made or followed, and a remote event is held; default 5 s
+	HoldMax  time.Duration // beyond it a remote origin partition is paused for an operator; default 60 s
+}
+
+func (b Bounds) withDefaults() Bounds {
+	return Bounds{MaxDrift: cmp.Or(b.MaxDrift, 5*time.Second), HoldMax: cmp.Or(b.HoldMax, time.Minute)}
+}
+
+// Validate refuses bounds under which honest hosts would disagree (below 100 ms)
+// or that bound nothing (above an hour).
+func (b Bounds) Validate() error {
+	b = b.withDefaults()
+	switch {
+	case b.MaxDrift < 100*time.Millisecond:
+		return fmt.Errorf("max drift %v: must be at least 100ms", b.MaxDrift)
+	case b.HoldMax > time.Hour:
+		return fmt.Errorf("hold max %v: must be at most 1h", b.HoldMax)
+	case b.HoldMax < b.MaxDrift:
+		return fmt.Errorf("hold max %v: must not be below max drift %v", b.HoldMax, b.MaxDrift)
+	}
+	return nil
+}
+
+// Judgement says what a reader does with a remote event's stamp.
+type Judgement uint8
+
+// The judgements, from harmless to grave.
+const (
+	Apply Judgement = iota // fold it now
+	Hold                   // wait until the wall has come within MaxDrift
+	Pause                  // too far ahead to wait for: an operator decides
+)
+
+// Judge says what to do with an event stamped s when the wall reads wall, and
+// for Hold how long to wait.
+func (b Bounds) Judge(s Stamp, wall time.Time) (Judgement, time.Duration) {
+	b = b.withDefaults()
+	ahead := time.Duration(s.Millis()-wall.UnixMilli()) * time.Millisecond
+	switch {
+	case ahead <= b.MaxDrift:
+		return Apply, 0
+	case ahead <= b.HoldMax:
+		return Hold, ahead - b.MaxDrift
+	}
+	return Pause, 0
+}
+
+// Clock makes stamps that rise strictly. It is safe for concurrent use.
+type Clock struct {
+	wall   func() time.Time
+	bounds Bounds
+
+	mu      sync.Mutex
+	last    Stamp
+	carries uint64
+}
+
+// NewClock makes a clock over wall, which is asked once for each call.
+func NewClock(wall func() time.Time, bounds Bounds) *Clock {
+	return &Clock{wall: wall, bounds: bounds.withDefaults()}
+}
+
+// Now makes the next stamp: above every stamp made or observed before. A full
+// counter carries into the milliseconds. It returns ErrDrift, and no stamp, when
+// the result would lie further ahead of the wall than MaxDrift.
+func (c *Clock) Now() (Stamp, error) {
+	wall := FromMillis(c.wall().UnixMilli())
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	next := max(wall, c.last+1)
+	if next > wall.Add(c.bounds.MaxDrift) {
+		return 0, fmt.Errorf("%w: %s against wall %s", ErrDrift, next, wall)
+	}
+	if next == c.last+1 && next.Counter() == 0 && next > wall {
+		c.carries++
+	}
+	c.last = next
+	return next, nil
+}
+
+// Observe moves the clock up to s, or returns ErrAhead and does nothing.
+func (c *Clock) Observe(s Stamp) error {
+	wall := FromMillis(c.wall().UnixMilli())
+	if s > wall.Add(c.bounds.MaxDrift) {
+		return fmt.Errorf("%w: %s against wall %s", ErrAhead, s, wall)
+	}
+	c.Restore(s)
+	return nil
+}
+
+// Restore moves the clock up to s whatever the wall says: used at the start of a
+// seat for stamps of its own log, below which it must never stamp again. If s
+// lies beyond the drift bound, Now answers ErrDrift until the wall has come up.
+func (c *Clock) Restore(s Stamp) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.last = max(c.last, s)
+}
+
+// Last is the highest stamp made or observed.
+func (c *Clock) Last() Stamp {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.last
+}
+
+// Close promises that no later stamp will be at or below the one it returns, and
+// moves the clock up to the wall so that the promise is fresh. When the wall lies
+// behind, the promise is what was made before.
+func (c *Clock) Close() Stamp {
+	wall := FromMillis(c.wall().UnixMilli())
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.last = max(c.last, wall)
+	return c.last
+}
+
+// Carries counts how often a full counter carried into the milliseconds.
+func (c *Clock) Carries() uint64 {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.carries
+}

@@ -1,0 +1,148 @@
+package hlc_test
+
+import (
+	"bytes"
+	"errors"
+	"testing"
+	"time"
+
+	"pgregory.net/rapid"
+
+	"github.com/geogate/geogate/internal/hlc"
+)
+
+func TestStampGolden(t *testing.T) {
+	s := hlc.FromMillis(0x01a226bf497b) | 7
+	if got := s.String(); got != "01a226bf497b0007" {
+		t.Fatalf("String = %s", got)
+	}
+	if got := s.Append(nil); !bytes.Equal(got, []byte{0x01, 0xa2, 0x26, 0xbf, 0x49, 0x7b, 0, 7}) {
+		t.Fatalf("Append = %x", got)
+	}
+	for _, bad := range []string{"", "01A226BF497B0007", "+1a226bf497b0007", "01a226bf497b000", "01a226bf497b00070"} {
+		if _, err := hlc.Parse(bad); err == nil {
+			t.Errorf("Parse(%q) succeeded", bad)
+		}
+	}
+}
+
+func TestStampRoundTrip(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		a, b := hlc.Stamp(rapid.Uint64().Draw(t, "a")), hlc.Stamp(rapid.Uint64().Draw(t, "b"))
+		text, err := hlc.Parse(a.String())
+		if err != nil || text != a {
+			t.Fatalf("Parse(String(%d)) = %d, %v", a, text, err)
+		}
+		wire, err := hlc.Decode(a.Append(nil))
+		if err != nil || wire != a {
+			t.Fatalf("Decode(Append(%d)) = %d, %v", a, wire, err)
+		}
+		if (a < b) != (bytes.Compare(a.Append(nil), b.Append(nil)) < 0) || (a < b) != (a.String() < b.String()) {
+			t.Fatalf("%d and %d sort differently as bytes or text", a, b)
+		}
+	})
+}
+
+func TestFromMillisSaturates(t *testing.T) {
+	if got := hlc.FromMillis(-5); got != 0 {
+		t.Errorf("FromMillis(-5) = %v", got)
+	}
+	if got := hlc.FromMillis(1 << 60).Millis(); got != 1<<48-1 {
+		t.Errorf("FromMillis(2^60) = %d ms", got)
+	}
+}
+
+// TestClockRises drives a clock with a wall that jumps both ways and remote
+// stamps from anywhere: stamps rise strictly, lie above everything observed, and
+// never run ahead of the wall beyond the bound.
+func TestClockRises(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		wall := time.UnixMilli(1_000_000)
+		c := hlc.NewClock(func() time.Time { return wall }, hlc.Bounds{})
+		var last, seen hlc.Stamp
+		for range rapid.IntRange(1, 60).Draw(t, "steps") {
+			wall = wall.Add(time.Duration(rapid.IntRange(-8000, 8000).Draw(t, "ms")) * time.Millisecond)
+			if rapid.Bool().Draw(t, "observe") {
+				s := hlc.FromMillis(wall.UnixMilli() + rapid.Int64Range(-9000, 9000).Draw(t, "ahead"))
+				if err := c.Observe(s); err == nil {
+					seen = max(seen, s)
+				} else if !errors.Is(err, hlc.ErrAhead) {
+					t.Fatal(err)
+				}
+			}
+			s, err := c.Now()
+			if errors.Is(err, hlc.ErrDrift) {
+				continue
+			}
+			if s <= last || s <= seen {
+				t.Fatalf("Now = %v after %v, observed %v", s, last, seen)
+			}
+			if s.Millis() > wall.UnixMilli()+5000 {
+				t.Fatalf("Now = %v, wall %v", s, wall)
+			}
+			last = s
+		}
+	})
+}
+
+func TestClockCarries(t *testing.T) {
+	wall := time.UnixMilli(5000)
+	c := hlc.NewClock(func() time.Time { return wall }, hlc.Bounds{})
+	for range 70_000 {
+		if _, err := c.Now(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if c.Carries() != 1 {
+		t.Fatalf("carries = %d, want 1", c.Carries())
+	}
+	if ms := c.Last().Millis(); ms != 5001 {
+		t.Fatalf("last = %d ms, want 5001", ms)
+	}
+}
+
+func TestCloseIsAPromise(t *testing.T) {
+	wall := time.UnixMilli(5000)
+	c := hlc.NewClock(func() time.Time { return wall }, hlc.Bounds{})
+	closed := c.Close()
+	wall = wall.Add(-2 * time.Second)
+	s, err := c.Now()
+	if err != nil || s <= closed {
+		t.Fatalf("Now = %v, %v after Close = %v", s, err, closed)
+	}
+}
+
+func TestJudge(t *testing.T) {
+	wall := time.UnixMilli(1_000_000)
+	for _, tc := range []struct {
+		ahead time.Duration
+		want  hlc.Judgement
+		wait  time.Duration
+	}{
+		{-time.Hour, hlc.Apply, 0},
+		{5 * time.Second, hlc.Apply, 0},
+		{5001 * time.Millisecond, hlc.Hold, time.Millisecond},
+		{time.Minute, hlc.Hold, 55 * time.Second},
+		{time.Minute + time.Millisecond, hlc.Pause, 0},
+	} {
+		got, wait := hlc.Bounds{}.Judge(hlc.FromMillis(wall.Add(tc.ahead).UnixMilli()), wall)
+		if got != tc.want || wait != tc.wait {
+			t.Errorf("ahead %v: %v, %v; want %v, %v", tc.ahead, got, wait, tc.want, tc.wait)
+		}
+	}
+}
+
+func TestBoundsValidate(t *testing.T) {
+	for _, bad := range []hlc.Bounds{
+		{MaxDrift: time.Millisecond},
+		{HoldMax: 2 * time.Hour},
+		{MaxDrift: time.Minute, HoldMax: time.Second},
+	} {
+		if bad.Validate() == nil {
+			t.Errorf("%+v accepted", bad)
+		}
+	}
+	if err := (hlc.Bounds{}).Validate(); err != nil {
+		t.Error(err)
+	}
+}

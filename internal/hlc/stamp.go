@@ -1,0 +1,83 @@
+package hlc
+
+import (
+	"encoding/binary"
+	"fmt"
+	"strconv"
+	"time"
+)
+
+// Stamp is a hybrid logical time: milliseconds since the Unix epoch in the upper
+// 48 bits, a counter in the lower 16. The zero Stamp means "none".
+type Stamp uint64
+
+// Size is the length of a Stamp's wire form in bytes.
+const Size = 8
+
+const counterBits = 16
+
+// FromMillis is the first stamp of millisecond ms: the stamp of a record that
+// came without a gateway. A negative ms gives 0, one past 48 bits the last
+// millisecond there is, so that a broken producer clock cannot wrap around.
+func FromMillis(ms int64) Stamp {
+	const last = 1<<48 - 1
+	return Stamp(min(max(ms, 0), last)) << counterBits
+}
+
+// Millis is the wall part in milliseconds since the Unix epoch.
+func (s Stamp) Millis() int64 { return int64(s >> counterBits) }
+
+// Counter is the logical part.
+func (s Stamp) Counter() uint16 { return uint16(s) }
+
+// Time is the wall part as a UTC time.
+func (s Stamp) Time() time.Time { return time.UnixMilli(s.Millis()).UTC() }
+
+// Add moves the wall part by d, saturating at both ends.
+func (s Stamp) Add(d time.Duration) Stamp {
+	return FromMillis(s.Millis()+d.Milliseconds()) | s&(1<<counterBits-1)
+}
+
+// String is the 16 hex digits of the wire form.
+func (s Stamp) String() string { return fmt.Sprintf("%016x", uint64(s)) }
+
+// Parse is the inverse of String; anything but 16 lower-case hex digits is an
+// error.
+func Parse(text string) (Stamp, error) {
+	if len(text) != 2*Size {
+		return 0, fmt.Errorf("parse stamp %q: want %d hex digits", text, 2*Size)
+	}
+	for _, c := range text {
+		if (c < '0' || c > '9') && (c < 'a' || c > 'f') {
+			return 0, fmt.Errorf("parse stamp %q: %q is no lower-case hex digit", text, c)
+		}
+	}
+	n, err := strconv.ParseUint(text, 16, 64)
+	if err != nil {
+		return 0, fmt.Errorf("parse stamp %q: %w", text, err)
+	}
+	return Stamp(n), nil
+}
+
+// MarshalText implements encoding.TextMarshaler with String.
+func (s Stamp) MarshalText() ([]byte, error) { return []byte(s.String()), nil }
+
+// UnmarshalText implements encoding.TextUnmarshaler with Parse.
+func (s *Stamp) UnmarshalText(text []byte) error {
+	v, err := Parse(string(text))
+	if err == nil {
+		*s = v
+	}
+	return err
+}
+
+// Append appends the 8 big-endian wire bytes.
+func (s Stamp) Append(b []byte) []byte { return binary.BigEndian.AppendUint64(b, uint64(s)) }
+
+// Decode reads the 8 wire bytes; another length is an error.
+func Decode(b []byte) (Stamp, error) {
+	if len(b) != Size {
+		return 0, fmt.Errorf("decode stamp: %d bytes, want %d", len(b), Size)
+	}
+	return Stamp(binary.BigEndian.Uint64(b)), nil
+}
