@@ -1,0 +1,14 @@
+// Package embed runs the engines that geogate needs beside it, a Kafka broker
+// and a NATS server, inside the calling process.
+//
+// They are the default of one binary without any set-up: the demo, the tests,
+// and a region that has no cluster of its own yet. The Kafka side is franz-go's
+// kfake, kept on disk and written through with fsync; the NATS side is the
+// ordinary nats-server with JetStream. Both give what the code above needs and
+// nothing else, seeds for one and a dialer for the other, so that nothing above
+// can tell an embedded engine from a real one.
+//
+// HAZARD: kfake is a test broker. A malformed frame can stop it, it knows no
+// authentication, and it deviates from Kafka in details. It is therefore bound
+// to loopback addresses only.
+package embed

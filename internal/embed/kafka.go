@@ -1,0 +1,195 @@
+package embed
+
+import (
+	"context"
+	"crypto/rand"
+	"encoding/base64"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"log/slog"
+	"net"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"sync"
+
+	"github.com/twmb/franz-go/pkg/kfake"
+)
+
+// maxMessageBytes is the broker's limit for one record batch. It leaves room
+// for a record of the gateway's default limit (1 MiB) with its headers, which
+// Kafka's own default of 1 MiB does not, and for a link that passes on batches
+// which another producer made larger.
+const maxMessageBytes = 8 << 20
+
+// Kafka says where an embedded broker listens and keeps its data.
+type Kafka struct {
+	// Listen is host:port. The host must be a loopback address; port 0 takes
+	// any free port, which changes with every start.
+	Listen string
+	// DataDir holds everything the broker knows: topics and their ids, records,
+	// producer ids, committed group positions. It is created when missing.
+	DataDir string
+	// ClusterID names the cluster in metadata. Left empty, a random one is made
+	// at the first start. Either way it is kept with the data, because region
+	// identity, loop guards and link generations all hang on it.
+	ClusterID string
+	// Logger receives the broker's warnings and errors; nil discards them.
+	Logger *slog.Logger
+}
+
+// KafkaServer is a running embedded broker.
+type KafkaServer struct {
+	cluster *kfake.Cluster
+	seeds   []string
+	id      string
+	release func() error
+
+	once sync.Once
+	err  error
+}
+
+// StartKafka starts one broker on c.Listen with the state of c.DataDir. What it
+// acknowledges is on disk, so a process that is killed loses nothing that was
+// acknowledged; transactions that were open then count as aborted at the next
+// start, and their producers as fenced. Topics are never created by asking for
+// their metadata.
+//
+// It returns ErrNotLoopback, ErrInUse or ErrClusterID for the causes they name.
+func StartKafka(c Kafka) (*KafkaServer, error) {
+	if err := checkLoopback(c.Listen); err != nil {
+		return nil, err
+	}
+	if c.DataDir == "" {
+		return nil, errors.New("start embedded kafka: no data directory")
+	}
+	if err := os.MkdirAll(c.DataDir, 0o700); err != nil {
+		return nil, fmt.Errorf("create kafka directory: %w", err)
+	}
+	release, err := lockDir(c.DataDir)
+	if err != nil {
+		return nil, err
+	}
+	s, err := startLocked(c)
+	if err != nil {
+		return nil, errors.Join(err, release())
+	}
+	s.release = release
+	return s, nil
+}
+
+// startLocked starts the broker while the caller holds the directory.
+func startLocked(c Kafka) (*KafkaServer, error) {
+	id, err := clusterID(c.DataDir, c.ClusterID)
+	if err != nil {
+		return nil, err
+	}
+	log := c.Logger
+	if log == nil {
+		log = slog.New(slog.DiscardHandler)
+	}
+	cluster, err := kfake.NewCluster(
+		kfake.NumBrokers(1),
+		kfake.ClusterID(id),
+		kfake.DataDir(c.DataDir),
+		kfake.SyncWrites(),
+		kfake.DefaultNumPartitions(1),
+		kfake.ListenFn(func(network, _ string) (net.Listener, error) {
+			return net.Listen(network, c.Listen)
+		}),
+		kfake.BrokerConfigs(map[string]string{
+			"message.max.bytes": fmt.Sprint(maxMessageBytes),
+		}),
+		kfake.WithLogger(brokerLog{log}),
+	)
+	if err != nil {
+		return nil, fmt.Errorf("start embedded kafka on %s: %w", c.Listen, err)
+	}
+	return &KafkaServer{cluster: cluster, seeds: cluster.ListenAddrs(), id: id}, nil
+}
+
+// Seeds returns the broker's address, in the form that kgo.SeedBrokers takes.
+func (s *KafkaServer) Seeds() []string { return append([]string(nil), s.seeds...) }
+
+// ClusterID returns the id in the broker's metadata, the same at every start on
+// the same directory.
+func (s *KafkaServer) ClusterID() string { return s.id }
+
+// Close stops listening, writes what speeds up the next start, and releases the
+// directory. Further calls return what the first did.
+func (s *KafkaServer) Close() error {
+	s.once.Do(func() {
+		s.cluster.Close()
+		if err := s.release(); err != nil {
+			s.err = fmt.Errorf("release kafka directory: %w", err)
+		}
+	})
+	return s.err
+}
+
+// checkLoopback refuses every address that is not certain to stay on this
+// host. Names other than localhost are refused because what they resolve to may
+// change.
+func checkLoopback(listen string) error {
+	host, _, err := net.SplitHostPort(listen)
+	if err != nil {
+		return fmt.Errorf("parse kafka listen address %q: %w", listen, err)
+	}
+	if host == "localhost" {
+		return nil
+	}
+	if ip, err := netip.ParseAddr(host); err == nil && ip.IsLoopback() {
+		return nil
+	}
+	return fmt.Errorf("listen on %q: %w", listen, ErrNotLoopback)
+}
+
+// clusterID returns the id that the data in dir belongs to, or for a new
+// directory the wanted one or a random one in Kafka's form (22 characters).
+func clusterID(dir, want string) (string, error) {
+	raw, err := os.ReadFile(filepath.Join(dir, "meta.json"))
+	if errors.Is(err, fs.ErrNotExist) {
+		if want != "" {
+			return want, nil
+		}
+		var id [16]byte
+		rand.Read(id[:])
+		return base64.RawURLEncoding.EncodeToString(id[:]), nil
+	}
+	if err != nil {
+		return "", fmt.Errorf("read kafka cluster id: %w", err)
+	}
+	var meta struct {
+		ClusterID string `json:"cluster_id"`
+	}
+	if err := json.Unmarshal(raw, &meta); err != nil {
+		return "", fmt.Errorf("read kafka cluster id: %w", err)
+	}
+	if want != "" && want != meta.ClusterID {
+		return "", fmt.Errorf("start embedded kafka: %s holds cluster %q, not %q: %w",
+			dir, meta.ClusterID, want, ErrClusterID)
+	}
+	return meta.ClusterID, nil
+}
+
+// brokerLog passes the broker's warnings and errors on. Its lower levels are
+// left out: they trace single requests.
+type brokerLog struct{ to *slog.Logger }
+
+// Logf implements kfake.Logger.
+func (l brokerLog) Logf(level kfake.LogLevel, format string, args ...any) {
+	var at slog.Level
+	switch level {
+	case kfake.LogLevelError:
+		at = slog.LevelError
+	case kfake.LogLevelWarn:
+		at = slog.LevelWarn
+	default:
+		return
+	}
+	if l.to.Enabled(context.Background(), at) {
+		l.to.Log(context.Background(), at, fmt.Sprintf(format, args...), "engine", "kafka")
+	}
+}

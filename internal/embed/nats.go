@@ -1,0 +1,153 @@
+package embed
+
+import (
+	"errors"
+	"fmt"
+	"net"
+	"net/url"
+	"os"
+	"strconv"
+	"sync"
+	"time"
+
+	"github.com/nats-io/nats-server/v2/server"
+)
+
+const (
+	// natsReady bounds the wait for a started server. A kept three-node state
+	// takes up to 9 s to elect a leader, but a connection is accepted long
+	// before that.
+	natsReady = 15 * time.Second
+	// natsMemory bounds JetStream's memory streams; the register is on disk.
+	natsMemory = 16 << 20
+)
+
+// NATS says how an embedded server is named, stored and joined to others.
+type NATS struct {
+	// Name is the server's name, unique in a cluster.
+	Name string
+	// ClusterListen is the host:port for other servers of the cluster; empty
+	// for one server alone.
+	ClusterListen string
+	// Routes are the other servers' addresses (nats-route://host:port).
+	Routes []string
+	// Advertise is the cluster address told to peers; empty means
+	// ClusterListen.
+	Advertise string
+	// StoreDir holds JetStream's streams. It is created when missing.
+	StoreDir string
+}
+
+// NATSServer is a running embedded server.
+type NATSServer struct {
+	srv     *server.Server
+	release func() error
+
+	once sync.Once
+	err  error
+}
+
+// StartNATS starts a server with JetStream under c.StoreDir. It opens no port
+// for clients: they connect in process through Dialer. JetStream syncs every
+// write before it acknowledges it, because a register that forgets an
+// acknowledged claim is worse than a slow one.
+func StartNATS(c NATS) (*NATSServer, error) {
+	opts, err := c.options()
+	if err != nil {
+		return nil, err
+	}
+	if err := os.MkdirAll(c.StoreDir, 0o700); err != nil {
+		return nil, fmt.Errorf("create nats directory: %w", err)
+	}
+	release, err := lockDir(c.StoreDir)
+	if err != nil {
+		return nil, err
+	}
+	srv, err := server.NewServer(opts)
+	if err != nil {
+		return nil, errors.Join(fmt.Errorf("configure embedded nats: %w", err), release())
+	}
+	srv.Start()
+	if !srv.ReadyForConnections(natsReady) {
+		srv.Shutdown()
+		srv.WaitForShutdown()
+		return nil, errors.Join(fmt.Errorf("start embedded nats %s: not ready after %s", c.Name, natsReady), release())
+	}
+	return &NATSServer{srv: srv, release: release}, nil
+}
+
+// options turns c into the server's own configuration.
+func (c NATS) options() (*server.Options, error) {
+	if c.StoreDir == "" {
+		return nil, errors.New("start embedded nats: no store directory")
+	}
+	if c.Name == "" {
+		return nil, errors.New("start embedded nats: no server name")
+	}
+	opts := &server.Options{
+		ServerName:         c.Name,
+		DontListen:         true,
+		JetStream:          true,
+		StoreDir:           c.StoreDir,
+		JetStreamMaxMemory: natsMemory,
+		SyncAlways:         true,
+		NoSigs:             true, // signals belong to the process
+		NoLog:              true,
+	}
+	if c.ClusterListen == "" {
+		if len(c.Routes) > 0 {
+			return nil, errors.New("start embedded nats: routes without a cluster address")
+		}
+		return opts, nil
+	}
+	host, port, err := net.SplitHostPort(c.ClusterListen)
+	if err != nil {
+		return nil, fmt.Errorf("parse nats cluster address: %w", err)
+	}
+	number, err := strconv.Atoi(port)
+	if err != nil {
+		return nil, fmt.Errorf("parse nats cluster port %q: %w", port, err)
+	}
+	if number == 0 {
+		number = server.RANDOM_PORT
+	}
+	opts.Cluster = server.ClusterOpts{Name: "geogate", Host: host, Port: number, Advertise: c.Advertise}
+	for _, r := range c.Routes {
+		u, err := url.Parse(r)
+		if err != nil || u.Host == "" {
+			return nil, fmt.Errorf("parse nats route %q: want nats-route://host:port", r)
+		}
+		opts.Routes = append(opts.Routes, u)
+	}
+	return opts, nil
+}
+
+// NATSDialer opens connections to an embedded server inside the process. It
+// satisfies nats.InProcessConnProvider: nats.InProcessServer(d) is the option
+// that makes a client use it.
+type NATSDialer struct{ srv *server.Server }
+
+// InProcessConn returns the client's end of a new connection.
+func (d NATSDialer) InProcessConn() (net.Conn, error) {
+	conn, err := d.srv.InProcessConn()
+	if err != nil {
+		return nil, fmt.Errorf("dial embedded nats: %w", err)
+	}
+	return conn, nil
+}
+
+// Dialer returns what a client needs to connect.
+func (s *NATSServer) Dialer() NATSDialer { return NATSDialer{s.srv} }
+
+// Close stops the server, waits until its stores are closed and releases the
+// directory. Further calls return what the first did.
+func (s *NATSServer) Close() error {
+	s.once.Do(func() {
+		s.srv.Shutdown()
+		s.srv.WaitForShutdown()
+		if err := s.release(); err != nil {
+			s.err = fmt.Errorf("release nats directory: %w", err)
+		}
+	})
+	return s.err
+}

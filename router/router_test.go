@@ -1,0 +1,361 @@
+package router_test
+
+import (
+	"errors"
+	"strings"
+	"testing"
+
+	"github.com/twmb/franz-go/pkg/kgo"
+	"pgregory.net/rapid"
+
+	"github.com/geogate/geogate/internal/event"
+	"github.com/geogate/geogate/router"
+)
+
+func topology(t *testing.T) *router.Topology {
+	t.Helper()
+	top, err := router.NewTopology(router.Region{Name: "eu", ID: 2}, router.Region{Name: "us", ID: 1}, router.Region{Name: "ap-south-1", ID: 15})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return top
+}
+
+func TestTopology(t *testing.T) {
+	top := topology(t)
+	var names []string
+	for _, r := range top.Regions() {
+		names = append(names, r.Name)
+		if id, ok := top.ID(r.Name); !ok || id != r.ID || top.Name(id) != r.Name {
+			t.Errorf("%s is %d, %t, which is %s", r.Name, id, ok, top.Name(id))
+		}
+	}
+	if got := strings.Join(names, " "); got != "us eu ap-south-1" {
+		t.Errorf("order by id is %s", got)
+	}
+	if _, ok := top.ID("jp"); ok || top.Name(3) != "" {
+		t.Error("an unknown region is known")
+	}
+	if others := top.Others("us"); len(others) != 2 || others[0].Name != "eu" {
+		t.Errorf("others of us are %v", others)
+	}
+}
+
+func TestTopologyRefuses(t *testing.T) {
+	for name, tt := range map[string]struct {
+		regions []router.Region
+		want    error
+	}{
+		"none":       {nil, router.ErrTopology},
+		"id 0":       {[]router.Region{{Name: "us"}}, router.ErrTopology},
+		"id 16":      {[]router.Region{{Name: "us", ID: 16}}, router.ErrTopology},
+		"same id":    {[]router.Region{{"us", 1}, {"eu", 1}}, router.ErrTopology},
+		"same name":  {[]router.Region{{"us", 1}, {"eu", 3}, {"us", 2}}, router.ErrTopology},
+		"no name":    {[]router.Region{{"", 1}}, router.ErrAlias},
+		"dot":        {[]router.Region{{"us.east", 1}}, router.ErrAlias},
+		"capital":    {[]router.Region{{"US", 1}}, router.ErrAlias},
+		"digit":      {[]router.Region{{"1us", 1}}, router.ErrAlias},
+		"underscore": {[]router.Region{{"us_east", 1}}, router.ErrAlias},
+		"32 long":    {[]router.Region{{strings.Repeat("a", 32), 1}}, router.ErrAlias},
+	} {
+		if _, err := router.NewTopology(tt.regions...); !errors.Is(err, tt.want) {
+			t.Errorf("%s: got %v, want %v", name, err, tt.want)
+		}
+	}
+	if err := router.CheckAlias(strings.Repeat("a", 31)); err != nil {
+		t.Error(err)
+	}
+}
+
+func TestNames(t *testing.T) {
+	for got, want := range map[string]string{
+		router.RemoteName("us", "orders"):           "us.orders",
+		router.Merged("orders"):                     "orders.merged",
+		router.StateTopic("orders"):                 "_geogate.state.orders",
+		router.PositionsTopic("us"):                 "_geogate.positions.us",
+		router.RunsTopic("us"):                      "_geogate.runs.us",
+		router.ControlFrom("us"):                    "_geogate.control.us",
+		router.TopicsTopic:                          "_geogate.topics",
+		router.ControlTopic:                         "_geogate.control",
+		router.ConflictsTopic:                       "_geogate.conflicts",
+		router.IncarnationsTopic:                    "_geogate.incarnations",
+		router.RemoteName("us", "eu.orders.merged"): "us.eu.orders.merged",
+	} {
+		if got != want {
+			t.Errorf("got %s, want %s", got, want)
+		}
+	}
+}
+
+func TestFormOf(t *testing.T) {
+	top := topology(t)
+	for name, want := range map[string]router.Form{
+		"orders": router.FormPlain, "us.orders": router.FormRemote, "jp.orders": router.FormPlain, "us.": router.FormPlain,
+		"orders.merged": router.FormMerged, ".merged": router.FormPlain, "us.orders.merged": router.FormRemote,
+		"_geogate.control": router.FormInternal, "_geogate.state.orders.merged": router.FormInternal, "__consumer_offsets": router.FormInternal,
+		"_geogate": router.FormPlain, "us._geogate.control": router.FormRemote, "us": router.FormPlain,
+	} {
+		if got := top.FormOf(name); got != want {
+			t.Errorf("%s looks %s, want %s", name, got, want)
+		}
+	}
+}
+
+func TestCheckTopic(t *testing.T) {
+	for _, ok := range []string{"a", "A.b_c-9", strings.Repeat("x", 249)} {
+		if err := router.CheckTopic(ok); err != nil {
+			t.Errorf("%.20q: %v", ok, err)
+		}
+	}
+	for _, bad := range []string{"", ".", "..", "a b", "a/b", "ä", strings.Repeat("x", 250), "a\x00"} {
+		if err := router.CheckTopic(bad); !errors.Is(err, router.ErrTopicName) {
+			t.Errorf("%.20q: got %v", bad, err)
+		}
+	}
+	topic := strings.Repeat("x", 247)
+	if err := router.CheckTopic(router.RemoteName("us", topic)); !errors.Is(err, router.ErrTopicName) {
+		t.Errorf("a remote name of 250 characters passes: %v", err)
+	}
+}
+
+// FuzzNames checks that each parser is the exact inverse of its formatter: what
+// is formatted parses back, and what parses was formatted.
+func FuzzNames(f *testing.F) {
+	for _, s := range []string{"us.orders", "orders.merged", "_geogate.state.x", "_geogate.control.us", "_geogate.runs.us", "_geogate.positions.a.b", ".", ""} {
+		f.Add("us", s)
+	}
+	f.Fuzz(func(t *testing.T, region, s string) {
+		if origin, topic, ok := router.ParseRemote(s); ok && router.RemoteName(origin, topic) != s {
+			t.Errorf("%q parses to %q of %q", s, topic, origin)
+		}
+		if router.CheckAlias(region) == nil && s != "" {
+			if origin, topic, ok := router.ParseRemote(router.RemoteName(region, s)); !ok || origin != region || topic != s {
+				t.Errorf("%q of %q comes back as %q of %q, %t", s, region, topic, origin, ok)
+			}
+		}
+		for _, c := range []struct {
+			format func(string) string
+			parse  func(string) (string, bool)
+			valid  func(string) bool
+		}{
+			{router.Merged, router.ParseMerged, notEmpty},
+			{router.StateTopic, router.ParseState, notEmpty},
+			{router.PositionsTopic, router.ParsePositions, isAlias},
+			{router.RunsTopic, router.ParseRuns, isAlias},
+			{router.ControlFrom, router.ParseControlFrom, isAlias},
+		} {
+			if part, ok := c.parse(s); ok && (c.format(part) != s || !c.valid(part)) {
+				t.Errorf("%q parses to %q", s, part)
+			}
+			for _, part := range []string{region, s} {
+				if got, ok := c.parse(c.format(part)); ok != c.valid(part) || ok && got != part {
+					t.Errorf("%q is formatted as %q and parsed as %q, %t", part, c.format(part), got, ok)
+				}
+			}
+		}
+	})
+}
+
+func notEmpty(s string) bool { return s != "" }
+func isAlias(s string) bool  { return router.CheckAlias(s) == nil }
+
+func TestMurmur2(t *testing.T) {
+	// The vectors of Apache Kafka's own test of its hash.
+	for key, want := range map[string]int32{
+		"21": -973932308, "foobar": -790332482, "a-little-bit-long-string": -985981536,
+		"a-little-bit-longer-string": -1486304829, "lkjh234lh9fiuh90y23oiuhsafujhadof229phr9h19h89h8": -58897971,
+		"abc": 479470107,
+	} {
+		if got := int32(router.Murmur2([]byte(key))); got != want {
+			t.Errorf("%q: %d, want %d", key, got, want)
+		}
+	}
+}
+
+// TestPartition compares with the partitioner of the client library, which
+// producers and MirrorMaker's Java agree with.
+func TestPartition(t *testing.T) {
+	reference := kgo.StickyKeyPartitioner(nil).ForTopic("t")
+	rapid.Check(t, func(t *rapid.T) {
+		key := rapid.SliceOf(rapid.Byte()).Draw(t, "key")
+		if key == nil {
+			key = []byte{}
+		}
+		n := rapid.Int32Range(1, 1000).Draw(t, "partitions")
+		want := reference.Partition(&kgo.Record{Key: key}, int(n))
+		if got := router.Partition(key, n); int(got) != want {
+			t.Fatalf("partition %d, want %d", got, want)
+		}
+	})
+}
+
+func TestSlots(t *testing.T) {
+	// Pinned: positions written by one version are read by the next.
+	if got := router.Slot("us.flights", 3); got != router.Partition([]byte("us.flights-3"), 32) {
+		t.Errorf("slot %d", got)
+	}
+	if got := router.ConflictsPartition("flights", 11); got != router.Partition([]byte("flights-11"), 16) {
+		t.Errorf("conflicts partition %d", got)
+	}
+	seen := map[int32]bool{}
+	for p := range int32(1000) {
+		s := router.Slot("us.flights", p)
+		if s < 0 || s >= router.Slots {
+			t.Fatalf("slot %d", s)
+		}
+		seen[s] = true
+	}
+	if len(seen) != router.Slots {
+		t.Errorf("only %d slots are used", len(seen))
+	}
+}
+
+func TestPattern(t *testing.T) {
+	for _, tt := range []struct {
+		pattern string
+		yes, no string
+	}{
+		{"*", "orders us.orders", ""},
+		{"orders", "orders", "orders2 my-orders order"},
+		{"catalogue.*", "catalogue.a catalogue.a.b", "catalogue catalogueXa"},
+		{"a?c", "abc a.c", "ac abbc"},
+		{"/order(s|-items)/", "orders order-items", "orders2 myorders"},
+		{"/a|b/", "a b", "ab ax"},
+		{"/(?i)ORDERS/", "orders Orders", "order"},
+	} {
+		p, err := router.ParsePattern(tt.pattern)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if p.String() != tt.pattern {
+			t.Errorf("%s prints as %s", tt.pattern, p)
+		}
+		for _, topic := range strings.Fields(tt.yes) {
+			if !p.Match(topic) {
+				t.Errorf("%s does not match %s", tt.pattern, topic)
+			}
+		}
+		for _, topic := range strings.Fields(tt.no) {
+			if p.Match(topic) {
+				t.Errorf("%s matches %s", tt.pattern, topic)
+			}
+		}
+	}
+	for _, bad := range []string{"", "/(/", "a b", "a[bc]", "a,b", "^orders$", "/a\\"} {
+		if _, err := router.ParsePattern(bad); !errors.Is(err, router.ErrPattern) {
+			t.Errorf("%q: got %v", bad, err)
+		}
+	}
+}
+
+func TestMatcher(t *testing.T) {
+	m, err := router.NewMatcher([]string{"orders*", "/pay.*/", "nothing"}, []string{"*-tmp", "never"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for topic, want := range map[string]router.Ruling{
+		"orders":     {Included: true, List: "include", Pattern: "orders*"},
+		"payments":   {Included: true, List: "include", Pattern: "/pay.*/"},
+		"orders-tmp": {List: "exclude", Pattern: "*-tmp"},
+		"stock":      {},
+		"stock-tmp":  {List: "exclude", Pattern: "*-tmp"},
+	} {
+		if got := m.Match(topic); got != want {
+			t.Errorf("%s: %+v, want %+v", topic, got, want)
+		}
+	}
+	if got := m.Match("stock").String() + "; " + m.Match("orders").String(); got != `no pattern; include "orders*"` {
+		t.Error(got)
+	}
+	if got := strings.Join(m.Idle([]string{"orders", "orders-tmp"}), " "); got != "/pay.*/ nothing never" {
+		t.Errorf("idle patterns: %s", got)
+	}
+	all, err := router.NewMatcher([]string{"*"}, nil)
+	if err != nil || len(all.Idle(nil)) != 0 {
+		t.Errorf("idle * is a warning: %v, %v", all.Idle(nil), err)
+	}
+	if _, err := router.NewMatcher([]string{"*"}, []string{"/(/"}); !errors.Is(err, router.ErrPattern) {
+		t.Errorf("got %v", err)
+	}
+}
+
+func TestOwnership(t *testing.T) {
+	src := `
+version: 1
+kind: OwnershipPolicy
+domains:
+  - {name: air, match: ["flights", "gates"], kind: entity, mode: multi_writer, policy: lww, partitions: 6}
+  - {name: notes, match: ["notes"], kind: entity, mode: multi_writer, policy: keep}
+  - {name: repos, match: ["github", "repo.*"], kind: events, mode: multi_writer, partitions: 6}
+  - {name: carts, match: ["/cart-.*/"], kind: entity, mode: multi_writer}
+`
+	p, err := router.ParseOwnership("ownership.yaml", []byte(src))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for topic, want := range map[string]router.Domain{
+		"flights": {Name: "air", Kind: router.Entity, Mode: router.MultiWriter, Rule: event.LWW, Partitions: 6},
+		"notes":   {Name: "notes", Kind: router.Entity, Mode: router.MultiWriter, Rule: event.Keep},
+		"repo.x":  {Name: "repos", Kind: router.Events, Mode: router.MultiWriter, Partitions: 6},
+		"cart-1":  {Name: "carts", Kind: router.Entity, Mode: router.MultiWriter, Rule: event.LWW},
+		"other":   {Name: "default", Kind: router.Events, Mode: router.MultiWriter},
+	} {
+		if got := p.Domain(topic); got != want {
+			t.Errorf("%s is in %+v, want %+v", topic, got, want)
+		}
+	}
+	if got := p.Domain("flights").Unit("us"); got != "air/us" {
+		t.Error(got)
+	}
+	var declared []string
+	for _, d := range p.Declared() {
+		declared = append(declared, d.Topic)
+		if d.Domain != p.Domain(d.Topic) || d.Partitions != d.Domain.Partitions {
+			t.Errorf("declared %+v", d)
+		}
+	}
+	if got := strings.Join(declared, " "); got != "flights gates notes github" {
+		t.Errorf("declared: %s", got)
+	}
+	if n := len(p.Domains()); n != 5 {
+		t.Errorf("%d domains", n)
+	}
+	var none router.Policy
+	if d := none.Domain("x"); d.Name != router.DefaultDomain || d.Kind != router.Events {
+		t.Errorf("without a file: %+v", d)
+	}
+}
+
+func TestOwnershipErrors(t *testing.T) {
+	const head = "version: 1\nkind: OwnershipPolicy\ndomains:\n"
+	for name, tt := range map[string]struct{ src, want string }{
+		"empty":         {"", "o:1:1: version: must be 1, the version of this file's form\no:1:1: kind: must be OwnershipPolicy"},
+		"single region": {head + `  - {name: a, match: ["a"], kind: entity, mode: single_region, owner: eu}`, `o:4:64: domains[0].owner: comes with authority; until then every domain is multi_writer`},
+		"by key":        {head + `  - {name: a, match: ["a"], kind: entity, mode: by_key}`, `o:4:43: domains[0].mode: mode by_key comes with authority; this version knows multi_writer only`},
+		"forward":       {head + `  - {name: a, match: ["a"], kind: entity, mode: multi_writer, on_foreign_write: forward}`, `o:4:63: domains[0].on_foreign_write: comes with authority; until then every region accepts writes`},
+		"counter":       {head + `  - {name: a, match: ["a"], kind: entity, mode: multi_writer, policy: counter}`, `o:4:63: domains[0].policy: policy counter comes with a later version; this one knows lww and keep`},
+		"policy":        {head + `  - {name: a, match: ["a"], kind: entity, mode: multi_writer, policy: lwww}`, `o:4:63: domains[0].policy: unknown policy "lwww"; did you mean "lww"?`},
+		"events policy": {head + `  - {name: a, match: ["a"], kind: events, mode: multi_writer, policy: lww}`, `o:4:63: domains[0].policy: events topics have no conflict policy, each event stays`},
+		"kind":          {head + `  - {name: a, match: ["a"], kind: entitty, mode: multi_writer}`, `o:4:29: domains[0].kind: unknown kind "entitty"; did you mean "entity"?`},
+		"missing":       {head + `  - {name: a}`, "o:4:5: domains[0].match: needs at least one topic or pattern\no:4:5: domains[0].kind: needs to say events or entity\no:4:5: domains[0].mode: needs to be given; this version knows multi_writer"},
+		"unreachable":   {head + "  - {name: a, match: [\"x*\"], kind: events, mode: multi_writer}\n  - {name: b, match: [\"xy\"], kind: events, mode: multi_writer}", `o:5:23: domains[1].match[0]: topic xy is matched by domain a before, and the first match wins`},
+		"twice":         {head + "  - {name: a, match: [\"x\"], kind: events, mode: multi_writer}\n  - {name: a, match: [\"y\"], kind: events, mode: multi_writer}", `o:5:6: domains[1].name: domain a is there already`},
+		"default":       {head + `  - {name: default, match: ["a"], kind: events, mode: multi_writer}`, `o:4:6: domains[0].name: default is the domain of unmatched topics and cannot be given`},
+		"internal":      {head + `  - {name: a, match: ["_geogate.control"], kind: events, mode: multi_writer}`, `o:4:23: domains[0].match[0]: _geogate.control is an internal topic`},
+		"partitions":    {head + `  - {name: a, match: ["a"], kind: events, mode: multi_writer, partitions: -1}`, `o:4:63: domains[0].partitions: -1 is not within 1 to 100000`},
+		"key":           {head + `  - {name: a, match: ["a"], kind: events, mode: multi_writer, partition: 1}`, `o:4:63: domains[0].partition: unknown key; did you mean "partitions"?`},
+	} {
+		t.Run(name, func(t *testing.T) {
+			p, err := router.ParseOwnership("o", []byte(tt.src))
+			if err == nil {
+				t.Fatalf("accepted as %+v", p.Domains())
+			}
+			if got := err.Error(); got != tt.want {
+				t.Errorf("got\n%s\nwant\n%s", got, tt.want)
+			}
+		})
+	}
+	if _, err := router.LoadOwnership(t.TempDir() + "/none.yaml"); err == nil {
+		t.Error("a missing file is accepted")
+	}
+}
