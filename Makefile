@@ -1,0 +1,77 @@
+# Everything that people and CI run. Overridable: PKG=./router/ RUN=TestX for
+# test and race, SEED= and SEEDS= for sim, FUZZTIME= for fuzz, ARGS= for demo.
+
+BIN      := bin
+GO       ?= go
+PKG      ?= ./...
+RUN      ?=
+FUZZTIME ?= 20s
+SEEDS    ?= 200
+SOAK     ?= 20000
+TOOL     := $(GO) tool -modfile=tools/go.mod
+# The race detector needs cgo; the programs do not, and run anywhere without it.
+BUILD    := CGO_ENABLED=0 $(GO) build -trimpath
+RACE     := CGO_ENABLED=1 $(GO) test -race -timeout 12m $(if $(RUN),-run '$(RUN)')
+
+.DEFAULT_GOAL := help
+.PHONY: help demo build test race check fmt lint vuln fuzz sim soak bench accept gcc
+
+help: ## Show this list
+	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "  %-8s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+
+demo: build ## Run two regions with data in this terminal (ARGS="--fresh --ports auto")
+	$(BIN)/geogate demo $(ARGS)
+
+build: ## Build bin/geogate
+	$(BUILD) -o $(BIN)/ ./cmd/geogate
+
+test: gcc ## Run all tests that need no other service, with the race detector
+	$(RACE) $(PKG)
+
+race: gcc ## Run the tests of PKG again, without the cache
+	$(RACE) -count=1 $(PKG)
+
+check: lint vuln ## Format, vet, staticcheck, import table, known vulnerabilities
+
+fmt: ## Format the sources
+	$(TOOL) gofumpt -w $$($(GO) list -f '{{.Dir}}' ./...)
+
+lint: ## Check format, vet, staticcheck and the rules of internal/lint
+	@unformatted=$$($(TOOL) gofumpt -l $$($(GO) list -f '{{.Dir}}' ./...)); \
+	  if [ -n "$$unformatted" ]; then echo "not formatted (make fmt):"; echo "$$unformatted"; exit 1; fi
+	$(GO) vet ./...
+	$(TOOL) staticcheck ./...
+	$(GO) test ./internal/lint
+
+# The database of vulnerabilities is on the network; where it cannot be reached
+# there is nothing to compare with, which is said and is no failure.
+vuln: ## Compare the dependencies with the vulnerability database, where reachable
+	@out=$$(mktemp); trap 'rm -f "$$out"' EXIT; \
+	  if $(TOOL) govulncheck ./... >"$$out" 2>&1; then tail -3 "$$out"; \
+	  elif grep -qE 'fetching vulnerabilities|dial tcp|no such host|HTTP GET|Forbidden|timeout' "$$out"; then \
+	    echo "vuln: not checked, the database cannot be reached"; \
+	  else cat "$$out"; exit 1; fi
+
+fuzz: ## Run every fuzz target for FUZZTIME
+	@set -e; grep -rl --include='*_test.go' '^func Fuzz' . | xargs -n1 dirname | sort -u | while read -r dir; do \
+	  grep -ho '^func Fuzz[A-Za-z0-9_]*' $$dir/*_test.go | cut -c6- | while read -r target; do \
+	    echo "== $$dir $$target"; $(GO) test -run '^$$' -fuzz "^$$target\$$" -fuzztime $(FUZZTIME) $$dir; \
+	  done; \
+	done
+
+sim: ## Simulate: SEED=n replays one seed, MUTANTS=1 checks that faults are caught, else SEEDS seeds
+	$(GO) run ./testbench/sim $(if $(MUTANTS),--mutants,$(if $(SEED),--seed $(SEED),--seeds 1-$(SEEDS)))
+
+soak: ## Simulate SOAK seeds that were never run before
+	@first=$$(date +%s)00000; $(GO) run ./testbench/sim --first --seeds $$first-$$((first + $(SOAK)))
+
+bench: ## Run all benchmarks
+	$(GO) test -run '^$$' -bench . -benchmem -timeout 30m $(PKG)
+
+accept: build ## Run the acceptance against bin/geogate (KAFKA=apache on real brokers)
+	$(GO) run ./testbench/accept -geogate $(BIN)/geogate -kafka $(or $(KAFKA),embedded)
+
+gcc:
+	@command -v gcc >/dev/null || { \
+	  echo "installing gcc for the race detector"; \
+	  apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends gcc libc6-dev >/dev/null; }

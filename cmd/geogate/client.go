@@ -1,0 +1,92 @@
+package main
+
+import (
+	"cmp"
+	"encoding/json"
+	"fmt"
+	"io"
+	"net/http"
+	"net/url"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+)
+
+const (
+	defaultGateway = "http://127.0.0.1:18091"
+	// askTimeout bounds a question to a gateway, maxAnswer its answer: a command
+	// that people wait for must end.
+	askTimeout = 15 * time.Second
+	maxAnswer  = 64 << 20
+)
+
+// gatewayFlag is the address of the management listener that a command asks.
+type gatewayFlag struct{ address string }
+
+func (g *gatewayFlag) bind(cmd *cobra.Command, env environment) {
+	cmd.Flags().StringVar(&g.address, "gateway", cmp.Or(env["GATEWAY"], defaultGateway),
+		"`URL` of the gateway's management listener ($GEOGATE_GATEWAY)")
+}
+
+// get asks the gateway for a path and gives the answer's body. A gateway that
+// does not answer, or not as one, gives the code for unreachable.
+func (g *gatewayFlag) get(cmd *cobra.Command, path string) ([]byte, error) {
+	base, err := url.Parse(g.address)
+	if err != nil || base.Host == "" || base.Scheme != "http" && base.Scheme != "https" {
+		return nil, exitWith(exitUsage, "--gateway %q is no http URL", g.address)
+	}
+	req, err := http.NewRequestWithContext(cmd.Context(), http.MethodGet, base.JoinPath(path).String(), nil)
+	if err != nil {
+		return nil, err
+	}
+	req.Header.Set("Accept", "application/json")
+	client := http.Client{Timeout: askTimeout}
+	resp, err := client.Do(req)
+	if err != nil {
+		return nil, exitWith(exitUnreachable, "gateway cannot be reached: %w", err)
+	}
+	defer resp.Body.Close()
+	body, err := io.ReadAll(io.LimitReader(resp.Body, maxAnswer))
+	if err != nil {
+		return nil, exitWith(exitUnreachable, "read answer of gateway: %w", err)
+	}
+	if resp.StatusCode != http.StatusOK {
+		return nil, problemError(resp, body)
+	}
+	return body, nil
+}
+
+// problemError makes an error of an answer that is none of the kind asked for.
+func problemError(resp *http.Response, body []byte) error {
+	var problem struct{ Title, Detail, Code string }
+	if strings.HasPrefix(resp.Header.Get("Content-Type"), "application/problem+json") && json.Unmarshal(body, &problem) == nil {
+		return exitWith(exitInternal, "gateway answers %s: %s: %s", problem.Code, problem.Title, problem.Detail)
+	}
+	return exitWith(exitUnreachable, "what listens there answers %s; is it a gateway's management listener?", resp.Status)
+}
+
+// decodeAnswer reads a JSON answer. Members that this version does not know are
+// ignored, so that a newer gateway can be asked.
+func decodeAnswer(body []byte, into any) error {
+	if err := json.Unmarshal(body, into); err != nil {
+		return exitWith(exitUnreachable, "answer of gateway is not what was asked for: %w", err)
+	}
+	return nil
+}
+
+// checkOutput refuses an unknown value of -o.
+func checkOutput(output string) error {
+	if output != "text" && output != "json" {
+		return exitWith(exitUsage, "unknown output %q, want text or json", output)
+	}
+	return nil
+}
+
+// orUnknown shows a number that may be unknown: 0 and unknown are different.
+func orUnknown[T any](format string, v *T) string {
+	if v == nil {
+		return "unknown"
+	}
+	return fmt.Sprintf(format, *v)
+}

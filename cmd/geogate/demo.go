@@ -1,0 +1,256 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"net"
+	"os"
+	"path/filepath"
+	"text/template"
+	"time"
+
+	"github.com/spf13/cobra"
+	"go.uber.org/fx"
+
+	"github.com/geogate/geogate/internal/node"
+)
+
+// demoRegion is one of the two regions of the demo.
+type demoRegion struct {
+	Name                    string
+	ID                      int
+	Data, Management, Kafka int // ports on loopback
+}
+
+// demoRegions have the ports that the documentation names.
+func demoRegions() []demoRegion {
+	return []demoRegion{
+		{Name: "us", ID: 1, Data: 18081, Management: 18091, Kafka: 19092},
+		{Name: "eu", ID: 2, Data: 18082, Management: 18092, Kafka: 29092},
+	}
+}
+
+func (r demoRegion) dataURL() string       { return fmt.Sprintf("http://127.0.0.1:%d", r.Data) }
+func (r demoRegion) managementURL() string { return fmt.Sprintf("http://127.0.0.1:%d", r.Management) }
+
+type demo struct {
+	dir     string
+	fresh   bool
+	ports   string
+	once    bool
+	regions []demoRegion
+	out     io.Writer
+	started time.Time
+}
+
+func newDemo(environment) *cobra.Command {
+	d := demo{regions: demoRegions()}
+	cmd := &cobra.Command{
+		Use:   "demo",
+		Short: "Run two regions in this process, with data in them, and say what to try",
+		Long: `Run two regions, us and eu, in this process: each with its own embedded Kafka and its own gateway, linked
+both ways. They are filled with flights (entities, by airport) and GitHub webhooks (events), and keep running
+until interrupted. State, configuration files and the log stay in --dir; the next start goes on from there.`,
+		Args: usageArgs(cobra.NoArgs),
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			d.out, d.started = cmd.OutOrStdout(), time.Now()
+			return d.run()
+		},
+	}
+	cmd.Flags().StringVar(&d.dir, "dir", ".geogate-demo", "`directory` for state, configuration and log")
+	cmd.Flags().BoolVar(&d.fresh, "fresh", false, "forget an earlier demo's state first")
+	cmd.Flags().StringVar(&d.ports, "ports", "fixed", "`fixed`, the ports that the documentation names, or auto, free ones")
+	cmd.Flags().BoolVar(&d.once, "once", false, "end after both regions have everything")
+	return cmd
+}
+
+// demoEntries are what the demo writes into its directory: all that --fresh
+// deletes, whatever directory it is given.
+var demoEntries = []string{"us", "eu", "us.yaml", "eu.yaml", "ownership.yaml", "seeded", demoLog}
+
+const demoLog = "demo.log"
+
+func (d *demo) run() error {
+	if err := d.choosePorts(); err != nil {
+		return err
+	}
+	configs, err := d.prepare()
+	if err != nil {
+		return exitWith(exitPrecondition, "prepare demo: %w", err)
+	}
+	logFile, err := os.OpenFile(filepath.Join(d.dir, demoLog), os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600)
+	if err != nil {
+		return exitWith(exitPrecondition, "open demo log: %w", err)
+	}
+	defer logFile.Close()
+	log := newLogger(logFile, "info")
+
+	fmt.Fprintf(d.out, "Starting regions us and eu; log in %s.\n", logFile.Name())
+	app := fx.New(instances(log, configs...), fx.Invoke(func(lc fx.Lifecycle, sd fx.Shutdowner) {
+		own(lc, sd, node.Component{Name: "demo", Run: func(ctx context.Context) error { return d.guide(ctx, sd, log) }})
+	}))
+	return runApp(app, configs[0].Drain, log)
+}
+
+// choosePorts takes free ports, or finds out early, and in words that help, that
+// the fixed ones are taken.
+func (d *demo) choosePorts() error {
+	switch d.ports {
+	case "auto", "fixed":
+	default:
+		return exitWith(exitUsage, "--ports %s: want fixed or auto", d.ports)
+	}
+	var held []net.Listener
+	defer func() {
+		for _, l := range held {
+			l.Close()
+		}
+	}()
+	for i := range d.regions {
+		r := &d.regions[i]
+		for _, port := range []*int{&r.Data, &r.Management, &r.Kafka} {
+			if d.ports == "auto" {
+				*port = 0
+			}
+			l, err := net.Listen("tcp", fmt.Sprintf("127.0.0.1:%d", *port))
+			if err != nil {
+				return exitWith(exitPrecondition, "port %d of region %s is taken, by another demo perhaps; use --ports auto: %w", *port, r.Name, err)
+			}
+			// All are held until the last is chosen, so that none is chosen twice.
+			held = append(held, l)
+			*port = l.Addr().(*net.TCPAddr).Port
+		}
+	}
+	return nil
+}
+
+var demoConfig = template.Must(template.New("config").Parse(`# Written by geogate demo at every start. Run one region alone with: geogate serve --config {{.Own.Name}}.yaml
+version: 1
+region: {{.Own.Name}}
+data_dir: {{.Own.Name}}
+regions:
+{{- range .Regions}}
+{{- if eq .Name $.Own.Name}}
+  {{.Name}}: {id: {{.ID}}, kafka: {embedded: {listen: "127.0.0.1:{{.Kafka}}"}}}
+{{- else}}
+  {{.Name}}: {id: {{.ID}}, kafka: {seeds: ["127.0.0.1:{{.Kafka}}"]}}
+{{- end}}
+{{- end}}
+links:
+  - {from: us, to: eu}
+  - {from: eu, to: us}
+http: {listen: "127.0.0.1:{{.Own.Data}}"}
+management: {listen: "127.0.0.1:{{.Own.Management}}"}
+policies: {ownership: ownership.yaml}
+`))
+
+const demoOwnership = `# Written by geogate demo at every start.
+version: 1
+kind: OwnershipPolicy
+domains:
+  - {name: air, match: ["flights"], kind: entity, mode: multi_writer, policy: lww, partitions: 6}
+  - {name: repos, match: ["github"], kind: events, mode: multi_writer, partitions: 6}
+`
+
+// prepare writes the files of both regions and reads them back as serve does.
+func (d *demo) prepare() ([]node.Config, error) {
+	if d.fresh {
+		for _, entry := range demoEntries {
+			if err := os.RemoveAll(filepath.Join(d.dir, entry)); err != nil {
+				return nil, err
+			}
+		}
+	}
+	if err := os.MkdirAll(d.dir, 0o700); err != nil {
+		return nil, err
+	}
+	if err := os.WriteFile(filepath.Join(d.dir, "ownership.yaml"), []byte(demoOwnership), 0o600); err != nil {
+		return nil, err
+	}
+	var configs []node.Config
+	for _, r := range d.regions {
+		path := filepath.Join(d.dir, r.Name+".yaml")
+		if err := writeTemplate(path, demoConfig, map[string]any{"Own": r, "Regions": d.regions}); err != nil {
+			return nil, err
+		}
+		flags := configFlags{file: path}
+		c, err := flags.load(environment{}) // one process, two regions: the environment is neither's
+		if err != nil {
+			return nil, err
+		}
+		configs = append(configs, c.Config)
+	}
+	return configs, nil
+}
+
+func writeTemplate(path string, t *template.Template, values any) error {
+	f, err := os.OpenFile(path, os.O_CREATE|os.O_TRUNC|os.O_WRONLY, 0o600)
+	if err != nil {
+		return err
+	}
+	return errors.Join(t.Execute(f, values), f.Close())
+}
+
+// guide fills the regions, waits until each has what the other got, and tells
+// what to try. It is the demo's last component and ends with the app.
+func (d *demo) guide(ctx context.Context, sd fx.Shutdowner, log *slog.Logger) error {
+	s := seeder{regions: d.regions, started: d.started, log: log}
+	marker := filepath.Join(d.dir, "seeded")
+	_, err := os.Stat(marker)
+	if err == nil {
+		fmt.Fprintln(d.out, "Data of the last run is kept (--fresh begins anew).")
+	} else {
+		count, err := s.seed(ctx)
+		if err != nil {
+			return err
+		}
+		if err := os.WriteFile(marker, nil, 0o600); err != nil {
+			return fmt.Errorf("note that the demo is seeded: %w", err)
+		}
+		fmt.Fprintf(d.out, "First write answered after %.1f s; %d records written, odd lines in us, even lines in eu.\n", s.first.Seconds(), count)
+	}
+	if err := s.settle(ctx); err != nil {
+		return err
+	}
+	fmt.Fprintf(d.out, "Both regions have everything after %.1f s.\n", time.Since(d.started).Seconds())
+	if err := demoGuide.Execute(d.out, map[string]string{
+		"US": d.regions[0].dataURL(), "EU": d.regions[1].dataURL(), "Management": d.regions[0].managementURL(),
+	}); err != nil {
+		return fmt.Errorf("print guide: %w", err)
+	}
+	if d.once {
+		if err := sd.Shutdown(); err != nil {
+			return fmt.Errorf("end demo: %w", err)
+		}
+	}
+	<-ctx.Done()
+	return ctx.Err()
+}
+
+// demoGuide is what to try, each as one line for a shell with curl.
+var demoGuide = template.Must(template.New("guide").Parse(`
+Try, in another terminal:
+
+1. Write in us and read it in eu; the token makes the read wait for the write.
+   T=$(curl -s {{.US}}/v1/topics/flights/records -H 'Content-Type: application/json' -d '{"key":{"type":"string","data":"DTW"},"value":{"type":"json","data":{"delay":7}}}' | sed 's/.*"token":"\([^"]*\)".*/\1/'); curl -s -H "Geogate-Token: $T" {{.EU}}/v1/topics/flights/entities/DTW; echo
+
+2. Retry a write in the other region with its idempotency key: the first answer comes again, and there is one event.
+   for r in {{.US}} {{.EU}}; do curl -si $r/v1/topics/github/records -H 'Content-Type: application/json' -H 'Idempotency-Key: try-2' -d '{"key":{"type":"string","data":"me/repo"},"value":{"type":"json","data":{"event":"star"}}}' | grep -i -e '^idempotent' -e '"dot"'; sleep 1; done
+
+3. Update the same airport in both regions at once, and see which update won and why.
+   for r in {{.US}} {{.EU}}; do curl -s $r/v1/topics/flights/records -H 'Content-Type: application/json' -d "{\"key\":{\"type\":\"string\",\"data\":\"HNL\"},\"value\":{\"type\":\"json\",\"data\":{\"from\":\"$r\"}}}" >/dev/null & done; wait; sleep 1; curl -s {{.US}}/v1/topics/flights/entities/HNL; echo; curl -s '{{.US}}/v1/conflicts?topic=flights'; echo
+
+4. Follow the merged stream of both regions (interrupt to stop).
+   curl -sN -H 'Accept: application/x-ndjson' '{{.EU}}/v1/topics/github/records?view=merged&from=earliest&follow=true' | cut -c1-160
+
+5. Read some events in us, stop, and go on in eu with the cursor: no gap, no repeat.
+   C=$(curl -s '{{.US}}/v1/topics/github/records?view=merged&from=earliest&limit=5' | sed 's/.*"next":"\([^"]*\)".*/\1/'); curl -s "{{.EU}}/v1/topics/github/records?view=merged&from=$C&limit=5" | cut -c1-400; echo
+
+6. See links, lag and owners.
+   geogate status --gateway {{.Management}}
+
+Interrupt to stop.
+`))

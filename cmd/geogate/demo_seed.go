@@ -1,0 +1,219 @@
+package main
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"log/slog"
+	"net/http"
+	"sync"
+	"time"
+
+	"golang.org/x/sync/errgroup"
+
+	"github.com/geogate/geogate/gateway"
+	"github.com/geogate/geogate/testbench/data"
+)
+
+// Bounds of filling the demo. A gateway that is just starting, or busy, is asked
+// again; one that stays so is an error.
+const (
+	seedTimeout  = 2 * time.Minute
+	seedPause    = 50 * time.Millisecond
+	seedBatch    = 200 // records a request
+	maxSeedReply = 1 << 20
+)
+
+// seeder writes the demo's data through the regions' HTTP APIs, as any producer
+// would: with idempotency keys, so that trying again never writes twice.
+type seeder struct {
+	regions []demoRegion
+	started time.Time
+	log     *slog.Logger
+
+	mu    sync.Mutex
+	first time.Duration // from the start to the first answered write
+}
+
+// seedLine is one line of an NDJSON write.
+type seedLine struct {
+	Key            typed  `json:"key"`
+	Value          typed  `json:"value"`
+	IdempotencyKey string `json:"idempotency_key"`
+}
+
+type typed struct {
+	Type string `json:"type"`
+	Data any    `json:"data"`
+}
+
+// seed writes all lines, odd ones in the first region, even ones in the second,
+// and gives their number.
+func (s *seeder) seed(ctx context.Context) (int, error) {
+	ctx, cancel := context.WithTimeout(ctx, seedTimeout)
+	defer cancel()
+	count := 0
+	group, ctx := errgroup.WithContext(ctx)
+	for topic, lines := range map[string][]data.Line{"flights": data.Flights(), "github": data.GitHub()} {
+		perRegion := make([][]seedLine, len(s.regions))
+		for _, l := range lines {
+			count++
+			i := (l.Number - 1) % len(s.regions)
+			perRegion[i] = append(perRegion[i], seedLine{
+				Key: typed{"string", l.Key}, Value: typed{"json", json.RawMessage(l.Value)},
+				IdempotencyKey: fmt.Sprintf("%s:%d", topic, l.Number),
+			})
+		}
+		for i, r := range s.regions {
+			group.Go(func() error { return s.writeAll(ctx, r, topic, perRegion[i]) })
+		}
+	}
+	return count, group.Wait()
+}
+
+// writeAll writes lines in order, batch by batch, and repeats what was not
+// stored until it is.
+func (s *seeder) writeAll(ctx context.Context, r demoRegion, topic string, lines []seedLine) error {
+	for len(lines) > 0 {
+		stored, err := s.write(ctx, r, topic, lines[:min(seedBatch, len(lines))])
+		if stored > 0 {
+			s.noteFirst()
+		}
+		lines = lines[stored:]
+		if err == nil {
+			continue
+		}
+		s.log.Info("demo waits", "region", r.Name, "topic", topic, "reason", err.Error())
+		if wait(ctx, seedPause) != nil {
+			return fmt.Errorf("fill %s in region %s: %w", topic, r.Name, err)
+		}
+	}
+	return nil
+}
+
+func (s *seeder) noteFirst() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.first == 0 {
+		s.first = time.Since(s.started)
+	}
+}
+
+// write sends one batch and gives how many of its lines, from the first on, are
+// known to be stored.
+func (s *seeder) write(ctx context.Context, r demoRegion, topic string, lines []seedLine) (stored int, err error) {
+	var body bytes.Buffer
+	encoder := json.NewEncoder(&body)
+	for _, l := range lines {
+		if err := encoder.Encode(l); err != nil {
+			return 0, fmt.Errorf("encode line %s: %w", l.IdempotencyKey, err)
+		}
+	}
+	req, err := http.NewRequestWithContext(ctx, http.MethodPost, r.dataURL()+"/v1/topics/"+topic+"/records", &body)
+	if err != nil {
+		return 0, err
+	}
+	req.Header.Set("Content-Type", "application/x-ndjson")
+	resp, err := http.DefaultClient.Do(req)
+	if err != nil {
+		return 0, err
+	}
+	defer resp.Body.Close()
+	if resp.StatusCode != http.StatusOK {
+		reply, err := io.ReadAll(io.LimitReader(resp.Body, maxSeedReply))
+		if err != nil {
+			return 0, err
+		}
+		return 0, problemError(resp, reply)
+	}
+	scanner := bufio.NewScanner(resp.Body)
+	scanner.Buffer(nil, maxSeedReply)
+	for scanner.Scan() {
+		var answer struct {
+			Dot     string
+			Problem json.RawMessage
+		}
+		if err := json.Unmarshal(scanner.Bytes(), &answer); err != nil {
+			return stored, fmt.Errorf("read answer to line %s: %w", lines[stored].IdempotencyKey, err)
+		}
+		if answer.Dot == "" {
+			return stored, fmt.Errorf("line %s was not stored: %s", lines[stored].IdempotencyKey, answer.Problem)
+		}
+		if stored++; stored == len(lines) {
+			return stored, nil
+		}
+	}
+	if err := scanner.Err(); err != nil {
+		return stored, fmt.Errorf("read answers: %w", err)
+	}
+	return stored, fmt.Errorf("%d of %d lines were answered", stored, len(lines))
+}
+
+// settle waits until every link of every region runs and has nothing left to
+// copy.
+func (s *seeder) settle(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(ctx, seedTimeout)
+	defer cancel()
+	for {
+		behind, err := s.behind(ctx)
+		if err == nil && behind == "" {
+			return nil
+		}
+		if wait(ctx, 2*seedPause) == nil {
+			continue
+		}
+		if err != nil {
+			return fmt.Errorf("wait for links: %w", err)
+		}
+		return fmt.Errorf("wait for links: %s", behind)
+	}
+}
+
+// behind names a link that has not copied everything, "" if none.
+func (s *seeder) behind(ctx context.Context) (string, error) {
+	for _, r := range s.regions {
+		req, err := http.NewRequestWithContext(ctx, http.MethodGet, r.managementURL()+"/v1/status", nil)
+		if err != nil {
+			return "", err
+		}
+		resp, err := http.DefaultClient.Do(req)
+		if err != nil {
+			return "", err
+		}
+		var status gateway.Status
+		err = json.NewDecoder(io.LimitReader(resp.Body, maxSeedReply)).Decode(&status)
+		resp.Body.Close()
+		if err != nil {
+			return "", fmt.Errorf("read status of region %s: %w", r.Name, err)
+		}
+		outgoing := 0
+		for _, l := range status.Links {
+			if l.From != r.Name {
+				continue
+			}
+			outgoing++
+			if l.State != "running" || l.LagRecords == nil || *l.LagRecords != 0 {
+				return fmt.Sprintf("link %s is %s, lag %s", l.Name, l.State, orUnknown("%d records", l.LagRecords)), nil
+			}
+		}
+		if outgoing == 0 {
+			return fmt.Sprintf("region %s shows no link yet", r.Name), nil
+		}
+	}
+	return "", nil
+}
+
+// wait pauses for d, or returns ctx's error as soon as it has one.
+func wait(ctx context.Context, d time.Duration) error {
+	timer := time.NewTimer(d)
+	defer timer.Stop()
+	select {
+	case <-ctx.Done():
+		return ctx.Err()
+	case <-timer.C:
+		return nil
+	}
+}

@@ -1,0 +1,64 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+	"io"
+
+	"github.com/geogate/geogate/internal/strict"
+)
+
+// The exit codes that exist so far, of the one table that all commands share.
+// A script may rely on each.
+const (
+	exitOK           = 0  // done
+	exitInternal     = 1  // something went wrong that no other code names
+	exitUsage        = 2  // the command line is wrong; nothing was done
+	exitPrecondition = 3  // what the command needs is not so; nothing was done
+	exitMoved        = 6  // another instance took over
+	exitUnreachable  = 12 // the gateway, or the register, cannot be reached
+	exitRegression   = 13 // the register shows an epoch that was passed already
+)
+
+// exitError is an error that has its exit code.
+type exitError struct {
+	code int
+	err  error
+}
+
+func (e *exitError) Error() string { return e.err.Error() }
+func (e *exitError) Unwrap() error { return e.err }
+
+// ExitCode is the code that the program ends with.
+func (e *exitError) ExitCode() int { return e.code }
+
+func exitWith(code int, format string, args ...any) error {
+	return &exitError{code: code, err: fmt.Errorf(format, args...)}
+}
+
+// exitCode finds the code of an error. A component says its own by a method
+// ExitCode, so that this package need not know every error there is.
+func exitCode(err error) int {
+	if err == nil {
+		return exitOK
+	}
+	var coded interface{ ExitCode() int }
+	if errors.As(err, &coded) {
+		return coded.ExitCode()
+	}
+	return exitInternal
+}
+
+// report tells people about the error, if there is one, and gives its code.
+// Mistakes in a file stand one on a line that begins with its place, the form
+// that editors jump by.
+func report(err error, stderr io.Writer) int {
+	var inFile *strict.Errors
+	switch {
+	case errors.As(err, &inFile):
+		fmt.Fprintln(stderr, err)
+	case err != nil && err.Error() != "":
+		fmt.Fprintf(stderr, "geogate: %v\n", err)
+	}
+	return exitCode(err)
+}

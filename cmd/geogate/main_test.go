@@ -1,0 +1,130 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"os/exec"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/rogpeppe/go-internal/testscript"
+)
+
+func TestMain(m *testing.M) {
+	testscript.Main(m, map[string]func(){"geogate": main})
+}
+
+// TestScripts runs testdata/*.txt: the command line as people and scripts see
+// it. $STATUS_… are management listeners that give canned answers.
+func TestScripts(t *testing.T) {
+	testscript.Run(t, testscript.Params{
+		Dir:  "testdata",
+		Cmds: map[string]func(*testscript.TestScript, bool, []string){"exits": exits, "eventually": eventually},
+		Setup: func(env *testscript.Env) error {
+			for name, answer := range map[string]string{
+				"OK":        answerOK,
+				"REGRESSED": strings.Replace(answerOK, `"register":null`, `"register":{"state":"regressed","voters":3,"reachable":3,"write_ms":0.6}`, 1),
+				"NOQUORUM":  strings.Replace(answerOK, `"register":null`, `"register":{"state":"unreachable","voters":3,"reachable":1,"write_ms":null}`, 1),
+				"WARNS":     strings.Replace(answerOK, `"warnings":[]`, `"warnings":["link us-eu is parked"]`, 1),
+				"GARBAGE":   `<html>`,
+			} {
+				server := httptest.NewServer(canned(answer))
+				env.Defer(server.Close)
+				env.Setenv("STATUS_"+name, server.URL)
+			}
+			for _, name := range []string{"DATA", "MANAGEMENT", "KAFKA"} {
+				port, err := freePort()
+				if err != nil {
+					return err
+				}
+				env.Setenv("PORT_"+name, port)
+			}
+			return nil
+		},
+	})
+}
+
+// exits runs a program and checks its exact exit code.
+func exits(ts *testscript.TestScript, neg bool, args []string) {
+	if neg || len(args) < 2 {
+		ts.Fatalf("usage: exits code program [args...]")
+	}
+	code := 0
+	err := ts.Exec(args[1], args[2:]...)
+	var exit *exec.ExitError
+	if errors.As(err, &exit) {
+		code = exit.ExitCode()
+	} else if err != nil {
+		ts.Fatalf("run %s: %v", args[1], err)
+	}
+	if fmt.Sprint(code) != args[0] {
+		ts.Fatalf("exit code is %d, want %s", code, args[0])
+	}
+}
+
+// eventually runs a program until it succeeds.
+func eventually(ts *testscript.TestScript, neg bool, args []string) {
+	if neg || len(args) == 0 {
+		ts.Fatalf("usage: eventually program [args...]")
+	}
+	deadline := time.Now().Add(time.Minute)
+	for {
+		err := ts.Exec(args[0], args[1:]...)
+		if err == nil {
+			return
+		}
+		if time.Now().After(deadline) {
+			ts.Fatalf("%s did not succeed: %v", args[0], err)
+		}
+	}
+}
+
+// freePort finds a port that nobody listens on. Another process may take it
+// before the script does; the scripts' servers then say so and the test fails.
+func freePort() (string, error) {
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		return "", err
+	}
+	defer l.Close()
+	_, port, err := net.SplitHostPort(l.Addr().String())
+	return port, err
+}
+
+func canned(status string) http.Handler {
+	mux := http.NewServeMux()
+	mux.HandleFunc("GET /v1/status", func(w http.ResponseWriter, _ *http.Request) { _, _ = w.Write([]byte(status)) })
+	mux.HandleFunc("GET /v1/topics", func(w http.ResponseWriter, _ *http.Request) { _, _ = w.Write([]byte(answerTopics)) })
+	return mux
+}
+
+const answerOK = `{"version":"0.1.0","time":"2026-11-29T10:00:00.123Z","region":"us","instance":"us-0","mode":"solo","register":null,
+"regions":[{"name":"us","id":1,"state":"UP","live_epoch":null,"kafka":"ok"},{"name":"eu","id":2,"state":"UP","live_epoch":null,"kafka":"unreachable"}],
+"links":[{"name":"us-eu","from":"us","to":"eu","state":"running","topics":2,"lag_records":0,"lag_seconds":0,"copied":10329,"passed_batches":512,"opened_batches":40,"denied":41,"parked":[]},
+{"name":"eu-us","from":"eu","to":"us","state":"failed","topics":2,"lag_records":null,"lag_seconds":null,"copied":0,"passed_batches":0,"opened_batches":0,"denied":0,"parked":[{"topic":"flights","partition":3,"reason":"gap at the source","since":"2026-11-29T10:00:00.123Z"}]}],
+"units":[{"unit":"air/us","owner":"us","epoch":17,"state":"ACTIVE","lease_seconds":null,"orphans":0}],
+"residency":{"state":"off"},"warnings":[],"member_of_a_later_version":1}
+`
+
+const answerTopics = `{"topics":[
+{"name":"_geogate.control","role":"internal","partitions":1},
+{"name":"eu.flights","role":"remote","partitions":6,"origin":"eu","of":"flights"},
+{"name":"flights","role":"local","partitions":6,"domain":"air","kind":"entity","policy":"lww","links":[{"link":"us-eu","state":"included","rule":"include \"*\""},{"link":"us-ap","state":"excluded","rule":"exclude \"f*\""}]},
+{"name":"flights.merged","role":"derived","partitions":6,"of":"flights","use":"merged"}],"next":null,"end":true}
+`
+
+// TestEnvironmentOfTests keeps the scripts honest: they set what they need.
+func TestEnvironmentOfTests(t *testing.T) {
+	env := newEnvironment([]string{"GEOGATE_HTTP__LISTEN=a=b", "HOME=/x", "GEOGATE_=", "GEOGATE_REGION"})
+	if len(env) != 3 || env["HTTP__LISTEN"] != "a=b" {
+		t.Errorf("environment is %v", env)
+	}
+	if _, err := os.Stat("testdata"); err != nil {
+		t.Fatal(err)
+	}
+}

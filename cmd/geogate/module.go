@@ -1,0 +1,157 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"log/slog"
+	"os"
+	"os/signal"
+	"path/filepath"
+	"syscall"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/collectors"
+	"go.uber.org/dig"
+	"go.uber.org/fx"
+	"go.uber.org/fx/fxevent"
+
+	"github.com/geogate/geogate/internal/embed"
+	"github.com/geogate/geogate/internal/node"
+)
+
+// instances wires the instances that run in this process: one for serve, one per
+// region for the demo. All embedded Kafkas open before the first component
+// starts and close after the last has stopped, since links write across regions.
+func instances(log *slog.Logger, configs ...node.Config) fx.Option {
+	options := []fx.Option{
+		fxLog(log),
+		fx.Provide(func(lc fx.Lifecycle) (kafkas, error) { return openKafkas(lc, log, configs) }),
+	}
+	for _, c := range configs {
+		options = append(options, instance(c, log))
+	}
+	return fx.Options(options...)
+}
+
+// instance wires one instance of a region: the node and its components.
+func instance(c node.Config, log *slog.Logger) fx.Option {
+	return fx.Module(c.Region,
+		fx.Supply(c, fx.Private),
+		fx.Provide(
+			func() *slog.Logger { return log.With("region", c.Region, "instance", c.Instance) },
+			newRegistry, newNode,
+			fx.Private,
+		),
+		fx.Invoke(func(lc fx.Lifecycle, sd fx.Shutdowner, n *node.Node, log *slog.Logger) {
+			log.Info("listening", "http", n.DataAddr(), "management", n.ManagementAddr())
+			for _, component := range n.Components() {
+				component.Name = c.Region + "/" + component.Name
+				own(lc, sd, component)
+			}
+		}),
+	)
+}
+
+// newRegistry makes the metrics registry of an instance, with those of the
+// process. There is no global one, so that two instances do not mix.
+func newRegistry() *prometheus.Registry {
+	r := prometheus.NewRegistry()
+	r.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
+	return r
+}
+
+// kafkas are the seeds of the embedded Kafkas by region; a region with a cluster
+// of its own is not among them.
+type kafkas map[string][]string
+
+func openKafkas(lc fx.Lifecycle, log *slog.Logger, configs []node.Config) (kafkas, error) {
+	open := make(kafkas)
+	for _, c := range configs {
+		k := c.Own().Kafka.Embedded
+		if k == nil {
+			continue
+		}
+		server, err := embed.StartKafka(embed.Kafka{Listen: k.Listen, DataDir: filepath.Join(c.DataDir, "kafka"), Logger: log.With("region", c.Region)})
+		if err != nil {
+			return nil, fmt.Errorf("start embedded kafka of region %s: %w", c.Region, err)
+		}
+		lc.Append(fx.StopHook(server.Close))
+		open[c.Region] = server.Seeds()
+	}
+	return open, nil
+}
+
+func newNode(c node.Config, log *slog.Logger, registry *prometheus.Registry, open kafkas) (*node.Node, error) {
+	n, err := node.New(c, node.Deps{Logger: log, Registry: registry, Seeds: open[c.Region]})
+	if err != nil {
+		return nil, fmt.Errorf("assemble instance %s: %w", c.Instance, err)
+	}
+	return n, nil
+}
+
+// newLogger writes JSON lines to w. The level is one that Validate accepts.
+func newLogger(w io.Writer, level string) *slog.Logger {
+	var l slog.Level
+	if err := l.UnmarshalText([]byte(level)); err != nil {
+		l = slog.LevelInfo
+	}
+	return slog.New(slog.NewJSONHandler(w, &slog.HandlerOptions{Level: l}))
+}
+
+// fxLog sends fx's own events to the log where they help: its errors are
+// returned and reported once, the rest is for debugging.
+func fxLog(log *slog.Logger) fx.Option {
+	return fx.WithLogger(func() fxevent.Logger {
+		l := &fxevent.SlogLogger{Logger: log}
+		l.UseLogLevel(slog.LevelDebug)
+		l.UseErrorLevel(slog.LevelDebug)
+		return l
+	})
+}
+
+// startTimeout bounds the hooks of starting, which only start goroutines.
+// Opening stores and engines happens before, when the app is built.
+const startTimeout = 30 * time.Second
+
+// runApp runs an app until a signal, or a component that ended by itself, stops
+// it. Stopping may take as long as drain says; a second signal cuts it short.
+func runApp(app *fx.App, drain time.Duration, log *slog.Logger) error {
+	if err := app.Err(); err != nil {
+		return startError(err)
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), startTimeout)
+	err := app.Start(ctx)
+	cancel()
+	if err != nil {
+		return startError(err)
+	}
+	reason := <-app.Wait()
+	if reason.Signal != nil {
+		log.Info("stopping", "signal", reason.Signal.String(), "drain", drain.String())
+	}
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	defer stop()
+	ctx, cancel = context.WithTimeout(ctx, drain)
+	defer cancel()
+	if err := app.Stop(ctx); err != nil {
+		return fmt.Errorf("stop: %w", err)
+	}
+	log.Info("stopped")
+	if reason.ExitCode != exitOK {
+		return exitWith(reason.ExitCode, "a component ended")
+	}
+	return nil
+}
+
+// startError gives errors of starting the code of an unmet precondition, unless
+// they have one of their own: a port in use, a directory that another process
+// has, a broker that is not there. Nothing was changed.
+func startError(err error) error {
+	err = dig.RootCause(err) // without the path through the constructors
+	if exitCode(err) != exitInternal {
+		return fmt.Errorf("start: %w", err)
+	}
+	return exitWith(exitPrecondition, "start: %w", err)
+}

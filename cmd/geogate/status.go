@@ -1,0 +1,113 @@
+package main
+
+import (
+	"fmt"
+	"io"
+	"strings"
+	"text/tabwriter"
+
+	"github.com/spf13/cobra"
+
+	"github.com/geogate/geogate/gateway"
+)
+
+func newStatus(env environment) *cobra.Command {
+	var address gatewayFlag
+	var output string
+	var check bool
+	cmd := &cobra.Command{
+		Use:   "status",
+		Short: "Show a running instance: regions, links with their lag, units with their owners, warnings",
+		Long: `Show a running instance: regions, links with their lag, units with their owners, warnings.
+
+Exit codes: 0; 12 when the gateway or the ownership register cannot be reached; 13 when the register went
+backwards; with --check, 3 when there is any warning.`,
+		Args: usageArgs(cobra.NoArgs),
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			if err := checkOutput(output); err != nil {
+				return err
+			}
+			body, err := address.get(cmd, "/v1/status")
+			if err != nil {
+				return err
+			}
+			var answer gateway.Status
+			if err := decodeAnswer(body, &answer); err != nil {
+				return err
+			}
+			if output == "json" {
+				if _, err = cmd.OutOrStdout().Write(body); err != nil {
+					return err
+				}
+			} else if err := printStatus(cmd.OutOrStdout(), answer); err != nil {
+				return err
+			}
+			return statusVerdict(answer, check)
+		},
+	}
+	address.bind(cmd, env)
+	cmd.Flags().StringVarP(&output, "output", "o", "text", "`form` of the output: text or json")
+	cmd.Flags().BoolVar(&check, "check", false, "end with code 3 when there is any warning")
+	return cmd
+}
+
+// statusVerdict turns the state into an exit code. The worst state decides.
+func statusVerdict(s gateway.Status, check bool) error {
+	switch {
+	case s.Register != nil && s.Register.State == "regressed":
+		return exitWith(exitRegression, "the ownership register shows an epoch that was passed already")
+	case s.Register != nil && s.Register.State == "unreachable":
+		return exitWith(exitUnreachable, "the ownership register cannot be reached")
+	case check && len(s.Warnings) > 0:
+		return exitWith(exitPrecondition, "%d warnings", len(s.Warnings))
+	}
+	return nil
+}
+
+func printStatus(out io.Writer, s gateway.Status) error {
+	fmt.Fprintf(out, "REGION %s  INSTANCE %s  VERSION %s  MODE %s  RESIDENCY %s\n", s.Region, s.Instance, s.Version, s.Mode, s.Residency.State)
+	if s.Mode == "solo" {
+		fmt.Fprintln(out, "Every region accepts writes to its own units; no region can be fenced in this mode.")
+	}
+	if r := s.Register; r != nil {
+		fmt.Fprintf(out, "REGISTER %s  %d of %d voters  write %s ms\n", r.State, r.Reachable, r.Voters, orUnknown("%.1f", r.WriteMS))
+	}
+	w := tabwriter.NewWriter(out, 0, 0, 2, ' ', 0)
+	fmt.Fprintln(w, "\nREGION\tID\tSTATE\tKAFKA")
+	for _, r := range s.Regions {
+		fmt.Fprintf(w, "%s\t%d\t%s\t%s\n", r.Name, r.ID, r.State, r.Kafka)
+	}
+	if len(s.Links) > 0 {
+		fmt.Fprintln(w, "\nLINK\tFROM\tTO\tSTATE\tTOPICS\tLAG\tAGE\tCOPIED\tPARKED")
+	}
+	for _, l := range s.Links {
+		fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%d\t%s\t%s\t%d\t%d\n", l.Name, l.From, l.To, l.State, l.Topics,
+			orUnknown("%d records", l.LagRecords), orUnknown("%.1f s", l.LagSeconds), l.Copied, len(l.Parked))
+	}
+	if len(s.Units) > 0 {
+		fmt.Fprintln(w, "\nUNIT\tOWNER\tEPOCH\tSTATE\tLEASE\tORPHANS")
+	}
+	for _, u := range s.Units {
+		owner, lease := "nobody", "none"
+		if u.Owner != nil {
+			owner = *u.Owner
+		}
+		if u.LeaseSeconds != nil {
+			lease = fmt.Sprintf("%.1f s", *u.LeaseSeconds)
+		}
+		fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%s\t%s\n", u.Unit, owner, fmt.Sprint(u.Epoch), u.State, lease, fmt.Sprint(u.Orphans))
+	}
+	var notes []string
+	for _, l := range s.Links {
+		for _, p := range l.Parked {
+			notes = append(notes, fmt.Sprintf("PARKED link %s, %s/%d: %s", l.Name, p.Topic, p.Partition, p.Reason))
+		}
+	}
+	for _, warning := range s.Warnings {
+		notes = append(notes, "WARN "+warning)
+	}
+	if len(notes) > 0 {
+		fmt.Fprintln(w, "\n"+strings.Join(notes, "\n"))
+	}
+	return w.Flush()
+}

@@ -1,0 +1,63 @@
+package conflict_test
+
+import (
+	"fmt"
+	"testing"
+
+	"github.com/geogate/geogate/conflict"
+	"github.com/geogate/geogate/internal/event"
+	"github.com/geogate/geogate/internal/hlc"
+)
+
+// BenchmarkFold folds keyed writes of two regions to some hundred entities, a
+// tenth of them concurrent, one in a hundred a retry in the other region.
+func BenchmarkFold(b *testing.B) {
+	for _, cfg := range []conflict.Config{{Kind: conflict.Entities, Rule: event.LWW}, {Kind: conflict.Events}} {
+		b.Run(map[conflict.Kind]string{conflict.Entities: "entities", conflict.Events: "events"}[cfg.Kind], func(b *testing.B) {
+			items := load(b.N)
+			store := conflict.NewMemory(cfg)
+			p := conflict.NewPartition(cfg, store, conflict.Start())
+			store.Add(items)
+			b.ResetTimer()
+			b.ReportAllocs()
+			for len(items) > 0 {
+				n := min(1000, len(items))
+				out, err := p.Step(items[:n])
+				if err != nil {
+					b.Fatal(err)
+				}
+				store.Commit(out)
+				p.Commit(out)
+				items = items[n:]
+			}
+			b.ReportMetric(float64(b.N)/b.Elapsed().Seconds(), "events/s")
+		})
+	}
+}
+
+func load(n int) []conflict.Item {
+	items := make([]conflict.Item, n)
+	var next [3]int64
+	value := make([]byte, 200)
+	for i := range items {
+		r := event.RegionID(1 + i%2)
+		ev := event.Event{
+			At: event.Dot{Region: r, Offset: next[r]}, Stamped: true, Value: value, Key: fmt.Appendf(nil, "entity-%d", i%300),
+			Envelope: event.Envelope{
+				ID: event.ID{1, byte(i), byte(i >> 8), byte(i >> 16)}, Region: r, Op: event.Put, Stamp: hlc.FromMillis(int64(i)),
+				Key: event.IdempotencyKey{1, byte(i), byte(i >> 8), byte(i >> 16)},
+			},
+		}
+		o := 3 - r
+		if ev.Context[o] = (event.Point{Next: next[o]}); i%10 == 0 {
+			ev.Context[o] = event.Point{Next: max(0, next[o]-400)}
+		}
+		if i%100 == 99 {
+			ev.Envelope.Key = items[i-1].Event.Envelope.Key
+			ev.Key = items[i-1].Event.Key
+		}
+		next[r]++
+		items[i] = conflict.Item{Origin: r, Event: ev, Next: event.Point{Next: next[r]}, Barrier: -1}
+	}
+	return items
+}

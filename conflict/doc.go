@@ -1,0 +1,38 @@
+// Package conflict decides what a set of events means: which values of an entity
+// are live, which of them is shown, which copy of a retried write stands, and
+// what the conflict feed says about the others. It is pure: no clock, goroutine,
+// file or socket; Partition.Step takes judged items and gives back what has to be
+// written. Package conflict/view puts that into Kafka.
+//
+// # Guarantee
+//
+// The state of an entity is a function of the set of events applied, never of
+// the order in which they came. The rules are:
+//
+//   - The valid copies of one idempotency key, ordered by (stamp, region, event
+//     id), fall into groups: the smallest copy begins a group, every copy within
+//     one window of its stamp belongs to it, the next one begins anew. The first
+//     of a group stands, the others are void (twins).
+//   - The cover of an entity is the join of the contexts, own entry included, of
+//     all its standing events, dead ones too.
+//   - A standing event is live iff the cover reaches no copy of its group under
+//     the same entity. So every region has at most one live value.
+//   - The winner is the greatest live value by event.Less, under lww and, for
+//     showing, under keep.
+//
+// Copies are told apart by entity key and never by fingerprint, because a
+// residency action may leave a fingerprint out in some regions. A key that was
+// reused for another entity makes the later copy void there, but seeing that
+// copy is not seeing the write that stands.
+//
+// # Correction
+//
+// An event that stops standing is revoked: its entity is folded again from the
+// metas of all its events. It is one operation, whatever the cause; smaller
+// twins that come late are the cause today.
+//
+// HAZARD: a refold needs the metas of every event of the entity that lies at or
+// above the frontier. The frontier stands still at the start of the logs, so a
+// log that retention has cut can give a refold too little; the live values kept
+// in the state are then joined to what is left.
+package conflict

@@ -1,0 +1,97 @@
+package conflict
+
+import (
+	"slices"
+
+	"github.com/geogate/geogate/internal/event"
+)
+
+// maxTold limits the dead losers that an entity remembers so that the feed names
+// each write once even if a refold brings it back. Beyond it the oldest are
+// forgotten: a write that dies, is forgotten, comes back and loses again would be
+// told twice.
+const maxTold = 32
+
+// Entity is what a region keeps of an entity: its state, which is the same in
+// every region, and what this region has told about it, which is not.
+type Entity struct {
+	State
+	Shown event.Dot // winner last written to the merged topic; zero: none
+	Told  []Told    // losers that the feed has named, oldest first
+}
+
+// Told remembers that the feed has named a lost write.
+type Told struct {
+	Lost event.Dot
+	Won  Party // what it was said to lose to; zero: a correction gave it back
+	// Stale is set when Won was revoked, until the feed has been corrected: a loser
+	// that is dead by then is corrected only if it comes back.
+	Stale bool
+}
+
+// IsZero tells whether nothing is worth keeping.
+func (e *Entity) IsZero() bool {
+	return len(e.Live) == 0 && e.Cover.IsZero() && len(e.Told) == 0 && e.Shown == event.Dot{}
+}
+
+// clone is a copy that can be changed without touching e; values are shared.
+func (e *Entity) clone() *Entity {
+	c := *e
+	c.Live, c.Told = slices.Clone(e.Live), slices.Clone(e.Told)
+	return &c
+}
+
+// tell adds to the feed what the present winner makes of the losers. gone are
+// the events that this item revoked. Invariant: each write is named as lost with
+// reason concurrent at most once; every later change is a correction.
+func (e *Entity) tell(rule event.Rule, key []byte, win int, gone []event.Dot) []Conflict {
+	for i := range e.Told {
+		if slices.Contains(gone, e.Told[i].Won.At) {
+			e.Told[i].Stale = true
+		}
+	}
+	if rule == event.Keep || win < 0 {
+		return nil
+	}
+	if len(e.Live) == 1 && len(e.Told) == 0 {
+		return nil
+	}
+	var feed []Conflict
+	say := func(reason Reason, lost, won Party) {
+		feed = append(feed, Conflict{Key: key, Reason: reason, Rule: rule, Lost: lost, Won: won})
+	}
+	winner := partyOf(&e.Live[win].Event)
+	for i := range e.Live {
+		loser := partyOf(&e.Live[i].Event)
+		at := slices.IndexFunc(e.Told, func(t Told) bool { return t.Lost == loser.At })
+		switch {
+		case i == win && at >= 0 && e.Told[at].Won != Party{}:
+			say(Revoked, e.Told[at].Won, winner)
+			e.Told[at] = Told{Lost: winner.At}
+		case i == win:
+		case at < 0:
+			say(Concurrent, loser, winner)
+			e.Told = append(e.Told, Told{Lost: loser.At, Won: winner})
+		case e.Told[at].Won == Party{} || e.Told[at].Stale:
+			say(Revoked, loser, winner)
+			e.Told[at] = Told{Lost: loser.At, Won: winner}
+		}
+	}
+	e.forget()
+	return feed
+}
+
+// forget keeps all living losers and the youngest dead ones.
+func (e *Entity) forget() {
+	if len(e.Told) <= maxTold {
+		return
+	}
+	over := len(e.Told) - maxTold
+	e.Told = slices.DeleteFunc(e.Told, func(t Told) bool {
+		if over == 0 || slices.ContainsFunc(e.Live, func(l Live) bool { return l.Event.At == t.Lost }) {
+			return false
+		}
+		over--
+		return true
+	})
+}

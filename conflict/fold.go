@@ -1,0 +1,292 @@
+package conflict
+
+import (
+	"fmt"
+	"slices"
+
+	"github.com/geogate/geogate/internal/event"
+)
+
+// upsert folds the event in hand into its entity.
+func (s *step) upsert() error {
+	var copies []Copy
+	if k := s.ev.Envelope.Key; !k.IsZero() {
+		var err error
+		if copies, err = s.copies(k); err != nil {
+			return err
+		}
+	}
+	if len(copies) <= 1 {
+		return s.apply(nil)
+	}
+	t := settle(copies, s.ev.At, s.cfg.Window)
+	s.tellTwins(&t)
+	switch {
+	case len(t.moved) > 0:
+		return s.revoke(&t)
+	case t.leader.At == s.ev.At: // begins anew
+		return s.apply(nil)
+	case sameKey(t.leader.Entity, s.ev.Key): // void, and who has seen it has seen the one that stands
+		return s.change(s.ev.Key, nil, func(e *Entity) error {
+			e.AddCopy(t.leader.At, s.ev.At)
+			return nil
+		})
+	}
+	return nil
+}
+
+// apply is the plain case: the event stands, and nothing else changes standing.
+func (s *step) apply(copies []event.Dot) error {
+	return s.change(s.ev.Key, nil, func(e *Entity) error {
+		e.Apply(s.ev, copies)
+		return nil
+	})
+}
+
+// revoke folds anew every entity that lost an event or has one back: those of
+// all copies whose leader changed and of the new copy. The new copy's own entity
+// comes first, the others in the order of the copies.
+func (s *step) revoke(t *settlement) error {
+	keys, gone := [][]byte{s.ev.Key}, []event.Dot{}
+	for _, o := range t.lost {
+		gone = append(gone, o.lost.At)
+	}
+	for _, c := range t.moved {
+		if !slices.ContainsFunc(keys, func(k []byte) bool { return sameKey(k, c.Entity) }) {
+			keys = append(keys, c.Entity)
+		}
+	}
+	for _, key := range keys {
+		s.out.Counts.Refolds++
+		err := s.change(key, gone, func(e *Entity) error { return s.refold(key, e) })
+		if err != nil {
+			return fmt.Errorf("refold entity: %w", err)
+		}
+	}
+	return nil
+}
+
+// change loads an entity, lets fold alter its state, and concludes what that
+// means for the merged topic and the feed. gone names the events that no longer
+// stand; it is non-nil in a refold.
+func (s *step) change(key []byte, gone []event.Dot, fold func(*Entity) error) error {
+	name := entityKey(key)
+	e, loaded := s.entities[name]
+	if !loaded {
+		stored, found, err := s.store.Entity(key)
+		if err != nil {
+			return fmt.Errorf("read entity: %w", err)
+		}
+		e = &Entity{}
+		if found {
+			e = stored.clone()
+		}
+		s.entities[name] = e
+		s.dirty = append(s.dirty, name)
+	}
+	shownAt := s.ev.Timestamp
+	for i := range e.Live {
+		if e.Live[i].Event.At == e.Shown {
+			shownAt = e.Live[i].Event.Timestamp
+		}
+	}
+	if err := fold(e); err != nil {
+		return err
+	}
+	win := Winner(s.cfg.Rule, e.Live)
+	for _, c := range e.tell(s.cfg.Rule, key, win, gone) {
+		if c.Reason == Revoked {
+			s.out.Counts.Corrections++
+		}
+		s.out.Conflicts = append(s.out.Conflicts, c)
+	}
+	if m, ok := s.emission(key, e, win, shownAt); ok {
+		// An update by the event in hand corrects nothing, unless what was shown
+		// had to go.
+		m.Corrects = gone != nil && e.Shown != event.Dot{} && (m.Event.At != s.ev.At || slices.Contains(gone, e.Shown))
+		if m.Corrects {
+			s.out.Counts.Corrections++
+		}
+		e.Shown = event.Dot{}
+		if win >= 0 {
+			e.Shown = m.Event.At
+		}
+		s.out.Merged = append(s.out.Merged, m)
+	}
+	return nil
+}
+
+// emission is the merged record of an entity whose winner is another one than was
+// shown last. shownAt is the timestamp of that one.
+func (s *step) emission(key []byte, e *Entity, win int, shownAt int64) (m Merged, changed bool) {
+	switch {
+	case win >= 0 && e.Live[win].Event.At == e.Shown || win < 0 && e.Shown == event.Dot{}:
+		return m, false
+	case win >= 0:
+		return Merged{Event: e.Live[win].Event, Siblings: len(e.Live) - 1, Rule: s.cfg.Rule}, true
+	}
+	gone := event.Event{Key: key, At: e.Shown, Timestamp: shownAt, Envelope: event.Envelope{Op: event.Delete}}
+	return Merged{Event: gone, Rule: s.cfg.Rule}, true // nothing is left of the entity
+}
+
+// refold folds an entity anew from the metas of all its events within the
+// vector, leaving out those that do not stand.
+func (s *step) refold(key []byte, e *Entity) error {
+	metas, err := s.metas(key, e)
+	if err != nil {
+		return err
+	}
+	var standing []Standing
+	for i := range metas {
+		m := &metas[i]
+		st := Standing{At: m.At, Context: m.Context}
+		if m.Twins {
+			copies, err := s.copies(m.Key)
+			if err != nil {
+				return err
+			}
+			group, c, stands := groupOf(Groups(slices.Clone(copies), s.cfg.Window), m.At)
+			if !stands {
+				continue
+			}
+			st.Copies = siblingsOf(c, group)
+		}
+		standing = append(standing, st)
+	}
+	live, cover := Refold(standing)
+	state := State{Cover: cover}
+	for _, i := range live {
+		ev, err := s.find(e, standing[i].At)
+		if err != nil {
+			return err
+		}
+		state.insert(Live{Event: ev, Copies: standing[i].Copies})
+	}
+	e.State = state
+	return nil
+}
+
+// metas are those of the journal within the vector, and those of the live values
+// that a log cut by retention no longer gives the journal.
+func (s *step) metas(key []byte, e *Entity) ([]Meta, error) {
+	all, err := s.store.Metas(key)
+	if err != nil {
+		return nil, fmt.Errorf("read metas: %w", err)
+	}
+	metas := slices.DeleteFunc(slices.Clone(all), func(m Meta) bool { return !s.out.Position.Vector.Covers(m.At) })
+	for _, l := range e.Live {
+		if !slices.ContainsFunc(metas, func(m Meta) bool { return m.At == l.Event.At }) {
+			m := MetaOf(&l.Event)
+			m.Twins = !m.Key.IsZero()
+			metas = append(metas, m)
+		}
+	}
+	return metas, nil
+}
+
+// groupOf finds a copy in the groups of its key; a copy that the journal does not
+// know (its log was cut) stands alone.
+func groupOf(groups [][]Copy, at event.Dot) (group []Copy, c Copy, stands bool) {
+	for _, g := range groups {
+		for i := range g {
+			if g[i].At == at {
+				return g, g[i], i == 0
+			}
+		}
+	}
+	return nil, Copy{At: at}, true
+}
+
+// find gives an event that is live after a refold: it was live before, it is the
+// one in hand, or it comes from the log.
+func (s *step) find(e *Entity, at event.Dot) (event.Event, error) {
+	if s.ev.At == at {
+		return *s.ev, nil
+	}
+	for _, l := range e.Live {
+		if l.Event.At == at {
+			return l.Event, nil
+		}
+	}
+	ev, err := s.store.Fetch(at)
+	if err != nil {
+		return ev, fmt.Errorf("fetch event that is live again: %w", err)
+	}
+	return ev, nil
+}
+
+// fact folds the event in hand on an events topic: it is emitted unless its key
+// stands in the merged topic as often as its copies make writes. What was emitted
+// is never retracted, and nothing but the event in hand is ever emitted, so that
+// the records of an origin lie in its order: a cursor depends on that. The feed
+// says by stamp what would stand.
+func (s *step) fact() error {
+	k := s.ev.Envelope.Key
+	var copies []Copy
+	if !k.IsZero() {
+		var err error
+		if copies, err = s.copies(k); err != nil {
+			return err
+		}
+	}
+	if len(copies) <= 1 {
+		s.out.Merged = append(s.out.Merged, Merged{Event: *s.ev})
+		return nil
+	}
+	emitted, err := s.emitted(k, copies)
+	if err != nil {
+		return err
+	}
+	t := settle(copies, s.ev.At, s.cfg.Window)
+	s.tellTwins(&t)
+	// One more copy makes at most one more group, so one emission is enough.
+	if len(emitted) < len(t.groups) {
+		emitted[s.ev.At] = true
+		s.out.Merged = append(s.out.Merged, Merged{Event: *s.ev})
+	}
+	next := Twin{Key: k}
+	group := 0
+	for n, g := range t.groups {
+		for _, c := range g {
+			x := TwinCopy{At: c.At, Stamp: c.Stamp, Group: n, Emitted: emitted[c.At]}
+			if x.Emitted { // the n-th that was emitted means the n-th write
+				x.Group = group
+				group++
+			}
+			next.Copies = append(next.Copies, x)
+		}
+	}
+	if _, dirty := s.twins[k]; !dirty {
+		s.keys = append(s.keys, k)
+	}
+	s.twins[k] = &next
+	return nil
+}
+
+// emitted tells which earlier copies of a key were emitted. A key without a record
+// had one copy, and that was.
+func (s *step) emitted(k event.IdempotencyKey, copies []Copy) (map[event.Dot]bool, error) {
+	emitted := map[event.Dot]bool{}
+	t := s.twins[k]
+	if t == nil {
+		stored, found, err := s.store.Twin(k)
+		if err != nil {
+			return nil, fmt.Errorf("read twins of a key: %w", err)
+		}
+		if !found {
+			for _, c := range copies {
+				if c.At != s.ev.At {
+					emitted[c.At] = true
+				}
+			}
+			return emitted, nil
+		}
+		t = &stored
+	}
+	for _, c := range t.Copies {
+		if c.Emitted {
+			emitted[c.At] = true
+		}
+	}
+	return emitted, nil
+}

@@ -1,0 +1,250 @@
+package conflict
+
+import (
+	"cmp"
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/geogate/geogate/internal/event"
+	"github.com/geogate/geogate/internal/hlc"
+)
+
+// Kind is what the records of a topic are.
+type Kind uint8
+
+// The kinds of topics.
+const (
+	Events   Kind = 1 // append-only facts: the merged view is the union
+	Entities Kind = 2 // upserts by key
+)
+
+// Verdict is what the judge of an origin's log said about one of its places.
+type Verdict uint8
+
+// The verdicts. Only Valid items are folded; the others move the vector.
+const (
+	Valid       Verdict = iota
+	Void                // a fence takes it out
+	Quarantined         // not ours, or not decodable
+	Skip                // a marker, a hole, a denied record: there is no event
+)
+
+// Item is one judged place in one origin's log of the partition.
+type Item struct {
+	Origin  event.RegionID
+	Event   event.Event // zero for Skip
+	Verdict Verdict
+	Next    event.Point // the origin's position after this item
+	Barrier int64       // last barrier of that log at or before this item; -1: none
+}
+
+// Config is what a topic's declaration says about the fold of its partitions. It
+// must be the same in every region.
+type Config struct {
+	Kind   Kind
+	Rule   event.Rule    // on entity topics
+	Window time.Duration // idempotency window; default 24 h
+	// Unstamped accepts records that came without a gateway on an entity topic:
+	// right only where one region writes, because such a record claims to have
+	// seen nothing of the others. Events topics always accept them.
+	Unstamped bool
+	// Holds tells whether a key belongs into this partition; asked on entity
+	// topics. Nil: every key does.
+	Holds func(key []byte) bool
+}
+
+func (c Config) withDefaults() Config {
+	c.Window = cmp.Or(c.Window, 24*time.Hour)
+	c.Rule = cmp.Or(c.Rule, event.LWW)
+	return c
+}
+
+// The reasons for which the fold quarantines records.
+const (
+	QuarantinedByLog = "log"             // the log's judge did: foreign or malformed
+	NoKey            = "no-key"          // entity topic, null key
+	Unstamped        = "unstamped"       // entity topic that several regions write, no envelope
+	WrongPartition   = "wrong-partition" // entity topic, the key belongs elsewhere
+)
+
+// Admit says why a valid event is quarantined all the same, or "". It depends on
+// nothing but the event and the configuration, so all regions agree, and so do
+// fold and journal.
+func (c Config) Admit(ev *event.Event) string {
+	switch {
+	case c.Kind == Events:
+		return ""
+	case ev.Key == nil:
+		return NoKey
+	case !ev.Stamped && !c.Unstamped:
+		return Unstamped
+	case c.Holds != nil && !c.Holds(ev.Key):
+		return WrongPartition
+	}
+	return ""
+}
+
+// Position is how far a partition is folded.
+type Position struct {
+	Vector   event.Vector
+	Barriers [event.MaxRegion + 1]int64 // last barrier of each origin's log within the vector; -1: none
+	Stamp    hlc.Stamp                  // highest stamp folded
+}
+
+// Start is the position of a partition of which nothing is folded.
+func Start() Position {
+	p := Position{}
+	for r := range p.Barriers {
+		p.Barriers[r] = -1
+	}
+	return p
+}
+
+// Counts are the numbers of one step.
+type Counts struct {
+	Folded      int // events folded, twins included
+	Void        int // fenced
+	Skipped     int // places without an event
+	Twins       int // copies that lost their standing or never had it
+	Corrections int // merged records and conflict records that correct earlier ones
+	Refolds     int
+	Quarantined map[string]int // by reason
+}
+
+// Change is an entity's state after a step; a zero Entity takes the record out.
+type Change struct {
+	Key    []byte
+	Entity Entity
+}
+
+// Output is what a step puts out, to be committed as one.
+type Output struct {
+	Merged    []Merged   // in order
+	Conflicts []Conflict // in order
+	Entities  []Change   // each entity once
+	Twins     []Twin     // each key once
+	Position  Position
+	Counts    Counts
+}
+
+// Partition is the fold of one partition of a topic in one region. It is not safe
+// for concurrent use.
+type Partition struct {
+	cfg   Config
+	store Store
+	at    Position
+}
+
+// NewPartition makes the fold of a partition that goes on from a committed
+// position with what the store has of it.
+func NewPartition(cfg Config, store Store, at Position) *Partition {
+	return &Partition{cfg: cfg.withDefaults(), store: store, at: at}
+}
+
+// Position is the committed position.
+func (p *Partition) Position() Position { return p.at }
+
+// Step folds items, in log order for each origin, and gives what is to be
+// committed. It changes nothing: until Commit the same step can be asked for
+// again. Items at or below the committed vector are passed over. An error comes
+// from the store alone.
+func (p *Partition) Step(items []Item) (*Output, error) {
+	s := &step{Partition: p, out: &Output{Position: p.at}, entities: map[string]*Entity{}, twins: map[event.IdempotencyKey]*Twin{}}
+	for i := range items {
+		if err := s.item(&items[i]); err != nil {
+			return nil, fmt.Errorf("fold item before %v of region %d: %w", items[i].Next, items[i].Origin, err)
+		}
+	}
+	for _, key := range s.dirty {
+		e := s.entities[key]
+		e.Trim(&s.out.Position.Vector)
+		s.out.Entities = append(s.out.Entities, Change{Key: []byte(key), Entity: *e})
+	}
+	for _, k := range s.keys {
+		s.out.Twins = append(s.out.Twins, *s.twins[k])
+	}
+	return s.out, nil
+}
+
+// Commit goes on from the position of an output that was committed.
+func (p *Partition) Commit(out *Output) { p.at = out.Position }
+
+// step is one call of Step under way.
+type step struct {
+	*Partition
+	out      *Output
+	entities map[string]*Entity // loaded or changed in this step
+	dirty    []string           // keys of those changed, in order
+	twins    map[event.IdempotencyKey]*Twin
+	keys     []event.IdempotencyKey // of those changed, in order
+	ev       *event.Event           // the event in hand
+}
+
+func (s *step) item(it *Item) error {
+	at := &s.out.Position
+	if it.Next.Compare(at.Vector[it.Origin]) <= 0 {
+		return nil
+	}
+	at.Vector[it.Origin] = it.Next
+	at.Barriers[it.Origin] = it.Barrier
+	n := &s.out.Counts
+	switch it.Verdict {
+	case Skip:
+		n.Skipped++
+		return nil
+	case Void:
+		n.Void++
+		return nil
+	case Quarantined:
+		s.quarantine(QuarantinedByLog)
+		return nil
+	}
+	if why := s.cfg.Admit(&it.Event); why != "" {
+		s.quarantine(why)
+		return nil
+	}
+	n.Folded++
+	at.Stamp = max(at.Stamp, it.Event.Stamp)
+	s.ev = &it.Event
+	if s.cfg.Kind == Events {
+		return s.fact()
+	}
+	return s.upsert()
+}
+
+func (s *step) quarantine(why string) {
+	if s.out.Counts.Quarantined == nil {
+		s.out.Counts.Quarantined = map[string]int{}
+	}
+	s.out.Counts.Quarantined[why]++
+}
+
+// copies gives the copies of the event in hand's key that the vector has
+// reached, itself among them.
+func (s *step) copies(k event.IdempotencyKey) ([]Copy, error) {
+	all, err := s.store.Copies(k)
+	if err != nil {
+		return nil, fmt.Errorf("read copies of a key: %w", err)
+	}
+	if len(all) <= 1 {
+		return all, nil
+	}
+	return slices.DeleteFunc(slices.Clone(all), func(c Copy) bool { return !s.out.Position.Vector.Covers(c.At) }), nil
+}
+
+// tellTwins adds what a settlement says to the feed.
+func (s *step) tellTwins(t *settlement) {
+	rule := s.cfg.Rule
+	if s.cfg.Kind == Events {
+		rule = 0
+	}
+	for _, o := range t.lost {
+		s.out.Counts.Twins++
+		s.out.Conflicts = append(s.out.Conflicts, Conflict{Key: o.lost.Entity, Reason: o.reason(), Rule: rule, Lost: o.lost.party(), Won: o.won.party()})
+	}
+	for _, o := range t.back {
+		s.out.Counts.Corrections++
+		s.out.Conflicts = append(s.out.Conflicts, Conflict{Key: o.won.Entity, Reason: Revoked, Rule: rule, Lost: o.lost.party(), Won: o.won.party()})
+	}
+}

@@ -1,0 +1,133 @@
+package conflict
+
+import (
+	"slices"
+
+	"github.com/geogate/geogate/internal/event"
+)
+
+// Live is a live value of an entity: none of the standing events applied has
+// seen it.
+type Live struct {
+	Event  event.Event
+	Copies []event.Dot // the other copies of the same write under the same entity
+}
+
+// State is an entity as a function of the set of events applied: the antichain
+// of its live values and the cover. The zero State knows no event.
+type State struct {
+	// Live holds the live values, region ids ascending.
+	// Invariant: at most one for a region.
+	Live []Live
+	// Cover is the join of the full contexts of all standing events applied. It
+	// may leave out entries that the partition's vector has reached (Trim).
+	Cover event.Vector
+}
+
+// Apply adds a standing event that was not applied before. copies are the other
+// copies of the same write under this entity. The order of calls does not matter.
+func (s *State) Apply(ev *event.Event, copies []event.Dot) {
+	full := ev.FullContext()
+	s.Cover.Join(&full)
+	s.drop()
+	if !reached(&s.Cover, ev.At, copies) {
+		s.insert(Live{Event: *ev, Copies: copies})
+	}
+}
+
+// AddCopy tells that a void copy of the live value at standing lies at copied:
+// who has seen the copy has seen the write.
+func (s *State) AddCopy(standing, copied event.Dot) {
+	for i := range s.Live {
+		l := &s.Live[i]
+		if l.Event.At != standing || slices.Contains(l.Copies, copied) {
+			continue
+		}
+		l.Copies = append(slices.Clip(l.Copies), copied)
+		slices.SortFunc(l.Copies, compareDots)
+	}
+	s.drop()
+}
+
+// drop takes out the live values that the cover reaches.
+func (s *State) drop() {
+	s.Live = slices.DeleteFunc(s.Live, func(l Live) bool { return reached(&s.Cover, l.Event.At, l.Copies) })
+}
+
+func (s *State) insert(l Live) {
+	at, _ := slices.BinarySearchFunc(s.Live, l.Event.At, func(x Live, d event.Dot) int { return compareDots(x.Event.At, d) })
+	s.Live = slices.Insert(s.Live, at, l)
+}
+
+// reached is the clause "the cover reaches a copy of it".
+func reached(cover *event.Vector, at event.Dot, copies []event.Dot) bool {
+	if cover.Covers(at) {
+		return true
+	}
+	for _, c := range copies {
+		if cover.Covers(c) {
+			return true
+		}
+	}
+	return false
+}
+
+// Winner is the index in Live of the value that the rule shows, or -1 if nothing
+// is live. Under both rules it is the greatest in the total order of events.
+func Winner(_ event.Rule, live []Live) int {
+	win := -1
+	for i := range live {
+		if win < 0 || event.Less(&live[win].Event, &live[i].Event) {
+			win = i
+		}
+	}
+	return win
+}
+
+// Trim leaves out the cover entries that the partition's vector has reached:
+// every event below them is applied, so they can no longer kill a newcomer.
+func (s *State) Trim(vector *event.Vector) {
+	for r := range s.Cover {
+		if s.Cover[r].Compare(vector[r]) <= 0 {
+			s.Cover[r] = event.Point{}
+		}
+	}
+}
+
+// Standing is what a refold needs of an event that stands.
+type Standing struct {
+	At      event.Dot
+	Context event.Vector // full: with the own entry
+	Copies  []event.Dot  // other copies of the same write under the same entity
+}
+
+// Refold folds all standing events of an entity at once and tells which of them
+// are live (indices into events, in their order) and the cover. It gives what
+// Apply gives in any order.
+func Refold(events []Standing) (live []int, cover event.Vector) {
+	for i := range events {
+		cover.Join(&events[i].Context)
+	}
+	for i := range events {
+		if !reached(&cover, events[i].At, events[i].Copies) {
+			live = append(live, i)
+		}
+	}
+	return live, cover
+}
+
+func compareDots(a, b event.Dot) int {
+	switch {
+	case a.Region != b.Region:
+		return int(a.Region) - int(b.Region)
+	case a.Incarnation != b.Incarnation:
+		return int(a.Incarnation) - int(b.Incarnation)
+	case a.Partition != b.Partition:
+		return int(a.Partition) - int(b.Partition)
+	case a.Offset < b.Offset:
+		return -1
+	case a.Offset > b.Offset:
+		return 1
+	}
+	return 0
+}

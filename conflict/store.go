@@ -1,0 +1,160 @@
+package conflict
+
+import (
+	"fmt"
+	"slices"
+
+	"github.com/geogate/geogate/internal/event"
+	"github.com/geogate/geogate/internal/hlc"
+)
+
+// Meta is what a refold needs of an event.
+type Meta struct {
+	At      event.Dot
+	ID      event.ID
+	Stamp   hlc.Stamp
+	Context event.Vector         // full: with the own entry
+	Key     event.IdempotencyKey // zero: none
+	Twins   bool                 // the store may know more than one copy of Key
+}
+
+// MetaOf is the meta of an event.
+func MetaOf(ev *event.Event) Meta {
+	return Meta{At: ev.At, ID: ev.ID, Stamp: ev.Stamp, Context: ev.FullContext(), Key: ev.Envelope.Key}
+}
+
+// Twin is what an events topic remembers of a key with several copies: which of
+// them this region has put into the merged view. The others are aliases.
+type Twin struct {
+	Key    event.IdempotencyKey
+	Copies []TwinCopy // in the total order of events
+}
+
+// TwinCopy is one copy of a Twin.
+type TwinCopy struct {
+	At      event.Dot
+	Stamp   hlc.Stamp
+	Group   int  // number of the write that it means to readers
+	Emitted bool // stands in the merged topic
+}
+
+// Aliases are the dots that mean the same write as the one at d to a reader.
+func (t *Twin) Aliases(d event.Dot) []event.Dot {
+	at := slices.IndexFunc(t.Copies, func(c TwinCopy) bool { return c.At == d })
+	if at < 0 {
+		return nil
+	}
+	var out []event.Dot
+	for _, c := range t.Copies {
+		if c.Group == t.Copies[at].Group && c.At != d {
+			out = append(out, c.At)
+		}
+	}
+	return out
+}
+
+// Store is what a partition's fold reads. Entities and twins are what earlier
+// steps have put out and the caller has committed. Metas and copies come from
+// the journal, which must hold every admitted event (Config.Admit) of the items
+// of a step before the step is asked for; it may hold later ones, which the fold
+// leaves aside. Results are not changed by the fold and may be shared.
+type Store interface {
+	Entity(key []byte) (Entity, bool, error)
+	Twin(event.IdempotencyKey) (Twin, bool, error)
+	Metas(key []byte) ([]Meta, error)            // of one entity
+	Copies(event.IdempotencyKey) ([]Copy, error) // of one idempotency key
+	Fetch(event.Dot) (event.Event, error)        // an event that a refold makes live again
+}
+
+// Memory is a Store in memory, journal and committed outputs, for simulation and
+// tests. The zero Memory is not ready; use NewMemory.
+type Memory struct {
+	cfg      Config
+	entities map[string]Entity
+	twins    map[event.IdempotencyKey]Twin
+	metas    map[string][]Meta
+	copies   map[event.IdempotencyKey][]Copy
+	events   map[event.Dot]event.Event
+	applied  event.Vector
+}
+
+// NewMemory makes an empty store for a partition of that configuration.
+func NewMemory(cfg Config) *Memory {
+	return &Memory{
+		cfg: cfg, entities: map[string]Entity{}, twins: map[event.IdempotencyKey]Twin{},
+		metas: map[string][]Meta{}, copies: map[event.IdempotencyKey][]Copy{}, events: map[event.Dot]event.Event{},
+	}
+}
+
+// Add puts items into the journal, in log order for each origin; items already
+// there are passed over.
+func (m *Memory) Add(items []Item) {
+	for i := range items {
+		it := &items[i]
+		if it.Next.Compare(m.applied[it.Origin]) <= 0 {
+			continue
+		}
+		m.applied[it.Origin] = it.Next
+		if it.Verdict != Valid || m.cfg.Admit(&it.Event) != "" {
+			continue
+		}
+		ev := it.Event
+		m.events[ev.At] = ev
+		if m.cfg.Kind == Entities {
+			m.metas[entityKey(ev.Key)] = append(m.metas[entityKey(ev.Key)], MetaOf(&ev))
+		}
+		if k := ev.Envelope.Key; !k.IsZero() {
+			m.copies[k] = append(m.copies[k], CopyOf(&ev))
+		}
+	}
+}
+
+// Commit keeps a step's outputs as committed.
+func (m *Memory) Commit(out *Output) {
+	for _, c := range out.Entities {
+		if c.Entity.IsZero() {
+			delete(m.entities, entityKey(c.Key))
+		} else {
+			m.entities[entityKey(c.Key)] = c.Entity
+		}
+	}
+	for _, t := range out.Twins {
+		m.twins[t.Key] = t
+	}
+}
+
+// Entity implements Store.
+func (m *Memory) Entity(key []byte) (Entity, bool, error) {
+	e, ok := m.entities[entityKey(key)]
+	return e, ok, nil
+}
+
+// Twin implements Store.
+func (m *Memory) Twin(k event.IdempotencyKey) (Twin, bool, error) {
+	t, ok := m.twins[k]
+	return t, ok, nil
+}
+
+// Metas implements Store.
+func (m *Memory) Metas(key []byte) ([]Meta, error) {
+	ms := slices.Clone(m.metas[entityKey(key)])
+	for i := range ms {
+		ms[i].Twins = len(m.copies[ms[i].Key]) > 1
+	}
+	return ms, nil
+}
+
+// Copies implements Store.
+func (m *Memory) Copies(k event.IdempotencyKey) ([]Copy, error) { return m.copies[k], nil }
+
+// Fetch implements Store.
+func (m *Memory) Fetch(d event.Dot) (event.Event, error) {
+	ev, ok := m.events[d]
+	if !ok {
+		return event.Event{}, fmt.Errorf("fetch event %v: not in memory", d)
+	}
+	return ev, nil
+}
+
+// entityKey is the map key of a record key. Entity topics have no null keys.
+func entityKey(key []byte) string { return string(key) }

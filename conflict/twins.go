@@ -1,0 +1,121 @@
+package conflict
+
+import (
+	"bytes"
+	"cmp"
+	"slices"
+	"time"
+
+	"github.com/geogate/geogate/internal/event"
+	"github.com/geogate/geogate/internal/hlc"
+)
+
+// Copy is one valid record of an idempotency key in some origin's log: neither
+// fenced nor quarantined.
+type Copy struct {
+	At          event.Dot
+	ID          event.ID
+	Stamp       hlc.Stamp
+	Fingerprint event.Fingerprint // zero: not known
+	Entity      []byte            // record key; nil is null
+}
+
+// CopyOf is the copy that an event is of its idempotency key.
+func CopyOf(ev *event.Event) Copy {
+	return Copy{At: ev.At, ID: ev.ID, Stamp: ev.Stamp, Fingerprint: ev.Fingerprint, Entity: ev.Key}
+}
+
+// compareCopies is the total order of event.Less.
+func compareCopies(a, b Copy) int {
+	return cmp.Or(cmp.Compare(a.Stamp, b.Stamp), cmp.Compare(a.At.Region, b.At.Region),
+		bytes.Compare(a.ID[:], b.ID[:]), compareDots(a.At, b.At))
+}
+
+// Groups sorts the copies of one key and splits them into groups: the smallest
+// copy begins a group, copies within one window of its stamp (inclusive) belong
+// to it, the next one begins anew. The first of each group stands, the others
+// are void.
+func Groups(copies []Copy, window time.Duration) [][]Copy {
+	slices.SortFunc(copies, compareCopies)
+	var groups [][]Copy
+	for start := 0; start < len(copies); {
+		last := copies[start].Stamp.Add(window)
+		end := start + 1
+		for end < len(copies) && copies[end].Stamp <= last {
+			end++
+		}
+		groups = append(groups, copies[start:end:end])
+		start = end
+	}
+	return groups
+}
+
+// outcome is a copy that lost its standing, or has it back, and the copy that it
+// lost to or had lost to.
+type outcome struct{ lost, won Copy }
+
+// settlement says what one more copy of a key changes.
+type settlement struct {
+	groups  [][]Copy
+	leader  Copy      // of the new copy's group; the new copy itself if it stands
+	members []Copy    // of the new copy's group
+	lost    []outcome // copies that are void now and were not before, the new one included
+	back    []outcome // copies that were void and stand now (won), and what they had lost to
+	moved   []Copy    // the other copies whose group's leader changed
+}
+
+// settle compares the groups of a key before and after the copy at added came.
+// copies holds the new one too; it is sorted in place.
+func settle(copies []Copy, added event.Dot, window time.Duration) settlement {
+	before := make(map[event.Dot]Copy, len(copies))
+	old := slices.DeleteFunc(slices.Clone(copies), func(c Copy) bool { return c.At == added })
+	for _, g := range Groups(old, window) {
+		for _, c := range g {
+			before[c.At] = g[0]
+		}
+	}
+	s := settlement{groups: Groups(copies, window)}
+	for _, g := range s.groups {
+		for _, c := range g {
+			was, known := before[c.At]
+			stood, stands := known && was.At == c.At, g[0].At == c.At
+			if !known {
+				s.leader, s.members = g[0], g
+			} else if was.At != g[0].At {
+				s.moved = append(s.moved, c)
+			}
+			switch {
+			case (stood || !known) && !stands:
+				s.lost = append(s.lost, outcome{lost: c, won: g[0]})
+			case known && !stood && stands:
+				s.back = append(s.back, outcome{lost: was, won: c})
+			}
+		}
+	}
+	return s
+}
+
+// reason is cross-region-duplicate, or key-reuse if the two writes are known to
+// have asked for different things.
+func (o outcome) reason() Reason {
+	a, b := o.lost.Fingerprint, o.won.Fingerprint
+	if !a.IsZero() && !b.IsZero() && a != b {
+		return KeyReuse
+	}
+	return Duplicate
+}
+
+// siblingsOf is the dots of the other copies in c's group under c's entity.
+func siblingsOf(c Copy, group []Copy) []event.Dot {
+	var dots []event.Dot
+	for _, o := range group {
+		if o.At != c.At && sameKey(o.Entity, c.Entity) {
+			dots = append(dots, o.At)
+		}
+	}
+	slices.SortFunc(dots, compareDots)
+	return dots
+}
+
+// sameKey compares record keys; null differs from empty.
+func sameKey(a, b []byte) bool { return (a == nil) == (b == nil) && bytes.Equal(a, b) }

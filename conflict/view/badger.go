@@ -1,0 +1,327 @@
+package view
+
+import (
+	"context"
+	"encoding/binary"
+	"errors"
+	"fmt"
+
+	"github.com/dgraph-io/badger/v4"
+
+	"github.com/geogate/geogate/conflict"
+	"github.com/geogate/geogate/internal/control"
+	"github.com/geogate/geogate/internal/event"
+)
+
+// The spaces of a partition in the shared store. Every key is: "v", topic id,
+// u32 partition, space, and what follows.
+const (
+	spaceState   byte = 's' // state records as they lie in the state topic
+	spaceAlias   byte = 'a' // dot of an events topic's copy → idempotency key
+	spaceOffset  byte = 'o' // how far the state topic is cached: topic id, u64 offset
+	spaceApplied byte = 'j' // how far the journal goes: a vector record
+	spaceMeta    byte = 'm' // entity, dot → meta
+	spaceCopies  byte = 'c' // idempotency key → its copies
+	spaceTwinned byte = 't' // entity, idempotency key of which several copies are known
+)
+
+func storePrefix(topic control.TopicID, partition int32) []byte {
+	b := append([]byte{'v'}, topic[:]...)
+	return binary.BigEndian.AppendUint32(b, uint32(partition))
+}
+
+// space makes keys of one partition.
+type space []byte
+
+func (s space) key(kind byte, parts ...[]byte) []byte {
+	n := len(s) + 1
+	for _, p := range parts {
+		n += len(p)
+	}
+	k := append(append(make([]byte, 0, n), s...), kind)
+	for _, p := range parts {
+		k = append(k, p...)
+	}
+	return k
+}
+
+// entityPart is an entity's key so that none is the prefix of another.
+func entityPart(key []byte) []byte { return event.AppendPrefixed(nil, key) }
+
+// dotPart sorts by origin and place.
+func dotPart(d event.Dot) []byte {
+	b := binary.BigEndian.AppendUint16([]byte{byte(d.Region)}, d.Incarnation)
+	return binary.BigEndian.AppendUint64(b, uint64(d.Offset))
+}
+
+// batch writes to the store in transactions as large as it takes. What is written
+// last becomes visible last, so that a batch that was cut short is written again.
+type batch struct {
+	db  *badger.DB
+	txn *badger.Txn
+}
+
+func newBatch(db *badger.DB) *batch { return &batch{db: db, txn: db.NewTransaction(true)} }
+
+func (b *batch) do(op func(*badger.Txn) error) error {
+	err := op(b.txn)
+	if !errors.Is(err, badger.ErrTxnTooBig) {
+		return err
+	}
+	if err := b.txn.Commit(); err != nil {
+		return fmt.Errorf("commit store transaction: %w", err)
+	}
+	b.txn = b.db.NewTransaction(true)
+	return op(b.txn)
+}
+
+// set keeps key and value until commit.
+func (b *batch) set(key, value []byte) error {
+	return b.do(func(t *badger.Txn) error { return t.Set(key, value) })
+}
+
+func (b *batch) remove(key []byte) error {
+	return b.do(func(t *badger.Txn) error { return t.Delete(key) })
+}
+
+// get reads through the batch; a key that is not there gives nil.
+func (b *batch) get(key []byte) ([]byte, error) { return get(b.txn, key) }
+
+func (b *batch) commit() error {
+	if err := b.txn.Commit(); err != nil {
+		return fmt.Errorf("commit store transaction: %w", err)
+	}
+	return nil
+}
+
+func (b *batch) discard() { b.txn.Discard() }
+
+func get(t *badger.Txn, key []byte) ([]byte, error) {
+	item, err := t.Get(key)
+	if errors.Is(err, badger.ErrKeyNotFound) {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, fmt.Errorf("read store: %w", err)
+	}
+	v, err := item.ValueCopy(nil)
+	if err != nil {
+		return nil, fmt.Errorf("read store: %w", err)
+	}
+	return v, nil
+}
+
+// each calls fn for every key of a prefix, in order; key is without the prefix.
+// Both are valid only during the call.
+func each(db *badger.DB, prefix []byte, fn func(key, value []byte) error) error {
+	return db.View(func(t *badger.Txn) error {
+		opts := badger.DefaultIteratorOptions
+		opts.Prefix = prefix
+		it := t.NewIterator(opts)
+		defer it.Close()
+		for it.Rewind(); it.Valid(); it.Next() {
+			item := it.Item()
+			if err := item.Value(func(v []byte) error { return fn(item.Key()[len(prefix):], v) }); err != nil {
+				return err
+			}
+		}
+		return nil
+	})
+}
+
+// store is what the fold reads: the cached state topic and the journal.
+type store struct {
+	db      *badger.DB
+	space   space
+	journal *Journal
+	fetch   Fetcher
+	hot     map[string]conflict.Entity // latest entities; only the fold's goroutine uses it
+	stepCtx context.Context            // of the step under way: a Store's methods take none
+}
+
+// maxHot bounds the decoded entities that are kept in memory.
+const maxHot = 1024
+
+func newStore(db *badger.DB, sp space, j *Journal, f Fetcher) *store {
+	return &store{db: db, space: sp, journal: j, fetch: f, hot: map[string]conflict.Entity{}}
+}
+
+// Entity implements conflict.Store.
+func (s *store) Entity(key []byte) (conflict.Entity, bool, error) {
+	if e, ok := s.hot[string(key)]; ok {
+		return e, !e.IsZero(), nil
+	}
+	e, ok, err := s.read(key)
+	if err == nil {
+		s.keep(key, e)
+	}
+	return e, ok, err
+}
+
+// read gives a committed entity; any goroutine may call it.
+func (s *store) read(key []byte) (e conflict.Entity, ok bool, err error) {
+	var value []byte
+	err = s.db.View(func(t *badger.Txn) error {
+		value, err = get(t, s.space.key(spaceState, entityKey(key)))
+		return err
+	})
+	if err != nil || value == nil {
+		return e, false, err
+	}
+	e, err = parseEntity(key, value)
+	return e, err == nil, err
+}
+
+// keep puts an entity into the bounded cache; which one goes does not matter.
+func (s *store) keep(key []byte, e conflict.Entity) {
+	if len(s.hot) >= maxHot {
+		for k := range s.hot {
+			delete(s.hot, k)
+			if len(s.hot) < maxHot*3/4 {
+				break
+			}
+		}
+	}
+	s.hot[string(key)] = e
+}
+
+// Twin implements conflict.Store.
+func (s *store) Twin(k event.IdempotencyKey) (t conflict.Twin, ok bool, err error) {
+	var value []byte
+	err = s.db.View(func(x *badger.Txn) error {
+		value, err = get(x, s.space.key(spaceState, twinKey(k)))
+		return err
+	})
+	if err != nil || value == nil {
+		return t, false, err
+	}
+	t, err = parseTwin(k, value)
+	return t, err == nil, err
+}
+
+// aliases gives the other copies of the event at a dot; any goroutine may call it.
+func (s *store) aliases(at event.Dot) ([]event.Dot, error) {
+	var k []byte
+	err := s.db.View(func(t *badger.Txn) (err error) {
+		k, err = get(t, s.space.key(spaceAlias, dotPart(at)))
+		return err
+	})
+	if err != nil || len(k) != len(event.IdempotencyKey{}) {
+		return nil, err
+	}
+	tw, _, err := s.Twin(event.IdempotencyKey(k))
+	return tw.Aliases(at), err
+}
+
+// Metas implements conflict.Store.
+func (s *store) Metas(key []byte) ([]conflict.Meta, error) { return s.journal.metas(key) }
+
+// Copies implements conflict.Store.
+func (s *store) Copies(k event.IdempotencyKey) ([]conflict.Copy, error) { return s.journal.copies(k) }
+
+// Fetch implements conflict.Store.
+func (s *store) Fetch(d event.Dot) (event.Event, error) {
+	if s.fetch == nil {
+		return event.Event{}, fmt.Errorf("fetch event from the log of region %d: no fetcher", d.Region)
+	}
+	ev, err := s.fetch.Fetch(s.stepCtx, d)
+	if err == nil && ev.At != d {
+		err = fmt.Errorf("fetch event from the log of region %d at %d: got the one at %d", d.Region, d.Offset, ev.At.Offset)
+	}
+	return ev, err
+}
+
+// change is one state record: nil value takes the key out.
+type change struct{ key, value []byte }
+
+// put writes state records into the cache, with the aliases that twins imply.
+func (s *store) put(b *batch, c change) error {
+	key := s.space.key(spaceState, c.key)
+	if c.value == nil {
+		return b.remove(key)
+	}
+	if c.key[0] == typeTwin {
+		t, err := parseTwin(event.IdempotencyKey(c.key[1:]), c.value)
+		if err != nil {
+			return err
+		}
+		for _, x := range t.Copies {
+			if err := b.set(s.space.key(spaceAlias, dotPart(x.At)), t.Key[:]); err != nil {
+				return err
+			}
+		}
+	}
+	return b.set(key, c.value)
+}
+
+// cached is how far the state topic is in the cache.
+func (s *store) cached() (topic control.TopicID, offset int64, err error) {
+	var value []byte
+	err = s.db.View(func(t *badger.Txn) error {
+		value, err = get(t, s.space.key(spaceOffset))
+		return err
+	})
+	if err != nil || value == nil {
+		return topic, 0, err
+	}
+	r := event.NewReader(value)
+	copy(topic[:], r.Bytes(len(topic)))
+	offset = int64(r.Uint64())
+	if err := r.Close(); err != nil {
+		return topic, 0, fmt.Errorf("parse cached offset: %w", err)
+	}
+	return topic, offset, nil
+}
+
+func (s *store) setCached(b *batch, topic control.TopicID, offset int64) error {
+	return b.set(s.space.key(spaceOffset), binary.BigEndian.AppendUint64(topic[:], uint64(offset)))
+}
+
+// drop empties the cache of the state topic; the journal stays.
+func (s *store) drop() error {
+	clear(s.hot)
+	b := newBatch(s.db)
+	defer b.discard()
+	for _, kind := range []byte{spaceOffset, spaceState, spaceAlias} {
+		prefix := s.space.key(kind)
+		var keys [][]byte
+		err := each(s.db, prefix, func(key, _ []byte) error {
+			keys = append(keys, append(prefix[:len(prefix):len(prefix)], key...))
+			return nil
+		})
+		if err != nil {
+			return err
+		}
+		for _, k := range keys {
+			if err := b.remove(k); err != nil {
+				return err
+			}
+		}
+	}
+	return b.commit()
+}
+
+// load gives what the cache has of the vector and the checkpoints.
+func (s *store) load() (vectorRecord, checkpoints, error) {
+	at := vectorRecord{Position: conflict.Start()}
+	var chain checkpoints
+	err := s.db.View(func(t *badger.Txn) error {
+		value, err := get(t, s.space.key(spaceState, vectorKey()))
+		if err == nil && value != nil {
+			at, err = parseVector(value)
+		}
+		return err
+	})
+	if err != nil {
+		return at, chain, err
+	}
+	prefix := s.space.key(spaceState, []byte{typeCheckpoint})
+	err = each(s.db, prefix, func(key, value []byte) error {
+		c, err := parseCheckpoint(append([]byte{typeCheckpoint}, key...), value)
+		if err == nil {
+			chain.add(c, true)
+		}
+		return err
+	})
+	return at, chain, err
+}

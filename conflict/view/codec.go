@@ -1,0 +1,387 @@
+package view
+
+import (
+	"encoding/binary"
+	"fmt"
+
+	"github.com/geogate/geogate/conflict"
+	"github.com/geogate/geogate/internal/event"
+	"github.com/geogate/geogate/internal/hlc"
+)
+
+// The types of state records: the first byte of every key.
+const (
+	typeVector     byte = 1
+	typeEntity     byte = 2
+	typeTwin       byte = 3
+	typeCheckpoint byte = 4
+)
+
+const (
+	codecVersion = 1
+	maxBytes     = 1 << 30   // of a key, value or header: Kafka's own limits are lower
+	maxCount     = 1 << 20   // of things in a list
+	maxOffset    = 1<<63 - 1 // of an offset
+	maxBarrier   = 1<<63 - 1 // of a barrier, plus one
+	maxGroup     = maxCount  // of a group number
+	maxIncarn    = 1<<16 - 1 // of an incarnation
+)
+
+// vectorRecord is the partition's input position with what the fold has applied
+// of the facts that change how events are folded. Those of issues to come are
+// zero.
+type vectorRecord struct {
+	conflict.Position
+	Ownership    uint64       // revision of the ownership register
+	Incarnations uint64       // revision of the incarnations
+	PolicyCut    uint64       // number of the last policy cut
+	Restricted   uint16       // bit r: origin r's records may be denied one by one
+	Frontier     event.Vector // nothing below it is folded again
+}
+
+func vectorKey() []byte { return []byte{typeVector} }
+
+func entityKey(key []byte) []byte { return append([]byte{typeEntity}, key...) }
+
+func twinKey(k event.IdempotencyKey) []byte { return append([]byte{typeTwin}, k[:]...) }
+
+func checkpointKey(offset int64) []byte {
+	return binary.BigEndian.AppendUint64([]byte{typeCheckpoint}, uint64(offset))
+}
+
+// append appends the value: u8 version; u8 count, then for each region with a
+// position or a barrier, ids ascending: u8 id, uvarint incarnation, uvarint next
+// offset, uvarint barrier + 1; u64 highest stamp folded; uvarint ownership
+// revision, incarnation revision and policy cut; u16 restricted; frontier as
+// points.
+func (x *vectorRecord) append(b []byte) []byte {
+	b = append(b, codecVersion, 0)
+	at := len(b) - 1
+	for r, p := range x.Vector {
+		if p == (event.Point{}) && x.Barriers[r] < 0 {
+			continue
+		}
+		b[at]++
+		b = appendPoint(append(b, byte(r)), p)
+		b = binary.AppendUvarint(b, uint64(x.Barriers[r]+1))
+	}
+	b = x.Stamp.Append(b)
+	b = binary.AppendUvarint(b, x.Ownership)
+	b = binary.AppendUvarint(b, x.Incarnations)
+	b = binary.AppendUvarint(b, x.PolicyCut)
+	b = binary.BigEndian.AppendUint16(b, x.Restricted)
+	return appendPoints(b, &x.Frontier)
+}
+
+func parseVector(value []byte) (vectorRecord, error) {
+	r := event.NewReader(value)
+	x := vectorRecord{Position: conflict.Start()}
+	readVersion(r)
+	last := event.RegionID(0)
+	for range r.Uint8() {
+		id := readRegion(r, &last)
+		x.Vector[id] = readPoint(r)
+		x.Barriers[id] = int64(r.UvarintMax(maxBarrier)) - 1
+	}
+	x.Stamp = hlc.Stamp(r.Uint64())
+	x.Ownership, x.Incarnations, x.PolicyCut = r.Uvarint(), r.Uvarint(), r.Uvarint()
+	x.Restricted = r.Uint16()
+	x.Frontier = readPoints(r)
+	if err := r.Close(); err != nil {
+		return vectorRecord{}, fmt.Errorf("parse vector record: %w", err)
+	}
+	return x, nil
+}
+
+func appendPoint(b []byte, p event.Point) []byte {
+	b = binary.AppendUvarint(b, uint64(p.Incarnation))
+	return binary.AppendUvarint(b, uint64(p.Next))
+}
+
+func readPoint(r *event.Reader) event.Point {
+	return event.Point{Incarnation: uint16(r.UvarintMax(maxIncarn)), Next: int64(r.UvarintMax(maxOffset))}
+}
+
+// appendPoints appends a vector with exclusive offsets: u8 count, then per region
+// u8 id, uvarint incarnation, uvarint next offset. Unlike gg-c it keeps an
+// incarnation of which nothing was applied.
+func appendPoints(b []byte, v *event.Vector) []byte {
+	at := len(b)
+	b = append(b, 0)
+	for r, p := range v {
+		if p != (event.Point{}) {
+			b[at]++
+			b = appendPoint(append(b, byte(r)), p)
+		}
+	}
+	return b
+}
+
+func readPoints(r *event.Reader) (v event.Vector) {
+	last := event.RegionID(0)
+	for range r.Uint8() {
+		id := readRegion(r, &last)
+		if v[id] = readPoint(r); v[id] == (event.Point{}) {
+			r.Fail("empty point in a vector")
+		}
+	}
+	return v
+}
+
+// readRegion takes a region id above the last one.
+func readRegion(r *event.Reader, last *event.RegionID) event.RegionID {
+	id := r.Region()
+	if r.Err() == nil && id <= *last {
+		r.Fail("region %d after %d", id, *last)
+	}
+	if r.Err() != nil {
+		return 0 // an id that is none must not index a vector
+	}
+	*last = id
+	return id
+}
+
+func readVersion(r *event.Reader) {
+	if v := r.Uint8(); v != codecVersion {
+		r.Fail("record version %d is not supported", v)
+	}
+}
+
+const (
+	entityShown = 1 << 0
+	liveStamped = 1 << 0
+	liveKeyed   = 1 << 1
+	livePrinted = 1 << 2 // has a fingerprint
+	toldWon     = 1 << 0
+	toldStale   = 1 << 1
+)
+
+// appendEntity appends an entity's value: u8 version; u8 flags (1: something is
+// shown); if so, its dot; cover as points; uvarint number of live values and each
+// of them; uvarint number of losers told and for each: dot, u8 flags (1: has a
+// winner, 2: stale), and the winner: dot, 16 bytes id, u64 stamp.
+func appendEntity(b []byte, e *conflict.Entity) []byte {
+	flags := byte(0)
+	if e.Shown != (event.Dot{}) {
+		flags |= entityShown
+	}
+	b = append(b, codecVersion, flags)
+	if flags&entityShown != 0 {
+		b = event.AppendDot(b, e.Shown)
+	}
+	b = appendPoints(b, &e.Cover)
+	b = binary.AppendUvarint(b, uint64(len(e.Live)))
+	for i := range e.Live {
+		b = appendLive(b, &e.Live[i])
+	}
+	b = binary.AppendUvarint(b, uint64(len(e.Told)))
+	for _, t := range e.Told {
+		flags := byte(0)
+		if t.Won != (conflict.Party{}) {
+			flags |= toldWon
+		}
+		if t.Stale {
+			flags |= toldStale
+		}
+		b = append(event.AppendDot(b, t.Lost), flags)
+		if flags&toldWon != 0 {
+			b = event.AppendDot(b, t.Won.At)
+			b = append(b, t.Won.ID[:]...)
+			b = t.Won.Stamp.Append(b)
+		}
+	}
+	return b
+}
+
+// appendLive appends a live value: dot; u8 flags (1: stamped, 2: has an
+// idempotency key, 4: has a fingerprint); i64 timestamp; if stamped: 16 bytes id,
+// u16 incarnation, uvarint barrier, uvarint epoch, u64 stamp, context as in gg-c,
+// u8 operation, 16 bytes key, 16 bytes fingerprint; value (null tag); uvarint
+// number of headers, each name length-prefixed and value like the value; uvarint
+// number of copies and their dots.
+func appendLive(b []byte, l *conflict.Live) []byte {
+	ev := &l.Event
+	flags := byte(0)
+	if ev.Stamped {
+		flags |= liveStamped
+	}
+	if !ev.Envelope.Key.IsZero() {
+		flags |= liveKeyed
+	}
+	if !ev.Fingerprint.IsZero() {
+		flags |= livePrinted
+	}
+	b = append(event.AppendDot(b, ev.At), flags)
+	b = binary.BigEndian.AppendUint64(b, uint64(ev.Timestamp))
+	if ev.Stamped {
+		b = append(b, ev.ID[:]...)
+		b = binary.BigEndian.AppendUint16(b, ev.Envelope.Incarnation)
+		b = binary.AppendUvarint(b, uint64(ev.Barrier))
+		b = binary.AppendUvarint(b, uint64(ev.Epoch))
+		b = ev.Stamp.Append(b)
+		b = event.AppendVector(b, &ev.Context)
+		b = append(b, byte(ev.Op))
+		if flags&liveKeyed != 0 {
+			b = append(b, ev.Envelope.Key[:]...)
+		}
+		if flags&livePrinted != 0 {
+			b = append(b, ev.Fingerprint[:]...)
+		}
+	}
+	b = event.AppendNullable(b, ev.Value)
+	b = binary.AppendUvarint(b, uint64(len(ev.Headers)))
+	for _, h := range ev.Headers {
+		b = event.AppendNullable(event.AppendPrefixed(b, []byte(h.Key)), h.Value)
+	}
+	return appendDots(b, l.Copies)
+}
+
+func appendDots(b []byte, dots []event.Dot) []byte {
+	b = binary.AppendUvarint(b, uint64(len(dots)))
+	for _, d := range dots {
+		b = event.AppendDot(b, d)
+	}
+	return b
+}
+
+// parseEntity reads an entity record; what it returns shares no memory with the
+// value but the values and headers, so value must not change.
+func parseEntity(key, value []byte) (conflict.Entity, error) {
+	r := event.NewReader(value)
+	var e conflict.Entity
+	readVersion(r)
+	if flags := r.Uint8(); flags&entityShown != 0 {
+		e.Shown = event.ReadDot(r)
+	}
+	e.Cover = readPoints(r)
+	for range r.UvarintMax(maxCount) {
+		if r.Err() != nil {
+			break
+		}
+		e.Live = append(e.Live, readLive(r, key))
+	}
+	for range r.UvarintMax(maxCount) {
+		if r.Err() != nil {
+			break
+		}
+		t := conflict.Told{Lost: event.ReadDot(r)}
+		flags := r.Uint8()
+		t.Stale = flags&toldStale != 0
+		if flags&toldWon != 0 {
+			t.Won.At = event.ReadDot(r)
+			copy(t.Won.ID[:], r.Bytes(len(t.Won.ID)))
+			t.Won.Stamp = hlc.Stamp(r.Uint64())
+		}
+		e.Told = append(e.Told, t)
+	}
+	if err := r.Close(); err != nil {
+		return conflict.Entity{}, fmt.Errorf("parse entity record: %w", err)
+	}
+	return e, nil
+}
+
+func readLive(r *event.Reader, key []byte) conflict.Live {
+	ev := event.Event{At: event.ReadDot(r), Key: key}
+	flags := r.Uint8()
+	ev.Stamped = flags&liveStamped != 0
+	ev.Timestamp = int64(r.Uint64())
+	ev.Region, ev.Envelope.Incarnation = ev.At.Region, ev.At.Incarnation
+	if ev.Stamped {
+		copy(ev.ID[:], r.Bytes(len(ev.ID)))
+		ev.Envelope.Incarnation = r.Uint16()
+		ev.Barrier = int64(r.UvarintMax(maxOffset))
+		ev.Epoch = event.Epoch(r.Uvarint())
+		ev.Stamp = hlc.Stamp(r.Uint64())
+		ev.Context = event.ReadVector(r)
+		ev.Op = event.Op(r.Uint8())
+		if flags&liveKeyed != 0 {
+			copy(ev.Envelope.Key[:], r.Bytes(len(ev.Envelope.Key)))
+		}
+		if flags&livePrinted != 0 {
+			copy(ev.Fingerprint[:], r.Bytes(len(ev.Fingerprint)))
+		}
+	}
+	ev.Value = r.Nullable(maxBytes)
+	for range r.UvarintMax(maxCount) {
+		if r.Err() != nil {
+			break
+		}
+		h := event.Header{Key: string(r.Prefixed(maxBytes))}
+		h.Value = r.Nullable(maxBytes)
+		ev.Headers = append(ev.Headers, h)
+	}
+	if !ev.Stamped {
+		ev.Stamp, ev.Op = hlc.FromMillis(ev.Timestamp), event.Put
+		if ev.Value == nil {
+			ev.Op = event.Delete
+		}
+	}
+	return conflict.Live{Event: ev, Copies: readDots(r)}
+}
+
+func readDots(r *event.Reader) (dots []event.Dot) {
+	for range r.UvarintMax(maxCount) {
+		if r.Err() != nil {
+			break
+		}
+		dots = append(dots, event.ReadDot(r))
+	}
+	return dots
+}
+
+// appendTwin appends the value of a twin: u8 version; uvarint number of copies
+// and for each: dot, u64 stamp, uvarint group, u8 1 if it was emitted.
+func appendTwin(b []byte, t *conflict.Twin) []byte {
+	b = binary.AppendUvarint(append(b, codecVersion), uint64(len(t.Copies)))
+	for _, c := range t.Copies {
+		b = c.Stamp.Append(event.AppendDot(b, c.At))
+		b = binary.AppendUvarint(b, uint64(c.Group))
+		emitted := byte(0)
+		if c.Emitted {
+			emitted = 1
+		}
+		b = append(b, emitted)
+	}
+	return b
+}
+
+func parseTwin(k event.IdempotencyKey, value []byte) (conflict.Twin, error) {
+	r := event.NewReader(value)
+	t := conflict.Twin{Key: k}
+	readVersion(r)
+	for range r.UvarintMax(maxCount) {
+		if r.Err() != nil {
+			break
+		}
+		c := conflict.TwinCopy{At: event.ReadDot(r), Stamp: hlc.Stamp(r.Uint64())}
+		c.Group = int(r.UvarintMax(maxGroup))
+		c.Emitted = r.Uint8() == 1
+		t.Copies = append(t.Copies, c)
+	}
+	if err := r.Close(); err != nil {
+		return conflict.Twin{}, fmt.Errorf("parse twin record: %w", err)
+	}
+	return t, nil
+}
+
+// appendCheckpoint appends the value of a checkpoint: u8 version; vector as
+// points.
+func appendCheckpoint(b []byte, v *event.Vector) []byte {
+	return appendPoints(append(b, codecVersion), v)
+}
+
+func parseCheckpoint(key, value []byte) (Checkpoint, error) {
+	k, r := event.NewReader(key), event.NewReader(value)
+	if t := k.Uint8(); t != typeCheckpoint {
+		k.Fail("state record type %d, want %d", t, typeCheckpoint)
+	}
+	c := Checkpoint{Offset: int64(k.Uint64())}
+	readVersion(r)
+	c.Vector = readPoints(r)
+	for _, err := range []error{k.Close(), r.Close()} {
+		if err != nil {
+			return Checkpoint{}, fmt.Errorf("parse checkpoint record: %w", err)
+		}
+	}
+	return c, nil
+}

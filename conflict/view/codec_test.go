@@ -1,0 +1,165 @@
+package view
+
+import (
+	"encoding/hex"
+	"os"
+	"reflect"
+	"strings"
+	"testing"
+
+	"pgregory.net/rapid"
+
+	"github.com/geogate/geogate/conflict"
+	"github.com/geogate/geogate/internal/event"
+	"github.com/geogate/geogate/internal/hlc"
+)
+
+func goldenVector() vectorRecord {
+	x := vectorRecord{Position: conflict.Start(), Ownership: 7, Incarnations: 2, PolicyCut: 1, Restricted: 1 << 2}
+	x.Vector = event.Vector{1: {Next: 4712}, 2: {Incarnation: 1, Next: 94}}
+	x.Barriers[1], x.Barriers[3] = 300, 0
+	x.Stamp = 0x01a226bf497b0007
+	x.Frontier = event.Vector{1: {Next: 5}}
+	return x
+}
+
+func goldenEntity() conflict.Entity {
+	at := event.Dot{Region: 1, Partition: 3, Offset: 4711}
+	ev := event.Event{
+		At: at, Stamped: true, Timestamp: 1796000000123, Key: []byte("DTW"), Value: []byte("{}"),
+		Headers: []event.Header{{Key: "src", Value: []byte("hi")}, {Key: "flag"}},
+		Envelope: event.Envelope{
+			ID: event.ID{1, 0xa2}, Region: 1, Barrier: 300, Epoch: 17, Stamp: 0x01a226bf497b0007,
+			Context: event.Vector{2: {Incarnation: 1, Next: 94}}, Op: event.Put, Key: event.IdempotencyKey{15: 1}, Fingerprint: event.Fingerprint{15: 2},
+		},
+	}
+	plain := event.Event{At: event.Dot{Region: 2, Incarnation: 1, Partition: 3, Offset: 93}, Timestamp: 5, Key: []byte("DTW")}
+	plain.Region, plain.Envelope.Incarnation, plain.Stamp, plain.Op = 2, 1, hlc.FromMillis(5), event.Delete
+	return conflict.Entity{
+		State: conflict.State{
+			Live:  []conflict.Live{{Event: ev, Copies: []event.Dot{{Region: 2, Partition: 3, Offset: 9}}}, {Event: plain}},
+			Cover: event.Vector{2: {Incarnation: 1, Next: 95}},
+		},
+		Shown: at,
+		Told: []conflict.Told{
+			{Lost: plain.At, Won: conflict.Party{At: at, ID: event.ID{1, 0xa2}, Stamp: 0x01a226bf497b0007}, Stale: true},
+			{Lost: at},
+		},
+	}
+}
+
+func goldenTwin() conflict.Twin {
+	return conflict.Twin{Key: event.IdempotencyKey{15: 1}, Copies: []conflict.TwinCopy{
+		{At: event.Dot{Region: 1, Partition: 3, Offset: 4711}, Stamp: 7, Emitted: true},
+		{At: event.Dot{Region: 2, Partition: 3, Offset: 93}, Stamp: 9, Group: 1},
+	}}
+}
+
+// TestStateGolden holds the bytes against docs/format/state.md.
+func TestStateGolden(t *testing.T) {
+	doc, err := os.ReadFile("../../docs/format/state.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	vec, ent, tw := goldenVector(), goldenEntity(), goldenTwin()
+	cp := event.Vector{1: {Next: 4712}, 2: {Incarnation: 1}}
+	for name, b := range map[string][]byte{
+		"vector key": vectorKey(), "vector": vec.append(nil),
+		"entity key": entityKey([]byte("DTW")), "entity": appendEntity(nil, &ent),
+		"twin key": twinKey(tw.Key), "twin": appendTwin(nil, &tw),
+		"checkpoint key": checkpointKey(512), "checkpoint": appendCheckpoint(nil, &cp),
+	} {
+		if line := "| " + name + " | `" + hex.EncodeToString(b) + "` |"; !strings.Contains(string(doc), line) {
+			t.Errorf("docs/format/state.md lacks\n%s", line)
+		}
+	}
+	if got, err := parseVector(vec.append(nil)); err != nil || got != vec {
+		t.Errorf("vector %+v: %v", got, err)
+	}
+	if got, err := parseEntity([]byte("DTW"), appendEntity(nil, &ent)); err != nil || !reflect.DeepEqual(got, ent) {
+		t.Errorf("entity\n%+v, want\n%+v: %v", got, ent, err)
+	}
+	if got, err := parseTwin(tw.Key, appendTwin(nil, &tw)); err != nil || !reflect.DeepEqual(got, tw) {
+		t.Errorf("twin %+v: %v", got, err)
+	}
+	if got, err := parseCheckpoint(checkpointKey(512), appendCheckpoint(nil, &cp)); err != nil || got != (Checkpoint{512, cp}) {
+		t.Errorf("checkpoint %+v: %v", got, err)
+	}
+}
+
+// Bytes that are not a record are an error, never a panic or another record.
+func TestParseAnything(t *testing.T) {
+	vec, ent, tw := goldenVector(), goldenEntity(), goldenTwin()
+	cp := event.Vector{1: {Next: 4712}}
+	for name, x := range map[string]struct {
+		bytes []byte
+		parse func([]byte) error
+	}{
+		"vector":     {vec.append(nil), func(b []byte) error { _, err := parseVector(b); return err }},
+		"entity":     {appendEntity(nil, &ent), func(b []byte) error { _, err := parseEntity(nil, b); return err }},
+		"twin":       {appendTwin(nil, &tw), func(b []byte) error { _, err := parseTwin(tw.Key, b); return err }},
+		"checkpoint": {appendCheckpoint(nil, &cp), func(b []byte) error { _, err := parseCheckpoint(checkpointKey(1), b); return err }},
+		"copies":     {appendCopies(nil, []conflict.Copy{{At: event.Dot{Region: 1}, Entity: []byte("k")}}), func(b []byte) error { _, err := parseCopies(b, 0); return err }},
+		"meta": {appendMeta(nil, &conflict.Meta{At: event.Dot{Region: 1}, Context: cp}), func(b []byte) error {
+			_, err := parseMeta(b)
+			return err
+		}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			if err := x.parse(x.bytes); err != nil {
+				t.Fatal(err)
+			}
+			for i := range x.bytes {
+				if x.parse(x.bytes[:i]) == nil && name != "copies" {
+					t.Fatalf("%d of %d bytes are taken for a record", i, len(x.bytes))
+				}
+			}
+			if x.parse(append(x.bytes[:len(x.bytes):len(x.bytes)], 0)) == nil {
+				t.Fatal("a byte left over is not refused")
+			}
+			rapid.Check(t, func(t *rapid.T) {
+				b := append([]byte(nil), x.bytes...)
+				for range rapid.IntRange(1, 4).Draw(t, "flips") {
+					b[rapid.IntRange(0, len(b)-1).Draw(t, "at")] = rapid.Byte().Draw(t, "byte")
+				}
+				_ = x.parse(b)
+			})
+		})
+	}
+}
+
+func TestCheckpointChain(t *testing.T) {
+	var c checkpoints
+	at := func(i int64) event.Vector { return event.Vector{1: {Next: i}} }
+	written := map[int64]bool{}
+	for i := int64(1); i <= 5000; i++ {
+		c.add(Checkpoint{i * 10, at(i)}, false)
+		c.add(Checkpoint{i * 10, at(i + 1)}, false) // the first at an offset stays
+		if x, due := c.due(); due {
+			written[x.Offset] = true
+			c.add(x, true)
+		}
+		for _, off := range c.thin() {
+			if !written[off] {
+				t.Fatalf("%d was not written down", off)
+			}
+			delete(written, off)
+		}
+	}
+	if len(c.list) > maxCheckpoints+1 || len(written) > maxCheckpoints {
+		t.Fatalf("%d checkpoints, %d written", len(c.list), len(written))
+	}
+	for i := int64(0); i <= 5000; i += 7 {
+		v := at(i)
+		from := c.start(&v)
+		if from > i*10 || i > 4900 && from != i*10 {
+			t.Fatalf("reader of %d starts at %d", i, from)
+		}
+		if got := c.coveredAt(i * 10); got[1].Next > i || i > 4900 && got != v {
+			t.Fatalf("covered at %d: %v", i*10, got)
+		}
+	}
+	if c.list[0].Offset > 200 {
+		t.Fatalf("the oldest is %d", c.list[0].Offset)
+	}
+}

@@ -1,0 +1,228 @@
+package view
+
+import (
+	"encoding/binary"
+	"fmt"
+	"slices"
+	"sync"
+
+	"github.com/dgraph-io/badger/v4"
+
+	"github.com/geogate/geogate/conflict"
+	"github.com/geogate/geogate/internal/event"
+	"github.com/geogate/geogate/internal/hlc"
+	"github.com/geogate/geogate/internal/seat"
+)
+
+var _ seat.Sink = (*Journal)(nil)
+
+// Journal keeps what a refold needs of every event of a partition: the metas of
+// each entity and the copies of each idempotency key. It is an index over the
+// logs, in the shared store, and can be lost: the seat feeds it again from where
+// it says it is.
+//
+// It keeps the events that the fold admits. Fenced and quarantined ones move its
+// position only.
+type Journal struct {
+	db    *badger.DB
+	space space
+	cfg   conflict.Config
+	wake  func() // called after every Add
+
+	mu       sync.Mutex
+	applied  event.Vector
+	barriers seat.Barriers
+}
+
+// openJournal reads how far the journal goes.
+func openJournal(db *badger.DB, sp space, cfg conflict.Config, wake func()) (*Journal, error) {
+	j := &Journal{db: db, space: sp, cfg: cfg, wake: wake, barriers: seat.NoBarriers()}
+	err := db.View(func(t *badger.Txn) error {
+		value, err := get(t, sp.key(spaceApplied))
+		if err != nil || value == nil {
+			return err
+		}
+		x, err := parseVector(value)
+		j.applied, j.barriers = x.Vector, x.Barriers
+		return err
+	})
+	if err != nil {
+		return nil, fmt.Errorf("open journal: %w", err)
+	}
+	return j, nil
+}
+
+// Applied implements seat.Sink.
+func (j *Journal) Applied() (event.Vector, seat.Barriers) {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	return j.applied, j.barriers
+}
+
+// Add implements seat.Sink. A batch that the store has to cut into several
+// transactions records the new position in the last one.
+func (j *Journal) Add(items []seat.Item) error {
+	applied, barriers := j.Applied()
+	b := newBatch(j.db)
+	defer b.discard()
+	moved := false
+	for i := range items {
+		it := &items[i]
+		if it.Next.Compare(applied[it.Origin]) <= 0 {
+			continue
+		}
+		if it.Verdict == seat.Valid && j.cfg.Admit(&it.Event) == "" {
+			if err := j.put(b, &it.Event); err != nil {
+				return fmt.Errorf("add to journal: %w", err)
+			}
+		}
+		applied[it.Origin], barriers[it.Origin] = it.Next, it.Barrier
+		moved = true
+	}
+	if !moved {
+		return nil
+	}
+	x := vectorRecord{Position: conflict.Position{Vector: applied, Barriers: barriers}}
+	if err := b.set(j.space.key(spaceApplied), x.append(nil)); err != nil {
+		return fmt.Errorf("add to journal: %w", err)
+	}
+	if err := b.commit(); err != nil {
+		return fmt.Errorf("add to journal: %w", err)
+	}
+	j.mu.Lock()
+	j.applied, j.barriers = applied, barriers
+	j.mu.Unlock()
+	j.wake()
+	return nil
+}
+
+func (j *Journal) put(b *batch, ev *event.Event) error {
+	if j.cfg.Kind == conflict.Entities {
+		m := conflict.MetaOf(ev)
+		if err := b.set(j.space.key(spaceMeta, entityPart(ev.Key), dotPart(ev.At)), appendMeta(nil, &m)); err != nil {
+			return err
+		}
+	}
+	k := ev.Envelope.Key
+	if k.IsZero() {
+		return nil
+	}
+	at := j.space.key(spaceCopies, k[:])
+	old, err := b.get(at)
+	if err != nil {
+		return err
+	}
+	known, err := parseCopies(old, ev.At.Partition)
+	if err != nil {
+		return err
+	}
+	if slices.ContainsFunc(known, func(c conflict.Copy) bool { return c.At == ev.At }) {
+		return nil
+	}
+	known = append(known, conflict.CopyOf(ev))
+	if err := b.set(at, appendCopies(nil, known)); err != nil {
+		return err
+	}
+	if len(known) < 2 || j.cfg.Kind != conflict.Entities {
+		return nil
+	}
+	for _, c := range known {
+		if err := b.set(j.space.key(spaceTwinned, entityPart(c.Entity), k[:]), nil); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// metas are those of an entity, in no order that matters.
+func (j *Journal) metas(key []byte) ([]conflict.Meta, error) {
+	twinned := map[event.IdempotencyKey]bool{}
+	err := each(j.db, j.space.key(spaceTwinned, entityPart(key)), func(k, _ []byte) error {
+		if len(k) == len(event.IdempotencyKey{}) {
+			twinned[event.IdempotencyKey(k)] = true
+		}
+		return nil
+	})
+	if err != nil {
+		return nil, err
+	}
+	var metas []conflict.Meta
+	err = each(j.db, j.space.key(spaceMeta, entityPart(key)), func(_, value []byte) error {
+		m, err := parseMeta(value)
+		m.Twins = twinned[m.Key]
+		metas = append(metas, m)
+		return err
+	})
+	return metas, err
+}
+
+// copies are those of an idempotency key.
+func (j *Journal) copies(k event.IdempotencyKey) (copies []conflict.Copy, err error) {
+	err = j.db.View(func(t *badger.Txn) error {
+		value, err := get(t, j.space.key(spaceCopies, k[:]))
+		if err == nil {
+			copies, err = parseCopies(value, int32(binary.BigEndian.Uint32(j.space[len(j.space)-4:])))
+		}
+		return err
+	})
+	return copies, err
+}
+
+// appendMeta appends: dot; u8 1 if there is an idempotency key; 16 bytes id; u64
+// stamp; full context as points; the key.
+func appendMeta(b []byte, m *conflict.Meta) []byte {
+	keyed := byte(0)
+	if !m.Key.IsZero() {
+		keyed = 1
+	}
+	b = append(event.AppendDot(b, m.At), keyed)
+	b = m.Stamp.Append(append(b, m.ID[:]...))
+	b = appendPoints(b, &m.Context)
+	if keyed == 1 {
+		b = append(b, m.Key[:]...)
+	}
+	return b
+}
+
+func parseMeta(value []byte) (m conflict.Meta, err error) {
+	r := event.NewReader(value)
+	m.At = event.ReadDot(r)
+	keyed := r.Uint8() == 1
+	copy(m.ID[:], r.Bytes(len(m.ID)))
+	m.Stamp = hlc.Stamp(r.Uint64())
+	m.Context = readPoints(r)
+	if keyed {
+		copy(m.Key[:], r.Bytes(len(m.Key)))
+	}
+	if err := r.Close(); err != nil {
+		return m, fmt.Errorf("parse meta: %w", err)
+	}
+	return m, nil
+}
+
+// appendCopies appends for each copy: place, 16 bytes id, u64 stamp, 16 bytes
+// fingerprint, record key (null tag).
+func appendCopies(b []byte, copies []conflict.Copy) []byte {
+	for _, c := range copies {
+		b = append(b, dotPart(c.At)...)
+		b = c.Stamp.Append(append(b, c.ID[:]...))
+		b = event.AppendNullable(append(b, c.Fingerprint[:]...), c.Entity)
+	}
+	return b
+}
+
+func parseCopies(value []byte, partition int32) (copies []conflict.Copy, err error) {
+	r := event.NewReader(value)
+	for r.Len() > 0 {
+		c := conflict.Copy{At: event.Dot{Region: r.Region(), Incarnation: r.Uint16(), Partition: partition, Offset: int64(r.Uint64())}}
+		copy(c.ID[:], r.Bytes(len(c.ID)))
+		c.Stamp = hlc.Stamp(r.Uint64())
+		copy(c.Fingerprint[:], r.Bytes(len(c.Fingerprint)))
+		c.Entity = r.Nullable(maxBytes)
+		copies = append(copies, c)
+	}
+	if err := r.Close(); err != nil {
+		return nil, fmt.Errorf("parse copies of a key: %w", err)
+	}
+	return copies, nil
+}

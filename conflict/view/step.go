@@ -1,0 +1,301 @@
+package view
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/twmb/franz-go/pkg/kerr"
+
+	"github.com/geogate/geogate/conflict"
+	"github.com/geogate/geogate/internal/control"
+	"github.com/geogate/geogate/internal/txn"
+)
+
+// commitTimeout bounds one transaction. It does not end with Run's context, so
+// that a stop leaves a whole step behind it.
+const commitTimeout = 20 * time.Second
+
+// restore takes the partition: it ends whatever an earlier holder had open, reads
+// the state topic committed to a high watermark listed after that, and goes on
+// from the vector found there.
+func (v *View) restore(ctx context.Context) error {
+	if err := v.producer.Init(ctx); err != nil {
+		return err
+	}
+	state := control.StateOf(v.cfg.Topic)
+	v.cfg.Topics.Forget(state) // it may have been made anew
+	topic, err := v.cfg.Topics.Lookup(ctx, state)
+	if err != nil {
+		return err
+	}
+	from, to, err := v.bounds(ctx, state)
+	if err != nil {
+		return err
+	}
+	if _, merged, err := v.bounds(ctx, v.cfg.Merged); err != nil {
+		return err
+	} else if err := v.readState(ctx, topic, from, to); err != nil {
+		return err
+	} else if err := v.resume(merged); err != nil {
+		return err
+	}
+	return nil
+}
+
+// bounds are start and high watermark of the partition in a topic.
+func (v *View) bounds(ctx context.Context, topic string) (start, end int64, err error) {
+	starts, err := v.admin.ListStartOffsets(ctx, topic)
+	if err != nil {
+		return 0, 0, fmt.Errorf("list start of %s: %w", topic, err)
+	}
+	ends, err := v.admin.ListEndOffsets(ctx, topic)
+	if err != nil {
+		return 0, 0, fmt.Errorf("list end of %s: %w", topic, err)
+	}
+	s, ok1 := starts.Lookup(topic, v.cfg.Partition)
+	e, ok2 := ends.Lookup(topic, v.cfg.Partition)
+	if !ok1 || !ok2 {
+		return 0, 0, fmt.Errorf("list offsets of %s/%d: %w", topic, v.cfg.Partition, kerr.UnknownTopicOrPartition)
+	}
+	return s.Offset, e.Offset, errors.Join(s.Err, e.Err)
+}
+
+// readState brings the cache of the state topic up to date. A cache that is of
+// another topic, or of offsets that this one does not have, is dropped.
+func (v *View) readState(ctx context.Context, topic txn.Topic, from, to int64) error {
+	clear(v.store.hot) // what the failed step left behind is stale
+	id, cached, err := v.store.cached()
+	if err != nil {
+		return err
+	}
+	if id != topic.ID || cached < from || cached > to {
+		if err := v.store.drop(); err != nil {
+			return err
+		}
+		cached = from
+	}
+	v.stateID = topic.ID
+	b := newBatch(v.cfg.DB)
+	defer b.discard()
+	rd := reader{client: v.cfg.Client, topics: v.cfg.Topics, topic: topic.Name, partition: v.cfg.Partition}
+	err = rd.read(ctx, cached, to, func(r *txn.Record) error {
+		if len(r.Key) == 0 {
+			return nil // not ours
+		}
+		return v.store.put(b, change{r.Key, r.Value})
+	})
+	if err != nil {
+		return err
+	}
+	if err := v.store.setCached(b, topic.ID, to); err != nil {
+		return err
+	}
+	return b.commit()
+}
+
+// resume makes what the cache has the committed state. merged is the end of the
+// merged partition: after Init nothing of an open transaction can come there.
+func (v *View) resume(merged int64) error {
+	at, chain, err := v.store.load()
+	if err != nil {
+		return err
+	}
+	v.at = at
+	v.fold = conflict.NewPartition(v.cfg.Fold, v.store, at.Position)
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	if v.restored {
+		chain = v.chain // finer, and still true
+	}
+	chain.add(Checkpoint{merged, at.Vector}, false)
+	v.chain, v.merged, v.committed = chain, merged, at.Position
+	if !v.restored {
+		v.restored = true
+		close(v.ready)
+	}
+	v.stir()
+	return nil
+}
+
+// step folds what is in hand.
+func (v *View) step(ctx context.Context) error {
+	v.store.stepCtx = ctx
+	out, err := v.fold.Step(v.inHand)
+	v.store.stepCtx = nil
+	if err != nil {
+		return err
+	}
+	if out.Position == v.fold.Position() {
+		v.inHand = nil // all of it was committed before
+		return nil
+	}
+	now := v.cfg.Wall()
+	records, states, err := v.records(out, now)
+	if err != nil {
+		return err
+	}
+	if now.Sub(v.progress) >= v.cfg.ProgressEvery {
+		records = v.appendProgress(records, now)
+		v.progress = now
+	}
+	bases, err := v.commit(ctx, records)
+	if err != nil {
+		return err
+	}
+	return v.settle(out, states, bases)
+}
+
+// publish writes progress when there is nothing to fold.
+func (v *View) publish(ctx context.Context) error {
+	now := v.cfg.Wall()
+	records := v.appendProgress(nil, now)
+	if len(records) == 0 {
+		return nil
+	}
+	v.progress = now
+	_, err := v.commit(ctx, records)
+	return err
+}
+
+func (v *View) commit(ctx context.Context, records []txn.Record) (map[txn.TopicPartition]int64, error) {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), commitTimeout)
+	defer cancel()
+	return v.producer.Commit(ctx, records)
+}
+
+// appendProgress adds what the seat may say of the partition.
+func (v *View) appendProgress(records []txn.Record, now time.Time) []txn.Record {
+	if v.cfg.Claims == nil {
+		return records
+	}
+	cl, ok := v.cfg.Claims()
+	if !ok {
+		return records
+	}
+	p := control.Progress{
+		ID: v.cfg.ID, Partition: v.cfg.Partition, Topic: v.cfg.Topic,
+		End: cl.End, Closed: cl.Closed, Promised: cl.Promised,
+		Ownership: v.at.Ownership, Incarnation: v.at.Incarnations,
+	}
+	return append(records, txn.Record{
+		Topic: control.TopicControl, Key: p.AppendKey(nil), Value: p.AppendValue(nil), Timestamp: now.UnixMilli(),
+	})
+}
+
+// records are a step's: merged, conflicts, and state records, of which the vector
+// is the last. The state records are returned for the cache too.
+func (v *View) records(out *conflict.Output, now time.Time) ([]txn.Record, []change, error) {
+	records := make([]txn.Record, 0, len(out.Merged)+len(out.Conflicts)+len(out.Entities)+len(out.Twins)+4)
+	for i := range out.Merged {
+		m := &out.Merged[i]
+		records = append(records, txn.Record{
+			Topic: v.cfg.Merged, Partition: v.cfg.Partition, Key: m.Event.Key, Value: m.Event.Value,
+			Headers: m.Headers(), Timestamp: m.Event.Timestamp,
+		})
+	}
+	for i := range out.Conflicts {
+		value, err := appendFeed(v.cfg.Topic, &out.Conflicts[i], v.cfg.Names)
+		if err != nil {
+			return nil, nil, err
+		}
+		records = append(records, txn.Record{
+			Topic: control.TopicConflicts, Partition: v.cfg.ConflictPartition, Key: []byte(v.cfg.Topic), Value: value, Timestamp: now.UnixMilli(),
+		})
+	}
+	states := v.states(out)
+	for _, c := range states {
+		records = append(records, txn.Record{
+			Topic: control.StateOf(v.cfg.Topic), Partition: v.cfg.Partition, Key: c.key, Value: c.value, Timestamp: now.UnixMilli(),
+		})
+	}
+	return records, states, nil
+}
+
+// states are a step's state records.
+func (v *View) states(out *conflict.Output) []change {
+	var states []change
+	for i := range out.Entities {
+		c := change{key: entityKey(out.Entities[i].Key)}
+		if !out.Entities[i].Entity.IsZero() {
+			c.value = appendEntity(nil, &out.Entities[i].Entity)
+		}
+		states = append(states, c)
+	}
+	for i := range out.Twins {
+		states = append(states, change{twinKey(out.Twins[i].Key), appendTwin(nil, &out.Twins[i])})
+	}
+	v.mu.Lock()
+	for _, offset := range v.chain.thin() {
+		states = append(states, change{key: checkpointKey(offset)})
+	}
+	if c, due := v.chain.due(); due {
+		states = append(states, change{checkpointKey(c.Offset), appendCheckpoint(nil, &c.Vector)})
+	}
+	v.mu.Unlock()
+	at := v.at
+	at.Position = out.Position
+	return append(states, change{vectorKey(), at.append(nil)})
+}
+
+// settle makes a committed step visible: first in the store, then in the vector.
+func (v *View) settle(out *conflict.Output, states []change, bases map[txn.TopicPartition]int64) error {
+	v.inHand = nil
+	v.fold.Commit(out)
+	v.at.Position = out.Position
+	state := control.StateOf(v.cfg.Topic)
+	b := newBatch(v.cfg.DB)
+	defer b.discard()
+	for _, c := range states {
+		if err := v.store.put(b, c); err != nil {
+			return err
+		}
+	}
+	next := bases[txn.TopicPartition{Topic: state, Partition: v.cfg.Partition}] + int64(len(states))
+	if err := v.store.setCached(b, v.stateID, next); err != nil {
+		return err
+	}
+	if err := b.commit(); err != nil {
+		return err
+	}
+	for i := range out.Entities {
+		v.store.keep(out.Entities[i].Key, out.Entities[i].Entity)
+	}
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	for _, c := range states {
+		if c.key[0] == typeCheckpoint && c.value != nil {
+			if x, err := parseCheckpoint(c.key, c.value); err == nil {
+				v.chain.add(x, true)
+			}
+		}
+	}
+	if len(out.Merged) > 0 {
+		v.merged = bases[txn.TopicPartition{Topic: v.cfg.Merged, Partition: v.cfg.Partition}] + int64(len(out.Merged))
+		v.chain.add(Checkpoint{v.merged, out.Position.Vector}, false)
+	}
+	v.committed = out.Position
+	v.count(out)
+	v.stir()
+	return nil
+}
+
+func (v *View) count(out *conflict.Output) {
+	st, n := &v.status, &out.Counts
+	st.Steps++
+	st.Merged += uint64(len(out.Merged))
+	st.Conflicts += uint64(len(out.Conflicts))
+	st.Counts.Folded += n.Folded
+	st.Counts.Void += n.Void
+	st.Counts.Skipped += n.Skipped
+	st.Counts.Twins += n.Twins
+	st.Counts.Corrections += n.Corrections
+	st.Counts.Refolds += n.Refolds
+	for why, k := range n.Quarantined {
+		if st.Counts.Quarantined == nil {
+			st.Counts.Quarantined = map[string]int{}
+		}
+		st.Counts.Quarantined[why] += k
+	}
+}

@@ -1,0 +1,452 @@
+package view
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"maps"
+	"sync"
+	"time"
+
+	"github.com/dgraph-io/badger/v4"
+	"github.com/twmb/franz-go/pkg/kadm"
+	"github.com/twmb/franz-go/pkg/kgo"
+
+	"github.com/geogate/geogate/conflict"
+	"github.com/geogate/geogate/internal/control"
+	"github.com/geogate/geogate/internal/event"
+	"github.com/geogate/geogate/internal/seat"
+	"github.com/geogate/geogate/internal/txn"
+)
+
+// Fetcher gives an event from its origin's log, or from the copy of that log in
+// this region: a refold that makes an event live again needs its value.
+type Fetcher interface {
+	Fetch(ctx context.Context, at event.Dot) (event.Event, error)
+}
+
+// Config of a View.
+type Config struct {
+	Topic     string          // local topic
+	ID        control.TopicID // of it, in the own cluster
+	Partition int32
+	Merged    string // name of the merged topic
+	// ConflictPartition is the partition of _geogate.conflicts for this one.
+	ConflictPartition int32
+
+	Region event.RegionID // own
+	Names  event.Names
+	Fold   conflict.Config
+
+	Client  *kgo.Client // shared, not closed here
+	Topics  *txn.Topics // shared cache of the client; nil makes one
+	DB      *badger.DB  // shared store
+	Fetcher Fetcher
+	// Claims is what the seat's progress may say now; ok is false while there is
+	// nothing to say. Nil: no progress is written.
+	Claims func() (cl seat.Claims, ok bool)
+
+	ProgressEvery time.Duration // default 500 ms
+	QueueBytes    int           // of items that wait to be folded, beyond which Fold blocks; default 8 MiB
+	Wall          func() time.Time
+	Logger        *slog.Logger
+}
+
+func (c Config) withDefaults() Config {
+	c.ProgressEvery = cmp.Or(c.ProgressEvery, 500*time.Millisecond)
+	c.QueueBytes = cmp.Or(c.QueueBytes, 8<<20)
+	c.Logger = cmp.Or(c.Logger, slog.New(slog.DiscardHandler))
+	if c.Wall == nil {
+		c.Wall = time.Now
+	}
+	if c.Topics == nil && c.Client != nil {
+		c.Topics = txn.NewTopics(c.Client)
+	}
+	return c
+}
+
+// Validate says what is missing.
+func (c Config) Validate() error {
+	switch {
+	case c.Topic == "" || c.Merged == "" || c.Partition < 0 || c.ConflictPartition < 0:
+		return fmt.Errorf("view: partition %q/%d merged into %q is none", c.Topic, c.Partition, c.Merged)
+	case !c.Region.Valid():
+		return fmt.Errorf("view: region id %d is not valid", c.Region)
+	case c.Fold.Kind != conflict.Events && c.Fold.Kind != conflict.Entities:
+		return fmt.Errorf("view: topic kind %d is not known", c.Fold.Kind)
+	case c.Client == nil || c.DB == nil || c.Names == nil:
+		return errors.New("view: a dependency is missing")
+	}
+	return nil
+}
+
+// stepItems bounds one fold step; what is queued beyond waits for the next.
+const (
+	stepItems = 4096
+	stepBytes = 4 << 20
+)
+
+// itemCost is about what an item without a record keeps in memory.
+const itemCost = 128
+
+// View is the fold of one partition. Run folds; the other methods may be called
+// from any goroutine.
+type View struct {
+	cfg      Config
+	producer *txn.Producer
+	admin    *kadm.Client
+	store    *store
+	journal  *Journal
+	ready    chan struct{} // closed after the first restore
+	wake     chan struct{} // holds one: there may be something to fold
+
+	// Owned by Run's goroutine.
+	fold     *conflict.Partition
+	at       vectorRecord
+	stateID  control.TopicID // of the state topic
+	inHand   []conflict.Item // taken from the queue, not committed
+	progress time.Time       // when it was last written
+
+	mu        sync.Mutex // guards what follows
+	restored  bool
+	queue     []conflict.Item
+	queued    int   // bytes
+	ended     error // set when Run has ended
+	committed conflict.Position
+	merged    int64 // merged records below it are those up to committed
+	chain     checkpoints
+	moved     chan struct{} // closed and replaced when committed moves, or the queue gets room
+	status    Status
+}
+
+// Status is a view's state for people and metrics.
+type Status struct {
+	Ready     bool
+	Journaled bool // the journal has all that is folded; nothing is folded before
+	Queued    int  // items
+	Steps     uint64
+	Restarts  uint64 // transactions whose outcome had to be read
+	Counts    conflict.Counts
+	Merged    uint64 // records written
+	Conflicts uint64 // records written
+	Vector    event.Vector
+}
+
+// New opens a view over the shared store; it does nothing before Run.
+func New(cfg Config) (*View, error) {
+	if err := cfg.Validate(); err != nil {
+		return nil, err
+	}
+	cfg = cfg.withDefaults()
+	v := &View{
+		cfg: cfg, admin: kadm.NewClient(cfg.Client),
+		ready: make(chan struct{}), wake: make(chan struct{}, 1), moved: make(chan struct{}),
+		committed: conflict.Start(),
+	}
+	id := fmt.Sprintf("geogate.fold.%s.%d", cfg.Topic, cfg.Partition)
+	v.producer = txn.New(cfg.Client, id, txn.Options{Topics: cfg.Topics, Codec: kgo.CodecLz4})
+	sp := space(storePrefix(cfg.ID, cfg.Partition))
+	var err error
+	if v.journal, err = openJournal(cfg.DB, sp, cfg.Fold, v.poke); err != nil {
+		return nil, fmt.Errorf("view of %s/%d: %w", cfg.Topic, cfg.Partition, err)
+	}
+	v.store = newStore(cfg.DB, sp, v.journal, cfg.Fetcher)
+	return v, nil
+}
+
+// Journal is the index that the seat feeds before it calls Fold.
+func (v *View) Journal() *Journal { return v.journal }
+
+// Ready is closed once the committed vector is known.
+func (v *View) Ready() <-chan struct{} { return v.ready }
+
+func (v *View) poke() {
+	select {
+	case v.wake <- struct{}{}:
+	default:
+	}
+}
+
+const (
+	restartMin = 50 * time.Millisecond
+	restartMax = 2 * time.Second
+)
+
+// Run folds until the context ends, and then returns nil. It returns an error that
+// wraps seat.ErrSuperseded when another instance of the region folds the
+// partition; it must not be run again in this process. Every other error ends in
+// reading the committed state again and going on.
+func (v *View) Run(ctx context.Context) error {
+	wait := restartMin
+	for {
+		before := v.Status().Steps
+		err := v.term(ctx)
+		switch {
+		case ctx.Err() != nil:
+			v.end(ctx.Err())
+			return nil
+		case errors.Is(err, txn.ErrFenced):
+			err = fmt.Errorf("view of %s/%d: %w: %w", v.cfg.Topic, v.cfg.Partition, seat.ErrSuperseded, err)
+			v.end(err)
+			return err
+		}
+		v.cfg.Logger.Warn("fold step, will read the state again", "topic", v.cfg.Topic, "partition", v.cfg.Partition, "err", err)
+		v.mu.Lock()
+		v.status.Restarts++
+		v.mu.Unlock()
+		if v.Status().Steps > before {
+			wait = restartMin
+		}
+		if err := pause(ctx, wait); err != nil {
+			v.end(err)
+			return nil
+		}
+		wait = min(2*wait, restartMax)
+	}
+}
+
+// end makes Fold and Wait return.
+func (v *View) end(err error) {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	v.ended = err
+	v.stir()
+}
+
+// stir wakes all that wait for the view; the caller holds mu.
+func (v *View) stir() {
+	close(v.moved)
+	v.moved = make(chan struct{})
+}
+
+// term folds from a restore to the first error.
+func (v *View) term(ctx context.Context) error {
+	if err := v.restore(ctx); err != nil {
+		return fmt.Errorf("restore: %w", err)
+	}
+	tick := time.NewTicker(v.cfg.ProgressEvery)
+	defer tick.Stop()
+	for {
+		if ctx.Err() != nil {
+			return ctx.Err()
+		}
+		if v.take(); len(v.inHand) > 0 {
+			if err := v.step(ctx); err != nil {
+				return err
+			}
+			continue
+		}
+		select {
+		case <-ctx.Done():
+			return ctx.Err()
+		case <-v.wake:
+		case <-tick.C:
+			if err := v.publish(ctx); err != nil {
+				return err
+			}
+		}
+	}
+}
+
+// take moves items from the queue into hand: those that the journal has, as many
+// as one step takes. While the journal lies behind the committed vector there are
+// none.
+func (v *View) take() {
+	if len(v.inHand) > 0 {
+		return // the step before failed
+	}
+	applied, _ := v.journal.Applied()
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	v.status.Journaled = applied.CoversAll(&v.committed.Vector)
+	if !v.status.Journaled {
+		return
+	}
+	n, bytes := 0, 0
+	for n < len(v.queue) && n < stepItems && bytes < stepBytes {
+		it := &v.queue[n]
+		if it.Next.Compare(applied[it.Origin]) > 0 {
+			break
+		}
+		bytes += cost(it)
+		n++
+	}
+	if n == 0 {
+		return
+	}
+	v.inHand = v.queue[:n:n]
+	if v.queue = v.queue[n:]; len(v.queue) == 0 {
+		v.queue = nil
+	}
+	v.queued -= bytes
+	v.stir()
+}
+
+func cost(it *conflict.Item) int {
+	if it.Verdict == conflict.Skip {
+		return itemCost
+	}
+	return it.Event.Size()
+}
+
+// Fold implements seat.Folder: it queues the items and blocks while too much is
+// queued. What it was given is folded some time later, in order for each origin;
+// Wait says when. It returns an error only when Run or the context has ended.
+func (v *View) Fold(ctx context.Context, items []seat.Item) error {
+	for {
+		v.mu.Lock()
+		if v.ended != nil {
+			defer v.mu.Unlock()
+			return v.ended
+		}
+		// A journal that catches up is fed by the caller, so it must not wait; what
+		// comes meanwhile is the backlog above the committed vector.
+		if v.queued <= v.cfg.QueueBytes || !v.status.Journaled {
+			for i := range items {
+				it := itemOf(&items[i])
+				v.queue = append(v.queue, it)
+				v.queued += cost(&it)
+			}
+			v.mu.Unlock()
+			v.poke()
+			return nil
+		}
+		moved := v.moved
+		v.mu.Unlock()
+		select {
+		case <-ctx.Done():
+			return ctx.Err()
+		case <-moved:
+		}
+	}
+}
+
+// itemOf makes the fold's item of a seat's.
+func itemOf(it *seat.Item) conflict.Item {
+	x := conflict.Item{Origin: it.Origin, Event: it.Event, Next: it.Next, Barrier: it.Barrier}
+	switch it.Verdict {
+	case seat.Valid:
+		x.Verdict = conflict.Valid
+	case seat.Void:
+		x.Verdict = conflict.Void
+	case seat.Skip:
+		x.Verdict = conflict.Skip
+	default:
+		x.Verdict = conflict.Quarantined
+	}
+	if x.Verdict != conflict.Valid {
+		x.Event = event.Event{}
+	}
+	return x
+}
+
+// Committed implements seat.Folder: the committed vector and the last barrier of
+// each origin's log there. Before Ready it is the start.
+func (v *View) Committed() (event.Vector, seat.Barriers) {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	return v.committed.Vector, v.committed.Barriers
+}
+
+// Stamp is the highest stamp folded; a new seat's clock starts above.
+func (v *View) Stamp() event.Stamp {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	return v.committed.Stamp
+}
+
+// Wait blocks until the committed vector covers want. It returns the context's
+// error, or the one with which Run has ended.
+func (v *View) Wait(ctx context.Context, want event.Vector) error {
+	for {
+		v.mu.Lock()
+		done, err, moved := v.restored && v.committed.Vector.CoversAll(&want), v.ended, v.moved
+		v.mu.Unlock()
+		switch {
+		case done:
+			return nil
+		case err != nil:
+			return err
+		}
+		select {
+		case <-ctx.Done():
+			return ctx.Err()
+		case <-moved:
+		}
+	}
+}
+
+// Entity is the state of an entity at the committed vector or later. ok is false
+// if no event of it was ever folded, or a correction has left nothing of it.
+func (v *View) Entity(_ context.Context, key []byte) (s conflict.State, ok bool, err error) {
+	e, ok, err := v.store.read(key)
+	if err != nil {
+		return s, false, fmt.Errorf("read entity: %w", err)
+	}
+	return e.State, ok && len(e.Live) > 0, nil
+}
+
+// Aliases are the other copies of the write whose record on an events topic has
+// the dot: who has read one of them has read it.
+func (v *View) Aliases(at event.Dot) ([]event.Dot, error) {
+	if v.cfg.Fold.Kind != conflict.Events {
+		return nil, nil
+	}
+	dots, err := v.store.aliases(at)
+	if err != nil {
+		return nil, fmt.Errorf("read aliases: %w", err)
+	}
+	return dots, nil
+}
+
+// Checkpoints are places of the merged partition with what is folded there, in
+// ascending order, the present end last. The start, where nothing is folded, is
+// not among them.
+func (v *View) Checkpoints() []Checkpoint {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	out := make([]Checkpoint, 0, len(v.chain.list)+1)
+	for _, c := range v.chain.list {
+		if c.Offset > 0 && c.Offset < v.merged {
+			out = append(out, c.Checkpoint)
+		}
+	}
+	if v.committed.Vector.IsZero() {
+		return out
+	}
+	return append(out, Checkpoint{v.merged, v.committed.Vector})
+}
+
+// Start is the offset of the merged partition at which a reader that has seen all
+// that cursor covers goes on: nothing below is news to it.
+func (v *View) Start(cursor event.Vector) int64 {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	if cursor.CoversAll(&v.committed.Vector) {
+		return v.merged
+	}
+	return v.chain.start(&cursor)
+}
+
+// CoveredAt is a vector up to which everything lies below an offset of the merged
+// partition: as far as is known, and exact at the end.
+func (v *View) CoveredAt(offset int64) event.Vector {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	if offset >= v.merged {
+		return v.committed.Vector
+	}
+	return v.chain.coveredAt(offset)
+}
+
+// Status is a copy of the view's state.
+func (v *View) Status() Status {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	st := v.status
+	st.Ready, st.Queued, st.Vector = v.restored, len(v.queue), v.committed.Vector
+	st.Counts.Quarantined = maps.Clone(st.Counts.Quarantined)
+	return st
+}

@@ -1,0 +1,220 @@
+package dedupe
+
+import (
+	"fmt"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/geogate/geogate/internal/event"
+)
+
+// Copy is one accepted record of an idempotency key.
+type Copy = event.Copy
+
+// State is what a store knows about how far it has come.
+type State struct {
+	Applied  event.Vector
+	Barriers []event.Dot // of the own log, in log order
+}
+
+// Batch is stored in one atomic step.
+type Batch struct {
+	Copies   []Copy
+	Barriers []event.Dot  // added to State.Barriers
+	Applied  event.Vector // replaces State.Applied
+}
+
+// Store keeps the copies of one topic partition. It is safe for concurrent use.
+type Store interface {
+	// State is what the last Apply left.
+	State() (State, error)
+	// Copies lists every copy of a key, in the order of event.LessCopy.
+	Copies(key event.IdempotencyKey) ([]Copy, error)
+	// Apply stores a batch; a copy that is there already is stored again.
+	Apply(b Batch) error
+	// Scan calls fn for each key with its copies, ordered; fn returns those to
+	// remove, which Scan does. It may run for long; what is applied meanwhile may
+	// or may not be seen.
+	Scan(fn func(copies []Copy) (remove []Copy)) error
+}
+
+// Config of an Index.
+type Config struct {
+	Region event.RegionID // whose own copies answer first
+	Window time.Duration  // of a key, from its first use; must be above 0
+}
+
+// Index answers whether a key was used. It is safe for concurrent use.
+type Index struct {
+	cfg   Config
+	store Store
+
+	mu      sync.Mutex
+	state   State
+	unsaved int // Apply calls that moved the vector and were not stored
+}
+
+// saveEvery is how many Apply calls that only move the vector are kept in memory:
+// lost, they are read from the log again.
+const saveEvery = 64
+
+// New opens an index over a store.
+func New(cfg Config, store Store) (*Index, error) {
+	if cfg.Window <= 0 || !cfg.Region.Valid() {
+		return nil, fmt.Errorf("dedupe: window %v of region %d is not possible", cfg.Window, cfg.Region)
+	}
+	st, err := store.State()
+	if err != nil {
+		return nil, fmt.Errorf("read index state: %w", err)
+	}
+	return &Index{cfg: cfg, store: store, state: st}, nil
+}
+
+// Applied is how far each origin's log is indexed.
+func (x *Index) Applied() event.Vector {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	return x.state.Applied
+}
+
+// Barriers lists the own log's barriers that were applied, in log order.
+func (x *Index) Barriers() []event.Dot {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	return slices.Clone(x.state.Barriers)
+}
+
+// Apply stores copies, barriers of the own log, and the vector, of which only the
+// entries above the present ones count, in one atomic step. Applying again what
+// was applied has no effect.
+func (x *Index) Apply(copies []Copy, barriers []event.Dot, applied event.Vector) error {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	b := Batch{Copies: copies, Applied: x.state.Applied}
+	b.Applied.Join(&applied)
+	for _, d := range barriers {
+		if n := len(x.state.Barriers); n == 0 || before(x.state.Barriers[n-1], d) {
+			b.Barriers = append(b.Barriers, d)
+		}
+	}
+	if len(copies) == 0 && len(b.Barriers) == 0 {
+		if x.unsaved++; x.unsaved < saveEvery {
+			x.state.Applied = b.Applied
+			return nil
+		}
+	}
+	if err := x.store.Apply(b); err != nil {
+		return fmt.Errorf("store keys: %w", err)
+	}
+	x.unsaved = 0
+	x.state.Applied = b.Applied
+	x.state.Barriers = append(x.state.Barriers, b.Barriers...)
+	return nil
+}
+
+func before(a, b event.Dot) bool {
+	if a.Incarnation != b.Incarnation {
+		return a.Incarnation < b.Incarnation
+	}
+	return a.Offset < b.Offset
+}
+
+// Lookup lists every copy of a key, in the total order.
+func (x *Index) Lookup(key event.IdempotencyKey) ([]Copy, error) {
+	cs, err := x.store.Copies(key)
+	if err != nil {
+		return nil, fmt.Errorf("look up key: %w", err)
+	}
+	return cs, nil
+}
+
+// Find is the copy that a retry is answered with; ok is false when the key is
+// free. closed is the lowest closed stamp of all regions.
+func (x *Index) Find(key event.IdempotencyKey, closed event.Stamp) (c Copy, ok bool, err error) {
+	cs, err := x.Lookup(key)
+	if err != nil {
+		return Copy{}, false, err
+	}
+	c, ok = Choose(cs, x.cfg.Region, x.cfg.Window, closed)
+	return c, ok, nil
+}
+
+// Choose is the pure rule behind Find, over all copies of one key in any order.
+func Choose(copies []Copy, own event.RegionID, window time.Duration, closed event.Stamp) (c Copy, ok bool) {
+	windows := Windows(copies, window)
+	if len(windows) == 0 {
+		return Copy{}, false
+	}
+	last := windows[len(windows)-1]
+	if expired(last, window, closed) {
+		return Copy{}, false
+	}
+	for _, c := range last {
+		if c.At.Region == own {
+			return c, true
+		}
+	}
+	return last[0], true
+}
+
+// Windows parts the copies of one key that are not void into windows: the first of
+// each stands, the others are its twins.
+func Windows(copies []Copy, window time.Duration) [][]Copy {
+	var valid []Copy
+	for _, c := range copies {
+		if !c.Void {
+			valid = append(valid, c)
+		}
+	}
+	slices.SortFunc(valid, order)
+	var out [][]Copy
+	for _, c := range valid {
+		if n := len(out); n > 0 && c.Stamp <= out[n-1][0].Stamp.Add(window) {
+			out[n-1] = append(out[n-1], c)
+			continue
+		}
+		out = append(out, []Copy{c})
+	}
+	return out
+}
+
+func expired(w []Copy, window time.Duration, closed event.Stamp) bool {
+	return w[0].Stamp.Add(window) <= closed
+}
+
+func order(a, b Copy) int {
+	switch {
+	case event.LessCopy(&a, &b):
+		return -1
+	case event.LessCopy(&b, &a):
+		return 1
+	}
+	return 0
+}
+
+// Sweep removes windows that have expired under closed, whole, and void copies as
+// old; it returns how many copies went. What is left answers every retry as
+// before.
+func (x *Index) Sweep(closed event.Stamp) (int, error) {
+	n := 0
+	err := x.store.Scan(func(copies []Copy) (remove []Copy) {
+		for _, w := range Windows(copies, x.cfg.Window) {
+			if !expired(w, x.cfg.Window, closed) {
+				break // later windows end later
+			}
+			remove = append(remove, w...)
+		}
+		for _, c := range copies {
+			if c.Void && c.Stamp.Add(x.cfg.Window) <= closed {
+				remove = append(remove, c)
+			}
+		}
+		n += len(remove)
+		return remove
+	})
+	if err != nil {
+		return n, fmt.Errorf("sweep keys: %w", err)
+	}
+	return n, nil
+}

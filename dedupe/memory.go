@@ -1,0 +1,69 @@
+package dedupe
+
+import (
+	"slices"
+	"sync"
+
+	"github.com/geogate/geogate/internal/event"
+)
+
+// Memory is a Store that lives with the process: for tests and simulation.
+type Memory struct {
+	mu    sync.Mutex
+	state State
+	keys  map[event.IdempotencyKey][]Copy
+}
+
+// NewMemory makes an empty store.
+func NewMemory() *Memory { return &Memory{keys: make(map[event.IdempotencyKey][]Copy)} }
+
+// State implements Store.
+func (m *Memory) State() (State, error) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return State{m.state.Applied, slices.Clone(m.state.Barriers)}, nil
+}
+
+// Copies implements Store.
+func (m *Memory) Copies(key event.IdempotencyKey) ([]Copy, error) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return slices.Clone(m.keys[key]), nil
+}
+
+// Apply implements Store.
+func (m *Memory) Apply(b Batch) error {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	for _, c := range b.Copies {
+		c.EntityKey = slices.Clone(c.EntityKey)
+		cs := m.keys[c.Key]
+		at := slices.IndexFunc(cs, func(o Copy) bool { return o.At == c.At })
+		if at >= 0 {
+			cs[at] = c
+		} else {
+			cs = append(cs, c)
+		}
+		slices.SortFunc(cs, order)
+		m.keys[c.Key] = cs
+	}
+	m.state.Barriers = append(m.state.Barriers, b.Barriers...)
+	m.state.Applied = b.Applied
+	return nil
+}
+
+// Scan implements Store.
+func (m *Memory) Scan(fn func([]Copy) []Copy) error {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	for key, cs := range m.keys {
+		remove := fn(slices.Clone(cs))
+		cs = slices.DeleteFunc(cs, func(c Copy) bool {
+			return slices.ContainsFunc(remove, func(r Copy) bool { return r.At == c.At })
+		})
+		if m.keys[key] = cs; len(cs) == 0 {
+			delete(m.keys, key)
+		}
+	}
+	return nil
+}

@@ -1,0 +1,109 @@
+package gateway
+
+import (
+	"cmp"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"time"
+
+	"github.com/geogate/geogate/internal/event"
+	"github.com/geogate/geogate/router"
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/twmb/franz-go/pkg/kgo"
+)
+
+// Config is what a Server is told; zero members take the defaults named.
+type Config struct {
+	Region   event.RegionID   // own region
+	Topology *router.Topology // all regions of the deployment
+	Listen   string           // data listener, a loopback host:port
+	Manage   string           // management listener, a loopback host:port
+	Pprof    bool             // serve profiles on the management listener
+
+	MaxBody     int64 // bytes of a request's body; default 32 MiB
+	MaxRecord   int64 // bytes of a record's key, value and headers; default 1 MiB
+	MaxInflight int64 // bytes of bodies that all requests hold together; default 256 MiB
+	MaxReaders  int   // reads of records and conflicts at a time; default 64
+
+	// Secret hashes idempotency keys, the same in all regions; default
+	// event.PublicSecret.
+	Secret []byte
+	// WriteTimeout bounds the wait for a write's answer; after it the outcome is
+	// unknown. Default 30 s.
+	WriteTimeout time.Duration
+	// Drain bounds how long Run lets requests finish once it is told to end.
+	// Default 30 s.
+	Drain time.Duration
+	// Heartbeat is the distance of heartbeats on a followed stream. Default 15 s.
+	Heartbeat time.Duration
+}
+
+// Deps are the parts of the instance that a Server talks to.
+type Deps struct {
+	Topics Topics
+	Seats  Seats
+	Logs   Logs
+	Status StatusSource
+	Probes []Probe
+	// Kafka are the options with which the region's cluster is reached: seeds,
+	// security, logger. What is read and how is the server's own business.
+	Kafka []kgo.Opt
+	// Configz is the configuration in force as people read it, without secrets.
+	Configz []byte
+
+	Logger   *slog.Logger
+	Registry interface {
+		prometheus.Registerer
+		prometheus.Gatherer
+	}
+}
+
+func (c Config) withDefaults() Config {
+	const mib = 1 << 20
+	c.MaxBody = cmp.Or(c.MaxBody, 32*mib)
+	c.MaxRecord = cmp.Or(c.MaxRecord, mib)
+	c.MaxInflight = cmp.Or(c.MaxInflight, 256*mib)
+	c.MaxReaders = cmp.Or(c.MaxReaders, 64)
+	c.WriteTimeout = cmp.Or(c.WriteTimeout, 30*time.Second)
+	c.Drain = cmp.Or(c.Drain, 30*time.Second)
+	c.Heartbeat = cmp.Or(c.Heartbeat, 15*time.Second)
+	if len(c.Secret) == 0 {
+		c.Secret = []byte(event.PublicSecret)
+	}
+	return c
+}
+
+// Validate finds what is wrong with a Config; defaults need not be filled in.
+func (c Config) Validate() error {
+	c = c.withDefaults()
+	if c.Topology == nil || c.Topology.Name(c.Region) == "" {
+		return fmt.Errorf("region %d is not in the topology", c.Region)
+	}
+	for _, address := range []string{c.Listen, c.Manage} {
+		if err := checkLoopback(address); err != nil {
+			return err
+		}
+	}
+	if c.MaxRecord <= 0 || c.MaxRecord > c.MaxBody || c.MaxBody > c.MaxInflight {
+		return fmt.Errorf("limits %d, %d, %d: want 0 < max record <= max body <= max inflight", c.MaxRecord, c.MaxBody, c.MaxInflight)
+	}
+	if c.MaxReaders < 1 {
+		return errors.New("max readers must be at least 1")
+	}
+	return nil
+}
+
+// checkLoopback refuses an address that other machines reach. Names are not
+// resolved, since what they mean changes: localhost alone is accepted.
+func checkLoopback(address string) error {
+	host, _, err := net.SplitHostPort(address)
+	if err != nil {
+		return fmt.Errorf("listen address %q: %w", address, err)
+	}
+	if ip := net.ParseIP(host); host != "localhost" && (ip == nil || !ip.IsLoopback()) {
+		return fmt.Errorf("listen address %s: not a loopback address, and there is no authentication yet", address)
+	}
+	return nil
+}

@@ -1,0 +1,128 @@
+package gateway
+
+import (
+	"context"
+	"fmt"
+
+	"github.com/twmb/franz-go/pkg/kgo"
+
+	"github.com/geogate/geogate/internal/event"
+	"github.com/geogate/geogate/router"
+)
+
+// readConflicts is GET /v1/conflicts: the feed of this region, of one topic or of
+// all.
+func (s *Server) readConflicts(c *call) error {
+	q, err := c.query("topic", "from", "limit")
+	if err != nil {
+		return err
+	}
+	topic := q.Get("topic")
+	if q.Has("topic") && topic == "" {
+		return wrong(Malformed, atParameter("topic", "want a topic, or no such parameter for all"))
+	}
+	rd := &reading{}
+	if rd.limit, err = parseLimit(q.Get("limit")); err != nil {
+		return err
+	}
+	if rd.from, err = s.parseFrom(q.Get("from"), topic, event.ConflictView); err != nil {
+		return err
+	}
+	if _, err := c.accept(typeJSON); err != nil {
+		return err
+	}
+	j := &conflictFeed{s: s, filter: topic, from: rd.from, at: make(map[int32]int64)}
+	if topic != "" {
+		t, err := s.deps.Topics.Topic(c.r.Context(), topic)
+		if err != nil {
+			return err
+		}
+		j.slots = make(map[int32]bool)
+		for p := range t.Partitions {
+			j.slots[router.ConflictsPartition(topic, p)] = true
+		}
+	}
+	f, err := s.newFeed(c.r.Context(), j)
+	if err != nil {
+		return err
+	}
+	defer f.close()
+	return f.page(c, rd, "conflicts")
+}
+
+// conflictFeed is the view of this region's conflict feed. Its cursor counts
+// records of the feed itself: no other region has the same ones.
+type conflictFeed struct {
+	s      *Server
+	filter string         // topic, "" for all
+	slots  map[int32]bool // partitions that can hold the topic's; nil for all
+	from   from
+	at     map[int32]int64
+}
+
+func (j *conflictFeed) topic() string { return router.ConflictsTopic }
+func (j *conflictFeed) before()       {}
+func (j *conflictFeed) done()         {}
+
+func (j *conflictFeed) start(_ context.Context, logs map[int32]span) (map[int32]int64, error) {
+	out := make(map[int32]int64)
+	for p, l := range logs {
+		o := l.start
+		switch {
+		case j.slots != nil && !j.slots[p]:
+			continue
+		case j.from.latest:
+			o = l.end
+		case j.from.given:
+			if o = j.from.cursor.At[p][j.s.cfg.Region].Next; o < l.start {
+				return nil, fmt.Errorf("begin conflict feed at %d: %w", o, ErrExpired)
+			}
+			if o > l.end {
+				return nil, invalidCursor("it lies behind the end of the feed")
+			}
+		}
+		out[p], j.at[p] = o, o
+	}
+	return out, nil
+}
+
+// pass shows a record's value as it is: it was written as the answer shows it.
+func (j *conflictFeed) pass(_ context.Context, rec *kgo.Record, o *object) (bool, error) {
+	if rec.Attrs.IsControl() || !embeddable(rec.Value) || rec.Value[0] != '{' {
+		return false, nil
+	}
+	if j.filter != "" {
+		topic, err := topicOf(rec.Value)
+		if err != nil || topic != j.filter {
+			return false, nil
+		}
+	}
+	o.b = append(o.b, rec.Value[:len(rec.Value)-1]...)
+	return true, nil
+}
+
+// topicOf is the member topic of a conflict.
+func topicOf(value []byte) (topic string, err error) {
+	s := scanner{buf: value}
+	err = s.members(0, func(name string, _ int) (err error) {
+		if name == "topic" && s.peek() == '"' {
+			topic, err = s.str()
+			return err
+		}
+		_, err = s.skip(1)
+		return err
+	})
+	return topic, err
+}
+
+func (j *conflictFeed) reached(p int32, next int64, _ bool) { j.at[p] = next }
+
+func (j *conflictFeed) cursor() event.Cursor {
+	c := event.Cursor{View: event.ConflictView, Topic: event.HashTopic(j.filter), Visible: j.s.cfg.Region, At: make(map[int32]event.Vector)}
+	for p, next := range j.at {
+		var v event.Vector
+		v[j.s.cfg.Region].Next = next
+		c.At[p] = v
+	}
+	return c
+}

@@ -1,0 +1,168 @@
+package gateway
+
+import (
+	"net/http"
+	"slices"
+	"strings"
+
+	"github.com/geogate/geogate/conflict"
+	"github.com/geogate/geogate/internal/event"
+	"github.com/geogate/geogate/router"
+)
+
+// entityByPath is GET /v1/topics/{topic}/entities/{key}.
+func (s *Server) entityByPath(c *call) error {
+	q, err := c.query("wait")
+	if err != nil {
+		return err
+	}
+	return s.entity(c, []byte(c.args[1]), q.Get("wait"))
+}
+
+// entityByQuery is GET /v1/topics/{topic}/entities?key=, for keys that a path
+// cannot carry: the empty one, "." and "..".
+func (s *Server) entityByQuery(c *call) error {
+	q, err := c.query("key", "wait")
+	if err != nil {
+		return err
+	}
+	if !q.Has("key") {
+		return wrong(Malformed, atParameter("key", "the parameter is missing"))
+	}
+	return s.entity(c, []byte(q.Get("key")), q.Get("wait"))
+}
+
+func (s *Server) entity(c *call, key []byte, waitText string) error {
+	_, stale, err := parseWait(waitText)
+	if err != nil {
+		return err
+	}
+	if _, err := c.accept(typeJSON); err != nil {
+		return err
+	}
+	token, err := c.token(c.args[0])
+	if err != nil {
+		return err
+	}
+	ctx := c.r.Context()
+	t, err := s.deps.Topics.Topic(ctx, c.args[0])
+	if err != nil {
+		return err
+	}
+	if t.Domain.Kind != router.Entity {
+		return problem(EntityUnknown, "the topic is of kind %s and has no entities", t.Domain.Kind)
+	}
+	if token != nil {
+		if err := s.applied(ctx, t, token, stale); err != nil {
+			return err
+		}
+	}
+	p := router.Partition(key, t.Partitions)
+	st, err := s.seat(ctx, t, p)
+	if err != nil {
+		return err
+	}
+	view := st.View()
+	state, _, err := view.Entity(ctx, key)
+	if err != nil {
+		return err
+	}
+	// The token says what the answer may have seen, so it is taken after it.
+	seen, _ := view.Committed()
+	h := c.w.Header()
+	h.Set("Cache-Control", "no-cache")
+	win := conflict.Winner(t.Domain.Rule, state.Live)
+	if win < 0 {
+		h.Set(headerToken, s.readToken(t, p, seen, 0))
+		return problem(EntityUnknown, "no value is live under this key")
+	}
+	winner := &state.Live[win].Event
+	h.Set(headerToken, s.readToken(t, p, seen, winner.Stamp))
+	version := s.version(state.Live)
+	if winner.Op == event.Delete {
+		return problem(EntityUnknown, "the entity was deleted").with("version", version)
+	}
+	h.Set("ETag", `"`+version+`"`)
+	if matches(c.r.Header.Values("If-None-Match"), version) {
+		c.w.WriteHeader(http.StatusNotModified)
+		return nil
+	}
+	return c.send(typeJSON, s.appendEntity(t, key, p, version, state.Live, win))
+}
+
+func (s *Server) readToken(t Topic, p int32, seen event.Vector, stamp event.Stamp) string {
+	return event.Token{Topic: event.HashTopic(t.Name), Partition: p, Vector: seen, Stamp: stamp}.String()
+}
+
+// version names a state by its live dots, region ids descending.
+func (s *Server) version(live []conflict.Live) string {
+	dots := make([]string, 0, len(live))
+	for _, l := range slices.Backward(live) {
+		dots = append(dots, l.Event.At.Format(s.cfg.Topology))
+	}
+	return strings.Join(dots, "+")
+}
+
+// appendEntity is the body of an entity: a pure function of its state. live is in
+// ascending order of region ids, at most one of each.
+func (s *Server) appendEntity(t Topic, key []byte, p int32, version string, live []conflict.Live, win int) []byte {
+	w := &live[win].Event
+	var o object
+	o.str("topic", t.Name)
+	o.name("key")
+	o.b = appendKey(o.b, key)
+	o.int("partition", int64(p))
+	o.str("version", version)
+	o.name("value")
+	o.b = appendValue(o.b, w.Value)
+	s.appendParty(&o, w)
+	o.str("timestamp", formatTime(w.Timestamp))
+	o.str("policy", t.Domain.Rule.String())
+	o.name("siblings")
+	o.b = append(o.b, '[')
+	first := true
+	for i := range slices.Backward(live) {
+		if i == win {
+			continue
+		}
+		if !first {
+			o.b = append(o.b, ',')
+		}
+		first = false
+		o.b = append(o.b, s.appendSibling(t, &live[i].Event)...)
+	}
+	o.b = append(o.b, ']')
+	return o.close()
+}
+
+func (s *Server) appendSibling(t Topic, ev *event.Event) []byte {
+	var o object
+	s.appendParty(&o, ev)
+	o.str("op", ev.Op.String())
+	if t.Domain.Rule == event.Keep {
+		o.name("value")
+		o.b = appendValue(o.b, ev.Value)
+	}
+	return o.close()
+}
+
+func (s *Server) appendParty(o *object, ev *event.Event) {
+	o.str("dot", ev.At.Format(s.cfg.Topology))
+	o.id("id", ev.ID)
+	o.str("region", s.cfg.Topology.Name(ev.At.Region))
+	o.str("stamp", ev.Stamp.String())
+}
+
+// matches tells whether If-None-Match names the version. A version is the same
+// bytes, so weak and strong comparison are the same.
+func matches(lines []string, version string) bool {
+	for _, line := range lines {
+		for tag := range strings.SplitSeq(line, ",") {
+			tag = strings.TrimPrefix(strings.TrimSpace(tag), "W/")
+			if tag == "*" || tag == `"`+version+`"` {
+				return true
+			}
+		}
+	}
+	return false
+}

@@ -1,0 +1,241 @@
+package gateway
+
+import (
+	"context"
+	"errors"
+	"time"
+
+	"github.com/twmb/franz-go/pkg/kgo"
+
+	"github.com/geogate/geogate/internal/event"
+)
+
+// errEnd says that a feed has given all that there was when its ends were listed.
+var errEnd = errors.New("gateway: end of feed")
+
+// errLater says that a record cannot be judged yet; the feed stops before it.
+var errLater = errors.New("gateway: record cannot be judged yet")
+
+const (
+	// emptyTail is how long a feed waits below a listed end for a record before
+	// it takes the rest for empty: compaction can leave a tail without records.
+	emptyTail = 2 * time.Second
+	// refreshEvery is the least time between two listings of the ends while a
+	// stream is followed, and the pace at which a record that cannot be judged
+	// yet is tried again.
+	refreshEvery = time.Second
+	retryEvery   = 50 * time.Millisecond
+)
+
+// judge is what makes a feed a view: which records a reader sees, and what its
+// cursor is after each.
+type judge interface {
+	// topic is the Kafka topic that is read; "" while there is none.
+	topic() string
+	// start is the first offset to read of each partition, given what its log
+	// has. Partitions without a start are not read.
+	start(ctx context.Context, logs map[int32]span) (map[int32]int64, error)
+	// before is called before the ends are listed, passed when a partition was
+	// read to the end that was listed then: what was complete before is what the
+	// cursor may claim now.
+	before()
+	reached(partition int32, next int64, atEnd bool)
+	// pass takes the next record of a partition and appends its JSON members to
+	// o; shown is false if the reader does not see it. errLater leaves it to be
+	// passed again.
+	pass(ctx context.Context, rec *kgo.Record, o *object) (shown bool, err error)
+	// cursor is the place after all that was passed.
+	cursor() event.Cursor
+	// done is called once, when nothing more is read.
+	done()
+}
+
+// feed reads a view record by record. It belongs to one request's goroutine.
+type feed struct {
+	s      *Server
+	j      judge
+	rd     *reader
+	name   string // of the topic that rd reads
+	next   map[int32]int64
+	ends   map[int32]int64
+	listed time.Time
+	// held are records that could not be judged yet: such a partition waits, with
+	// fetching paused, and the others go on.
+	held map[int32][]*kgo.Record
+	due  []*kgo.Record // held, to be tried again
+	bare bool          // what is left below the ends holds no records
+}
+
+// newFeed opens a view and lists its ends.
+func (s *Server) newFeed(ctx context.Context, j judge) (*feed, error) {
+	f := &feed{s: s, j: j, next: make(map[int32]int64), held: make(map[int32][]*kgo.Record)}
+	if err := f.refresh(ctx); err != nil {
+		f.close()
+		return nil, err
+	}
+	return f, nil
+}
+
+func (f *feed) close() {
+	f.j.done()
+	if f.rd != nil {
+		f.rd.close()
+	}
+}
+
+// refresh lists the ends again, and opens what has appeared since.
+func (f *feed) refresh(ctx context.Context) error {
+	f.j.before()
+	f.listed = time.Now()
+	if f.name = f.j.topic(); f.name == "" {
+		return nil
+	}
+	logs, err := f.s.logs.spans(ctx, f.name)
+	if err != nil {
+		return err
+	}
+	f.ends = make(map[int32]int64, len(logs))
+	fresh := make(map[int32]span)
+	for p, l := range logs {
+		f.ends[p] = l.end
+		if _, open := f.next[p]; !open {
+			fresh[p] = l
+		}
+	}
+	if len(fresh) > 0 {
+		if err := f.begin(ctx, fresh); err != nil {
+			return err
+		}
+	}
+	for p, next := range f.next {
+		f.j.reached(p, next, next >= f.ends[p])
+	}
+	return nil
+}
+
+func (f *feed) begin(ctx context.Context, logs map[int32]span) error {
+	at, err := f.j.start(ctx, logs)
+	if err != nil {
+		return err
+	}
+	for p, o := range at {
+		f.next[p] = o
+	}
+	switch {
+	case len(at) == 0:
+	case f.rd == nil:
+		f.rd, err = f.s.logs.read(f.name, at)
+	default:
+		f.rd.add(at)
+	}
+	return err
+}
+
+// caughtUp tells whether all was read that there was when the ends were listed,
+// but for partitions that wait.
+func (f *feed) caughtUp() bool {
+	for p, next := range f.next {
+		if next < f.ends[p] && len(f.held[p]) == 0 {
+			return false
+		}
+	}
+	return true
+}
+
+// atEnd tells whether a reader has seen all that there was.
+func (f *feed) atEnd() bool {
+	return len(f.held) == 0 && len(f.due) == 0 && (f.rd == nil || !f.rd.ready() && (f.bare || f.caughtUp()))
+}
+
+// one gives the next record that the reader sees, or errEnd when the ends are
+// reached. It never waits longer than for what is known to be there.
+func (f *feed) one(ctx context.Context) ([]byte, error) {
+	for {
+		rec, err := f.pull(ctx)
+		if err != nil {
+			return nil, err
+		}
+		body, err := f.take(ctx, rec)
+		if body != nil || err != nil {
+			return body, err
+		}
+	}
+}
+
+// pull gives the next record to judge.
+func (f *feed) pull(ctx context.Context) (*kgo.Record, error) {
+	if len(f.due) > 0 {
+		rec := f.due[0]
+		f.due = f.due[1:]
+		return rec, nil
+	}
+	if f.rd == nil || !f.rd.ready() && f.caughtUp() {
+		return nil, errEnd
+	}
+	wait, cancel := context.WithTimeout(ctx, emptyTail)
+	defer cancel()
+	rec, err := f.rd.poll(wait)
+	if err != nil && ctx.Err() == nil && wait.Err() != nil && errors.Is(err, wait.Err()) {
+		f.bare = true
+		return nil, errEnd
+	}
+	f.bare = false
+	return rec, err
+}
+
+// take judges a record; a nil body is one that the reader does not see.
+func (f *feed) take(ctx context.Context, rec *kgo.Record) ([]byte, error) {
+	p := rec.Partition
+	if len(f.held[p]) > 0 {
+		f.held[p] = append(f.held[p], rec)
+		return nil, nil
+	}
+	var o object
+	shown, err := f.j.pass(ctx, rec, &o)
+	if errors.Is(err, errLater) {
+		f.held[p] = append(f.held[p], rec)
+		f.rd.pause(p)
+		return nil, nil
+	}
+	if err != nil {
+		return nil, err
+	}
+	f.next[p] = rec.Offset + 1
+	f.j.reached(p, f.next[p], f.next[p] >= f.ends[p])
+	if !shown {
+		return nil, nil
+	}
+	return o.b, nil
+}
+
+// again lines up what is held to be judged once more.
+func (f *feed) again() {
+	for p, recs := range f.held {
+		f.due = append(f.due, recs...)
+		f.rd.resume(p)
+	}
+	clear(f.held)
+}
+
+// wait blocks until there may be more, or until ctx is done, whose error it
+// returns.
+func (f *feed) wait(ctx context.Context) error {
+	if f.rd == nil || len(f.held) > 0 {
+		// Nothing to read yet, or a record that needs what others write down.
+		t := time.NewTimer(retryEvery)
+		defer t.Stop()
+		select {
+		case <-t.C:
+		case <-f.s.deps.Logs.Changed():
+		case <-ctx.Done():
+			return ctx.Err()
+		}
+		f.again()
+	} else if err := f.rd.await(ctx); err != nil {
+		return err
+	}
+	if f.rd == nil || time.Since(f.listed) >= refreshEvery {
+		return f.refresh(ctx)
+	}
+	return nil
+}

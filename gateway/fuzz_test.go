@@ -1,0 +1,210 @@
+package gateway
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"net/http/httptest"
+	"strings"
+	"testing"
+	"unicode/utf8"
+
+	"github.com/geogate/geogate/internal/event"
+)
+
+// FuzzRecord holds the record parser against encoding/json, and what it accepts
+// against what an answer makes of it.
+func FuzzRecord(f *testing.F) {
+	for _, s := range []string{
+		`{"key":{"type":"string","data":"DTW"},"value":{"type":"json","data":{"delay":66}},"headers":[{"name":"src","value":"aGk="}],"partition":null,"idempotency_key":null}`,
+		`{"value":null}`, `{"value":{"data":"\ud83d\ude00\u0000","type":"string"}}`, `{"value":{"type":"binary","data":"/w=="},"partition":3,"idempotency_key":"k"}`,
+		`[[[[`, `{"value":{"type":"json","data":-0.5e+10}}`, `{"a":1,"a":2}`, "\x00", `{"headers":[{}]}`,
+	} {
+		f.Add([]byte(s))
+	}
+	f.Fuzz(func(t *testing.T, body []byte) {
+		rec, err := parseRecord(body)
+		if err != nil {
+			var p *Problem
+			if !errors.As(err, &p) || len(p.Errors) == 0 {
+				t.Fatalf("error %v", err)
+			}
+			if !json.Valid(p.append(nil, "x")) {
+				t.Fatalf("problem is no JSON: %s", p.append(nil, "x"))
+			}
+			return
+		}
+		if !json.Valid(body) || !utf8.Valid(body) {
+			t.Fatalf("accepted %q", body)
+		}
+		var o object
+		o.name("key")
+		o.b = appendKey(o.b, rec.key)
+		o.name("value")
+		o.b = appendValue(o.b, rec.value)
+		o.name("headers")
+		o.b = append(o.b, '[')
+		for i, h := range rec.headers {
+			if i > 0 {
+				o.b = append(o.b, ',')
+			}
+			o.b = appendHeader(o.b, h)
+		}
+		o.b = append(o.b, ']')
+		again, err := parseRecord(o.close())
+		if err != nil {
+			t.Fatalf("%s of %q: %v", o.b, body, err)
+		}
+		if !same(again.key, rec.key) || !same(again.value, rec.value) || len(again.headers) != len(rec.headers) {
+			t.Fatalf("%q came back as %s", body, o.b)
+		}
+		for i := range rec.headers {
+			if again.headers[i].Key != rec.headers[i].Key || !same(again.headers[i].Value, rec.headers[i].Value) {
+				t.Fatalf("header %d of %q came back as %s", i, body, o.b)
+			}
+		}
+	})
+}
+
+func same(a, b []byte) bool { return (a == nil) == (b == nil) && bytes.Equal(a, b) }
+
+// FuzzJSON holds the scanner against encoding/json, which is laxer about UTF-8
+// and depth only.
+func FuzzJSON(f *testing.F) {
+	for _, s := range []string{`{}`, ` [1, 2.5e-3,"\u00e4"] `, `"\ud800"`, `01`, `1.`, `-`, `tru`, `{"a":}`, `[1,]`, "\"\x7f\"", "\xef\xbb\xbf1", `nul`, `{"a" :1}x`} {
+		f.Add([]byte(s))
+	}
+	f.Fuzz(func(t *testing.T, b []byte) {
+		s := scanner{buf: b}
+		_, err := s.skip(0)
+		if err == nil {
+			err = s.end()
+		}
+		if want := json.Valid(b) && utf8.Valid(b) && !deep(b); (err == nil) != want {
+			t.Fatalf("%q: %v", b, err)
+		}
+		if embeddable(b) && (!json.Valid(b) || bytes.ContainsAny(b, "\r\n") || len(bytes.TrimSpace(b)) != len(b)) {
+			t.Fatalf("%q is embeddable", b)
+		}
+		if q := appendString(nil, string(b)); utf8.Valid(b) {
+			in := scanner{buf: q}
+			if back, err := in.str(); err != nil || back != string(b) {
+				t.Fatalf("%q as a string is %s and comes back as %q, %v", b, q, back, err)
+			}
+		}
+	})
+}
+
+// deep counts brackets outside strings; b is valid JSON.
+func deep(b []byte) bool {
+	depth, most, quoted := 0, 0, false
+	for i := 0; i < len(b); i++ {
+		switch c := b[i]; {
+		case quoted && c == '\\':
+			i++
+		case c == '"':
+			quoted = !quoted
+		case quoted:
+		case c == '[' || c == '{':
+			depth++
+			most = max(most, depth)
+		case c == ']' || c == '}':
+			depth--
+		}
+	}
+	return most > maxDepth
+}
+
+// FuzzStream sends any body as NDJSON: every line is answered once, in order.
+func FuzzStream(f *testing.F) {
+	f.Add([]byte(`{"value":{"type":"json","data":1}}`+"\n\n{}\n"), `"k"`)
+	f.Add([]byte("{\n"), "")
+	f.Fuzz(func(t *testing.T, body []byte, key string) {
+		w := newWorld(t, func(c *Config, _ *Deps) { c.MaxRecord, c.MaxBody = 64, 512 })
+		r := httptest.NewRequest("POST", "/v1/topics/github/records", bytes.NewReader(body))
+		r.Header["Content-Type"] = []string{"application/x-ndjson"}
+		if key != "" {
+			r.Header["Idempotency-Key"] = []string{key}
+		}
+		rec := httptest.NewRecorder()
+		w.s.Data().ServeHTTP(rec, r)
+		if rec.Code != 200 {
+			if rec.Header().Get("Content-Type") != "application/problem+json" || !json.Valid(rec.Body.Bytes()) {
+				t.Fatalf("%d %s", rec.Code, rec.Body)
+			}
+			return
+		}
+		want := 0
+		for _, l := range bytes.Split(body, []byte("\n")) {
+			if len(bytes.TrimSpace(l)) > 0 {
+				want++
+			}
+		}
+		got := 0
+		for _, l := range strings.Split(strings.TrimSuffix(rec.Body.String(), "\n"), "\n") {
+			if l == "" {
+				continue
+			}
+			if !json.Valid([]byte(l)) {
+				t.Fatalf("answer %s", l)
+			}
+			got++
+		}
+		if got != want {
+			t.Fatalf("%d answers for %d lines of %q: %s", got, want, body, rec.Body)
+		}
+		if w.s.held.Load() != 0 {
+			t.Fatal("bytes are still held")
+		}
+	})
+}
+
+// FuzzHeaders sends any headers and parameters with a raw write and a read.
+func FuzzHeaders(f *testing.F) {
+	f.Add(`"a\"b"`, "application/json;q=0.5, */*", "text/plain", "token", "key=a", "id")
+	f.Add(`k`, "", "application/json; charset=utf-8", "", "%", "")
+	f.Fuzz(func(t *testing.T, key, accept, media, token, query, id string) {
+		w := newWorld(t, nil)
+		for _, method := range []string{"POST", "GET"} {
+			r := httptest.NewRequest(method, "/v1/topics/flights/records", strings.NewReader("x"))
+			r.URL.RawQuery = query
+			r.Header = map[string][]string{
+				"Idempotency-Key": {key}, "Accept": {accept}, "Content-Type": {media}, "Geogate-Token": {token}, "X-Request-Id": {id},
+			}
+			if method == "GET" {
+				r.URL.Path = "/v1/topics/flights/entities"
+			}
+			rec := httptest.NewRecorder()
+			w.s.Data().ServeHTTP(rec, r)
+			if rec.Code == 500 || rec.Header().Get("X-Request-Id") == "" || !json.Valid(rec.Body.Bytes()) {
+				t.Fatalf("%s: %d %s", method, rec.Code, rec.Body)
+			}
+			if rec.Code != 200 && rec.Header().Get("Content-Type") != "application/problem+json" {
+				t.Fatalf("%s: %d %v", method, rec.Code, rec.Header())
+			}
+		}
+		if k, err := parseIdempotencyKey([]string{key}); err == nil && checkIdempotencyKey(k) != nil {
+			t.Fatalf("key %q read as %q", key, k)
+		}
+	})
+}
+
+// FuzzCursor reads any text as a cursor of each view.
+func FuzzCursor(f *testing.F) {
+	f.Add(event.Cursor{View: event.MergedView, Topic: event.HashTopic("t"), Visible: us, At: map[int32]event.Vector{0: vector(1, 2), placeBit: vector(3, 0)}}.String())
+	f.Add(event.Cursor{View: event.ConflictView, Topic: event.HashTopic("t"), Visible: us, At: map[int32]event.Vector{3: vector(1, 0)}}.String())
+	f.Add("latest")
+	f.Fuzz(func(t *testing.T, text string) {
+		s := &Server{cfg: Config{Region: us, Topology: topologyOf(t, "us", "eu")}}
+		for _, view := range []event.View{event.MergedView, event.OriginView(us), event.OriginView(eu), event.ConflictView} {
+			from, err := s.parseFrom(text, "t", view)
+			var p *Problem
+			if err != nil && (!errors.As(err, &p) || p.Code != CursorInvalid) {
+				t.Fatalf("error %v", err)
+			}
+			if err == nil && from.given && from.cursor.String() != text {
+				t.Fatalf("%q reads as %q", text, from.cursor)
+			}
+		}
+	})
+}

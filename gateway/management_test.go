@@ -1,0 +1,92 @@
+package gateway
+
+import (
+	"errors"
+	"strings"
+	"testing"
+
+	"github.com/geogate/geogate/internal/event"
+)
+
+func TestManagement(t *testing.T) {
+	w := newWorld(t, nil)
+	h := w.s.Management()
+	w.do(post("github", `{"value":{"type":"json","data":1}}`))
+	w.do(post("nope", `{"value":{"type":"json","data":1}}`))
+	for path, want := range map[string]string{
+		"/livez":          "ok\n",
+		"/readyz":         "ok\n",
+		"/readyz?verbose": "[+]tail ok\n[+]gateway ok\n",
+		"/configz":        "region: us\n",
+		"/v1/status": `{"version":"0.1.0","time":"2026-11-29T10:00:00.123Z","region":"us","instance":"us-0","mode":"solo","register":null,` +
+			`"regions":[],"links":[],"units":[],"residency":{"state":"off"},"warnings":[]}` + "\n",
+		"/v1/topics": `{"topics":[{"name":"flights","role":"local","partitions":6,"domain":"air","kind":"entity","policy":"lww",` +
+			`"links":[{"link":"us-eu","state":"included","rule":"include \"*\""}]}],"next":null,"end":true}` + "\n",
+	} {
+		r := do(t, h, get(path))
+		if got := text(t, r); r.StatusCode != 200 || got != want || r.Header.Get("X-Request-Id") == "" {
+			t.Errorf("%s: %d %s\nwant %s", path, r.StatusCode, got, want)
+		}
+	}
+	for path, part := range map[string]string{
+		"/metrics":      `geogate_rejected_total{reason="TOPIC_UNKNOWN"} 1`,
+		"/debug/pprof/": "goroutine",
+	} {
+		if r := do(t, h, get(path)); r.StatusCode != 200 || !strings.Contains(text(t, r), part) {
+			t.Errorf("%s: %d without %s", path, r.StatusCode, part)
+		}
+	}
+	metrics := text(t, do(t, h, get("/metrics")))
+	for _, line := range []string{
+		`geogate_records_accepted_total 1`, `geogate_http_requests_total{code="200",route="records"} 1`,
+		`geogate_http_requests_total{code="404",route="records"} 1`, `geogate_http_inflight_bytes 0`, `geogate_http_readers 0`,
+	} {
+		if !strings.Contains(metrics, line) {
+			t.Errorf("metrics without %s", line)
+		}
+	}
+	if p := problemOf(t, do(t, h, get("/v1/topics/flights/records"))); p["code"] != "NOT_FOUND" {
+		t.Errorf("data on the management listener: %v", p)
+	}
+	if p := problemOf(t, do(t, h, request{method: "POST", path: "/v1/status"})); p["code"] != "METHOD_NOT_ALLOWED" {
+		t.Errorf("POST status: %v", p)
+	}
+	w.ready = errors.New("catching up")
+	r := do(t, h, get("/readyz?verbose"))
+	if got := text(t, r); r.StatusCode != 503 || got != "[-]tail catching up\n[+]gateway ok\n" {
+		t.Errorf("not ready: %d %s", r.StatusCode, got)
+	}
+}
+
+func TestPprofIsOffUnlessAskedFor(t *testing.T) {
+	w := newWorld(t, func(c *Config, _ *Deps) { c.Pprof = false })
+	if r := do(t, w.s.Management(), get("/debug/pprof/")); r.StatusCode != 404 {
+		t.Errorf("status %d", r.StatusCode)
+	}
+}
+
+func TestConfigIsChecked(t *testing.T) {
+	top := topologyOf(t, "us", "eu")
+	good := Config{Region: us, Topology: top, Listen: "127.0.0.1:0", Manage: "[::1]:0"}
+	if err := good.Validate(); err != nil {
+		t.Errorf("good: %v", err)
+	}
+	for name, change := range map[string]func(*Config){
+		"no topology":       func(c *Config) { c.Topology = nil },
+		"region":            func(c *Config) { c.Region = event.MaxRegion },
+		"all addresses":     func(c *Config) { c.Listen = ":8080" },
+		"address":           func(c *Config) { c.Manage = "192.0.2.1:80" },
+		"host name":         func(c *Config) { c.Listen = "example.com:80" },
+		"no port":           func(c *Config) { c.Listen = "127.0.0.1" },
+		"record over body":  func(c *Config) { c.MaxRecord, c.MaxBody = 2, 1 },
+		"body over budget":  func(c *Config) { c.MaxInflight = 1 },
+		"no record at all":  func(c *Config) { c.MaxRecord = -1 },
+		"no readers at all": func(c *Config) { c.MaxReaders = -1 },
+	} {
+		c := good
+		change(&c)
+		if c.Validate() == nil {
+			t.Errorf("%s is accepted", name)
+		}
+	}
+}

@@ -1,0 +1,239 @@
+package gateway
+
+import (
+	"context"
+	"fmt"
+	"sync"
+
+	"github.com/twmb/franz-go/pkg/kgo"
+
+	"github.com/geogate/geogate/internal/event"
+	"github.com/geogate/geogate/router"
+)
+
+// placeBit marks, in a cursor of the merged view, an entry that is not about the
+// origins' logs but about this region's merged topic: partition p + placeBit, own
+// region, next offset. A cursor is a vector, and on an entity topic a vector says
+// what was folded only at checkpoints; the place lets the region that gave the
+// cursor go on at the very next record. Any other region leaves it aside. Kafka
+// numbers partitions far below it.
+const placeBit = 1 << 30
+
+// merged is the merged view of a topic.
+//
+// Events: the dots of one origin come in the order of its log, so the cursor
+// moves with every record, and a record is passed over if its dot or an alias is
+// covered. Entities: only a checkpoint moves the vector, because a record's dot
+// does not say that all changes before it were shown; all is shown from the start
+// on.
+type merged struct {
+	s      *Server
+	t      Topic
+	views  []View // by partition
+	given  bool   // a cursor was given
+	latest bool
+
+	at       map[int32]event.Vector // cursor
+	place    map[int32]int64        // next offset in this region's merged topic
+	ahead    map[int32][]Checkpoint // that the reading has not come to
+	promised map[int32]event.Vector // committed before the ends were listed
+}
+
+// views opens the views of all partitions, at the same time since each may have
+// state to load.
+func (s *Server) views(ctx context.Context, t Topic) ([]View, error) {
+	out, errs := make([]View, t.Partitions), make([]error, t.Partitions)
+	var wg sync.WaitGroup
+	for p := range out {
+		wg.Go(func() {
+			st, err := s.seat(ctx, t, int32(p))
+			if errs[p] = err; err == nil {
+				out[p] = st.View()
+			}
+		})
+	}
+	wg.Wait()
+	for p, err := range errs {
+		if err != nil {
+			return nil, fmt.Errorf("open view of partition %d: %w", p, err)
+		}
+	}
+	return out, nil
+}
+
+// newMerged makes the merged view from a cursor on, once this region covers it,
+// which wait bounds.
+func (s *Server) newMerged(ctx, wait context.Context, t Topic, from from) (*merged, error) {
+	for p := range from.cursor.At {
+		if p < placeBit && p >= t.Partitions {
+			return nil, invalidCursor("it names partition %d, the topic has %d", p, t.Partitions)
+		}
+	}
+	views, err := s.views(ctx, t)
+	if err != nil {
+		return nil, err
+	}
+	m := &merged{
+		s: s, t: t, views: views, given: from.given, latest: from.latest, at: make(map[int32]event.Vector),
+		place: make(map[int32]int64), ahead: make(map[int32][]Checkpoint), promised: make(map[int32]event.Vector),
+	}
+	for p, v := range from.cursor.At {
+		if p >= placeBit {
+			if from.cursor.Visible == s.cfg.Region {
+				m.place[p-placeBit] = v[s.cfg.Region].Next
+			}
+			continue
+		}
+		m.at[p] = v
+		if err := await(wait, views[p], v); err != nil {
+			return nil, fmt.Errorf("wait for the cursor's place in partition %d: %w", p, err)
+		}
+	}
+	return m, nil
+}
+
+// await waits until a view covers a vector; a wait of nothing asks once.
+func await(ctx context.Context, view View, v event.Vector) error {
+	if have, _ := view.Committed(); have.CoversAll(&v) {
+		return nil
+	}
+	return view.Wait(ctx, v)
+}
+
+func (m *merged) topic() string { return router.Merged(m.t.Name) }
+
+func (m *merged) before() {
+	for p, v := range m.views {
+		p := int32(p)
+		m.promised[p], _ = v.Committed()
+		if next, open := m.place[p]; open && m.ahead[p] != nil {
+			m.ahead[p] = after(v.Checkpoints(), next)
+		}
+	}
+}
+
+// after is the checkpoints that a reader who is at next has not come to.
+func after(cps []Checkpoint, next int64) []Checkpoint {
+	for i := range cps {
+		if cps[i].Offset > next {
+			return cps[i:]
+		}
+	}
+	return []Checkpoint{}
+}
+
+func (m *merged) start(_ context.Context, logs map[int32]span) (map[int32]int64, error) {
+	out := make(map[int32]int64)
+	for p, l := range logs {
+		if p >= m.t.Partitions {
+			continue
+		}
+		if m.latest {
+			// The end was listed before the vector is asked for, so what lies
+			// between the two is shown rather than missed.
+			m.at[p], _ = m.views[p].Committed()
+			out[p] = l.end
+		} else {
+			o, err := m.begin(p, l)
+			if err != nil {
+				return nil, err
+			}
+			out[p] = o
+		}
+		m.ahead[p] = after(m.views[p].Checkpoints(), out[p])
+		m.place[p] = out[p]
+	}
+	return out, nil
+}
+
+// begin is the offset behind the last checkpoint that the cursor covers, or the
+// cursor's own place if it lies before the next checkpoint.
+func (m *merged) begin(p int32, l span) (int64, error) {
+	cursor := m.at[p]
+	cps := m.views[p].Checkpoints()
+	i := 0
+	for i < len(cps) && cursor.CoversAll(&cps[i].Vector) {
+		i++
+	}
+	var o int64
+	if i > 0 {
+		o = cps[i-1].Offset
+	}
+	if at, ok := m.place[p]; ok && at >= o && at <= l.end && (i == len(cps) || at <= cps[i].Offset) {
+		o = at
+	}
+	if o < l.start {
+		if m.given && m.t.Domain.Kind == router.Events {
+			return 0, fmt.Errorf("begin in partition %d: %w", p, ErrExpired)
+		}
+		o = l.start
+	}
+	return o, nil
+}
+
+func (m *merged) reached(p int32, next int64, atEnd bool) {
+	m.place[p] = next
+	v := m.at[p]
+	for len(m.ahead[p]) > 0 && m.ahead[p][0].Offset <= next {
+		v.Join(&m.ahead[p][0].Vector)
+		m.ahead[p] = m.ahead[p][1:]
+	}
+	if atEnd {
+		promised := m.promised[p]
+		v.Join(&promised)
+	}
+	m.at[p] = v
+}
+
+func (m *merged) pass(_ context.Context, rec *kgo.Record, o *object) (bool, error) {
+	if rec.Attrs.IsControl() {
+		return false, nil
+	}
+	env, rest, stamped, err := event.Decode(event.FromHeaders(rec.Headers))
+	if err != nil || env.Dot == nil || env.Dot.Partition != rec.Partition {
+		return false, nil // not one of the fold's
+	}
+	at := *env.Dot
+	env.Dot, env.Merged = nil, nil
+	if m.t.Domain.Kind == router.Events {
+		v := m.at[rec.Partition]
+		aliases, err := m.views[rec.Partition].Aliases(at)
+		if err != nil {
+			return false, err
+		}
+		seen := v.Covers(at)
+		for _, alias := range aliases {
+			seen = seen || v.Covers(alias)
+		}
+		v.Advance(at)
+		m.at[rec.Partition] = v
+		if seen {
+			return false, nil
+		}
+	}
+	ev := event.Event{Envelope: env, At: at, Stamped: stamped, Key: rec.Key, Value: rec.Value, Headers: rest, Timestamp: rec.Timestamp.UnixMilli()}
+	if !stamped {
+		ev.Stamp = stampOf(ev.Timestamp)
+	}
+	ev.Op = event.Put
+	if ev.Value == nil {
+		ev.Op = event.Delete
+	}
+	m.s.appendRecord(o, m.t.Name, &ev)
+	return true, nil
+}
+
+func (m *merged) cursor() event.Cursor {
+	c := event.Cursor{View: event.MergedView, Topic: event.HashTopic(m.t.Name), Visible: m.s.cfg.Region, At: make(map[int32]event.Vector, 2*len(m.at))}
+	for p, v := range m.at {
+		c.At[p] = v
+	}
+	for p, next := range m.place {
+		var v event.Vector
+		v[m.s.cfg.Region].Next = next
+		c.At[p+placeBit] = v
+	}
+	return c
+}
+
+func (m *merged) done() {}

@@ -1,0 +1,290 @@
+package gateway
+
+import (
+	"context"
+	"fmt"
+
+	"github.com/twmb/franz-go/pkg/kgo"
+
+	"github.com/geogate/geogate/internal/control"
+	"github.com/geogate/geogate/internal/event"
+	"github.com/geogate/geogate/internal/seat"
+)
+
+// ownLog is the view of this region's own log of a topic: what is void is left
+// out, twins and what other views do not show stay.
+type ownLog struct {
+	s      *Server
+	t      Topic
+	given  bool
+	latest bool
+	at     map[int32]event.Point
+	logs   map[int32]*ownPartition
+}
+
+// ownPartition judges one partition that is read from some offset on.
+//
+// Invariant: every barrier from searched on, up to where reading has come, is
+// known to log.
+type ownPartition struct {
+	log      *seat.Log
+	start    int64   // of the log itself
+	from     int64   // where reading began
+	searched int64   // barriers are known from here on
+	seen     []int64 // barriers met since from
+	next     int64
+}
+
+func (s *Server) newOwnLog(t Topic, from from) *ownLog {
+	l := &ownLog{s: s, t: t, given: from.given, latest: from.latest, at: make(map[int32]event.Point), logs: make(map[int32]*ownPartition)}
+	for p, v := range from.cursor.At {
+		l.at[p] = v[s.cfg.Region]
+	}
+	return l
+}
+
+func (l *ownLog) topic() string { return l.t.Name }
+func (l *ownLog) before()       {}
+
+func (l *ownLog) start(_ context.Context, logs map[int32]span) (map[int32]int64, error) {
+	out := make(map[int32]int64)
+	for p, log := range logs {
+		inc := l.s.deps.Logs.Incarnation(l.t.Name, l.t.ID, p)
+		at, o := l.at[p], log.start
+		switch {
+		case l.latest:
+			o = log.end
+		case !l.given:
+		case at.Incarnation > inc || at.Next > log.end:
+			return nil, fmt.Errorf("begin in partition %d at %d: %w", p, at.Next, ErrStale)
+		case at.Incarnation < inc || at.Next < log.start:
+			return nil, fmt.Errorf("begin in partition %d at %d: %w", p, at.Next, ErrExpired)
+		default:
+			o = at.Next
+		}
+		out[p], l.at[p] = o, event.Point{Incarnation: inc, Next: o}
+		part := &ownPartition{log: seat.NewLog(l.s.cfg.Region, inc, seat.NoBarrier), start: log.start, from: o, searched: o, next: o}
+		if o == log.start {
+			part.searched = 0 // what lay below is gone, and with it any barrier
+		}
+		l.logs[p] = part
+	}
+	return out, nil
+}
+
+func (l *ownLog) pass(ctx context.Context, rec *kgo.Record, o *object) (bool, error) {
+	part, inc := l.logs[rec.Partition], l.at[rec.Partition].Incarnation
+	if rec.Attrs.IsControl() {
+		if !seat.Asks(rec.Key) {
+			return false, nil
+		}
+		barrier, err := l.s.deps.Logs.Barrier(ctx, l.t.ID, rec.Partition, rec.ProducerID, rec.ProducerEpoch)
+		if err != nil {
+			return false, err
+		}
+		part.log.Marker(rec.Offset, barrier)
+		if barrier {
+			part.seen = append(part.seen, rec.Offset)
+		}
+		return false, nil
+	}
+	at := event.Dot{Region: l.s.cfg.Region, Incarnation: inc, Partition: rec.Partition, Offset: rec.Offset}
+	ev, bad := eventOf(at, rec)
+	if bad == nil && ev.Stamped && ev.Incarnation == inc && ev.Barrier < part.searched && part.log.Last() <= ev.Barrier {
+		if err := l.search(ctx, rec.Partition, part, ev.Barrier); err != nil {
+			return false, err
+		}
+	}
+	if part.log.Record(&ev, bad) != seat.Valid {
+		return false, nil
+	}
+	l.s.appendRecord(o, l.t.Name, &ev)
+	return true, nil
+}
+
+// search makes the barriers known from down on: a reader that begins inside the
+// log reads the markers from the gg-e of the first stamped record on.
+func (l *ownLog) search(ctx context.Context, p int32, part *ownPartition, down int64) error {
+	down = max(down, part.start)
+	key := logKey{l.t.ID, p}
+	last, known := l.s.scans.last(key, down, part.from)
+	if !known && down < part.from {
+		found, err := l.s.barriers(ctx, l.t, p, down, part.from)
+		if err != nil {
+			return err
+		}
+		l.s.scans.add(key, down, part.from, found)
+		if len(found) > 0 {
+			last = found[len(found)-1]
+		}
+	}
+	part.log.Marker(last, last != seat.NoBarrier)
+	part.searched = down
+	if down == part.start {
+		part.searched = 0
+	}
+	return nil
+}
+
+// barriers reads the barriers of a local partition between two offsets. There is
+// a record at or behind to.
+func (s *Server) barriers(ctx context.Context, t Topic, p int32, from, to int64) ([]int64, error) {
+	rd, err := s.logs.read(t.Name, map[int32]int64{p: from})
+	if err != nil {
+		return nil, err
+	}
+	defer rd.close()
+	var found []int64
+	for {
+		rec, err := rd.poll(ctx)
+		if err != nil {
+			return nil, fmt.Errorf("search for barriers: %w", err)
+		}
+		if rec.Offset >= to {
+			return found, nil
+		}
+		if !rec.Attrs.IsControl() || !seat.Asks(rec.Key) {
+			continue
+		}
+		barrier, err := s.deps.Logs.Barrier(ctx, t.ID, p, rec.ProducerID, rec.ProducerEpoch)
+		if err != nil {
+			return nil, err
+		}
+		if barrier {
+			found = append(found, rec.Offset)
+		}
+	}
+}
+
+func (l *ownLog) reached(p int32, next int64, _ bool) {
+	l.logs[p].next = next
+	at := l.at[p]
+	at.Next = next
+	l.at[p] = at
+}
+
+func (l *ownLog) cursor() event.Cursor { return originCursor(l.s, l.t, l.s.cfg.Region, l.at) }
+
+// done keeps what was learnt of barriers for the next reader.
+func (l *ownLog) done() {
+	for p, part := range l.logs {
+		l.s.scans.add(logKey{l.t.ID, p}, part.from, part.next, part.seen)
+	}
+}
+
+func originCursor(s *Server, t Topic, from event.RegionID, at map[int32]event.Point) event.Cursor {
+	c := event.Cursor{View: event.OriginView(from), Topic: event.HashTopic(t.Name), Visible: s.cfg.Region, At: make(map[int32]event.Vector, len(at))}
+	for p, point := range at {
+		var v event.Vector
+		v[from] = point
+		c.At[p] = v
+	}
+	return c
+}
+
+func eventOf(at event.Dot, rec *kgo.Record) (event.Event, error) {
+	return event.FromRecord(at, rec.Timestamp.UnixMilli(), rec.Key, rec.Value, event.FromHeaders(rec.Headers))
+}
+
+// remoteLog is the view of another region's log of a topic, as far as a link has
+// copied it here. Records keep the coordinates of their origin; what no link
+// wrote is left out.
+type remoteLog struct {
+	s       *Server
+	t       Topic
+	from    event.RegionID
+	remote  control.Topic
+	given   bool
+	latest  bool
+	at      map[int32]event.Point
+	covered map[int32]control.Covered
+}
+
+func (s *Server) newRemoteLog(t Topic, origin event.RegionID, from from) *remoteLog {
+	l := &remoteLog{
+		s: s, t: t, from: origin, given: from.given, latest: from.latest,
+		at: make(map[int32]event.Point), covered: make(map[int32]control.Covered),
+	}
+	for p, v := range from.cursor.At {
+		l.at[p] = v[origin]
+	}
+	return l
+}
+
+func (l *remoteLog) topic() string {
+	if l.remote.Name == "" {
+		l.remote, _ = l.s.deps.Logs.Remote(l.from, l.t.Name)
+	}
+	return l.remote.Name
+}
+
+func (l *remoteLog) before() {
+	for p := range l.at {
+		l.covered[p], _ = l.s.deps.Logs.Covered(l.from, l.remote.ID, p)
+	}
+}
+
+func (l *remoteLog) start(_ context.Context, logs map[int32]span) (map[int32]int64, error) {
+	out := make(map[int32]int64)
+	for p, log := range logs {
+		at := l.at[p]
+		cov, described := l.s.deps.Logs.Covered(l.from, l.remote.ID, p)
+		o, found := log.start, true
+		switch {
+		case l.latest && described:
+			o, at = cov.Target, cov.Source
+		case !l.given || l.latest:
+		default:
+			if o, found = l.s.deps.Logs.FindFrom(l.from, l.remote.ID, p, at.Incarnation, at.Next); !found && described && cov.Source.Compare(at) >= 0 {
+				o, found = cov.Target, true
+			}
+			if !found && at == (event.Point{}) {
+				o, found = log.start, true
+			}
+		}
+		if !found {
+			return nil, fmt.Errorf("begin in partition %d at %d of region %d: %w", p, at.Next, l.from, ErrStale)
+		}
+		if o < log.start {
+			return nil, fmt.Errorf("begin in partition %d at %d of region %d: %w", p, at.Next, l.from, ErrExpired)
+		}
+		out[p], l.at[p] = o, at
+		l.covered[p] = cov
+	}
+	return out, nil
+}
+
+func (l *remoteLog) pass(_ context.Context, rec *kgo.Record, o *object) (bool, error) {
+	if rec.Attrs.IsControl() {
+		return false, nil // the link's own marker
+	}
+	where := l.s.deps.Logs.Locate(l.from, l.remote.ID, rec.Partition, rec.Offset, rec.LeaderEpoch)
+	switch where.State {
+	case control.Pending:
+		return false, errLater
+	case control.Foreign:
+		return false, nil
+	}
+	at := event.Dot{Region: l.from, Incarnation: where.Incarnation, Partition: rec.Partition, Offset: where.Source}
+	point := l.at[rec.Partition]
+	if point.Reaches(at.Incarnation, at.Offset) {
+		return false, nil
+	}
+	l.at[rec.Partition] = event.Point{Incarnation: at.Incarnation, Next: at.Offset + 1}
+	ev, bad := eventOf(at, rec)
+	if seat.NewLog(l.from, where.Incarnation, where.Barrier).Record(&ev, bad) != seat.Valid {
+		return false, nil
+	}
+	l.s.appendRecord(o, l.t.Name, &ev)
+	return true, nil
+}
+
+// reached moves the cursor over what the link has found to hold no record.
+func (l *remoteLog) reached(p int32, next int64, _ bool) {
+	if cov, ok := l.covered[p]; ok && next >= cov.Target && l.at[p].Compare(cov.Source) < 0 {
+		l.at[p] = cov.Source
+	}
+}
+
+func (l *remoteLog) cursor() event.Cursor { return originCursor(l.s, l.t, l.from, l.at) }
+func (l *remoteLog) done()                {}

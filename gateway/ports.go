@@ -1,0 +1,125 @@
+package gateway
+
+import (
+	"context"
+	"errors"
+
+	"github.com/geogate/geogate/conflict"
+	"github.com/geogate/geogate/conflict/view"
+	"github.com/geogate/geogate/internal/control"
+	"github.com/geogate/geogate/internal/event"
+	"github.com/geogate/geogate/internal/seat"
+	"github.com/geogate/geogate/router"
+)
+
+// What the gateway needs of the rest of an instance. The instance implements
+// these; their errors are mapped to problems in problem.go.
+
+// Errors that implementations of the interfaces below return, wrapped or not,
+// beside those of package seat.
+var (
+	// ErrTopicUnknown: no local topic of this name exists in the region.
+	ErrTopicUnknown = errors.New("gateway: topic is unknown")
+	// ErrStale: a view did not reach what was asked for within the wait.
+	ErrStale = errors.New("gateway: view is stale")
+	// ErrUpstream: Kafka did not answer as it should.
+	ErrUpstream = errors.New("gateway: upstream unavailable")
+	// ErrExpired: the log begins after the place asked for.
+	ErrExpired = errors.New("gateway: place is no longer in the log")
+)
+
+// Topic is a local topic of the region.
+type Topic struct {
+	Name       string
+	ID         control.TopicID // in this region's cluster
+	Partitions int32
+	Domain     router.Domain
+}
+
+// Topics knows the local topics.
+type Topics interface {
+	// Topic finds a local topic. Internal, remote and derived topics, and any
+	// name that is not a topic's, are ErrTopicUnknown.
+	Topic(ctx context.Context, name string) (Topic, error)
+	// List describes every topic of the region, for people, sorted by name.
+	List(ctx context.Context) ([]TopicEntry, error)
+}
+
+// Seats gives the seats of this instance.
+type Seats interface {
+	// Open finds the seat of a partition and starts it, with its view, if it is
+	// the first to ask; it may be called for every request. It returns once the
+	// view has loaded what it had committed (so that an entity that it does not
+	// know is unknown), which is before the seat is ready to accept writes.
+	Open(ctx context.Context, topic string, partition int32) (Seat, error)
+}
+
+// Seat takes the writes of a partition and has its view.
+type Seat interface {
+	// Write stores a record and answers once it was read back; *seat.Seat does.
+	// ctx bounds the wait for the answer; a produce that has begun goes on
+	// without it.
+	Write(ctx context.Context, req *seat.Request) (seat.Answer, error)
+	// View is the merged view of the partition.
+	View() View
+}
+
+// View is the merged view of one partition: the fold's state, and how the merged
+// topic relates to it. *view.View is one.
+type View interface {
+	// Committed is how far each origin's log is folded: all that lies below it is
+	// in the state and in the merged topic.
+	Committed() (event.Vector, seat.Barriers)
+	// Wait blocks until Committed covers v, or returns ctx's error, or the one
+	// with which the view has ended.
+	Wait(ctx context.Context, v event.Vector) error
+	// Entity is the state of an entity at Committed or later. ok is false if
+	// there is nothing of it.
+	Entity(ctx context.Context, key []byte) (s conflict.State, ok bool, err error)
+	// Checkpoints are places of the merged topic's partition with what is folded
+	// there, in ascending order and as sparse as the view likes. The start of
+	// the partition, where nothing is folded, is not among them.
+	Checkpoints() []Checkpoint
+	// Aliases are the other copies of the write whose record in the merged topic
+	// has the dot: covering one of them is having seen it.
+	Aliases(at event.Dot) ([]event.Dot, error)
+}
+
+var _ View = (*view.View)(nil)
+
+// Checkpoint says that the records of the merged topic's partition below Offset
+// are exactly those of the fold steps up to Vector.
+type Checkpoint = view.Checkpoint
+
+var _ Logs = (*control.Follower)(nil)
+
+// Logs relates this region's local and remote topics to the logs of the origins;
+// *control.Follower does.
+type Logs interface {
+	// Incarnation is the present incarnation of a local partition's log.
+	Incarnation(topic string, id control.TopicID, partition int32) uint16
+	// Barrier tells whether a commit marker of a local partition, met by its
+	// producer id and epoch, is a barrier. The verdict never changes; the only
+	// error is ctx's.
+	Barrier(ctx context.Context, topic control.TopicID, partition int32, producer int64, epoch int16) (bool, error)
+	// Remote is the topic that holds another region's records of a local topic.
+	Remote(origin event.RegionID, source string) (control.Topic, bool)
+	// Locate says where in the origin's log a record of a remote topic lies.
+	Locate(from event.RegionID, remote control.TopicID, partition int32, target int64, epoch int32) control.Location
+	// FindFrom is the first offset in a remote partition whose record lies at or
+	// after a place of the origin's log, if there is one yet.
+	FindFrom(from event.RegionID, remote control.TopicID, partition int32, incarnation uint16, source int64) (target int64, ok bool)
+	// Covered is how far a reader may move its place in the origin's log once it
+	// has read the remote partition below Target.
+	Covered(from event.RegionID, remote control.TopicID, partition int32) (control.Covered, bool)
+	// Changed is closed at the next change of any of these.
+	Changed() <-chan struct{}
+}
+
+// Probe is one part of the instance as readiness sees it.
+type Probe struct {
+	Name string
+	// Ready returns nil, or why the part cannot serve. Remote regions and links
+	// are not readiness: one region's outage must not take the others out.
+	Ready func(ctx context.Context) error
+}

@@ -1,0 +1,347 @@
+package gateway
+
+import (
+	"encoding/base64"
+	"errors"
+	"fmt"
+	"strconv"
+	"strings"
+
+	"github.com/geogate/geogate/internal/event"
+)
+
+// record is one write as the client asked for it, parsed but not yet held
+// against its topic.
+type record struct {
+	key         []byte // nil is null
+	value       []byte // nil is null: a tombstone
+	headers     []event.Header
+	partition   int32  // -1: not asked for
+	idempotency string // "" is none
+	contentType string // of a raw value
+}
+
+// size is what the record takes of the limit max_record.
+func (r *record) size() int64 {
+	n := len(r.key) + len(r.value)
+	for _, h := range r.headers {
+		n += len(h.Key) + len(h.Value)
+	}
+	return int64(n)
+}
+
+// maxErrors bounds how many mistakes of one record are reported.
+const maxErrors = 20
+
+// parser reads a record object and collects everything that is wrong with its
+// members; what is wrong with the JSON itself ends it at once.
+type parser struct {
+	scanner
+	rec      record
+	errs     []FieldError
+	reserved bool // one of errs is about a reserved header
+	badKey   bool // one of errs is about the idempotency key
+}
+
+// parseRecord reads one record object (application/json, or a line of NDJSON).
+// The record shares memory with body. The error is a *Problem.
+func parseRecord(body []byte) (record, error) {
+	p := parser{scanner: scanner{buf: body}, rec: record{partition: -1}}
+	if err := p.record(); err != nil {
+		var bad *syntaxError
+		if errors.As(err, &bad) {
+			return record{}, wrong(Malformed, atPointer("", "%s", bad))
+		}
+		return record{}, err
+	}
+	if len(p.errs) == 0 {
+		return p.rec, nil
+	}
+	code := Malformed
+	if len(p.errs) == 1 && p.reserved {
+		code = ReservedHeader
+	} else if len(p.errs) == 1 && p.badKey {
+		code = KeyInvalid
+	}
+	return record{}, wrong(code, p.errs...)
+}
+
+// complain notes a mistake at a JSON pointer.
+func (p *parser) complain(pointer, format string, args ...any) {
+	if len(p.errs) < maxErrors {
+		p.errs = append(p.errs, atPointer(pointer, format, args...))
+	}
+}
+
+// fields passes an object that may have only the members of known, each at most
+// once. A value that is not an object is passed whole and complained about.
+func (p *parser) fields(pointer string, depth int, known map[string]func(at string) error) (seen map[string]bool, err error) {
+	if p.peek() != '{' {
+		_, err := p.skip(depth)
+		p.complain(pointer, "want an object")
+		return nil, err
+	}
+	seen = make(map[string]bool, len(known))
+	err = p.members(depth, func(name string, _ int) error {
+		at := pointer + "/" + escapePointer(name)
+		read := known[name]
+		if read == nil || seen[name] {
+			if read == nil {
+				p.complain(at, "unknown member")
+			} else {
+				p.complain(at, "the member stands twice")
+			}
+			_, err := p.skip(depth + 1)
+			return err
+		}
+		seen[name] = true
+		return read(at)
+	})
+	return seen, err
+}
+
+func (p *parser) record() error {
+	seen, err := p.fields("", 0, map[string]func(string) error{
+		"key": func(at string) (err error) { p.rec.key, err = p.typed(at, false); return err },
+		"value": func(at string) (err error) {
+			p.rec.value, err = p.typed(at, true)
+			return err
+		},
+		"headers":         p.headers,
+		"partition":       p.partition,
+		"idempotency_key": p.idempotencyKey,
+	})
+	if err != nil {
+		return err
+	}
+	if seen != nil && !seen["value"] {
+		p.complain("/value", "the member is missing (null is a tombstone)")
+	}
+	return p.end()
+}
+
+// typed reads a key or value: null, or an object with type and data. Which of
+// the two comes first does not matter, so data is judged at the end.
+func (p *parser) typed(pointer string, mayJSON bool) ([]byte, error) {
+	if p.null() {
+		return nil, nil
+	}
+	var kind string
+	var data []byte
+	before := len(p.errs)
+	seen, err := p.fields(pointer, 1, map[string]func(string) error{
+		"type": func(at string) (err error) { kind, err = p.text(at); return err },
+		"data": func(string) (err error) { data, err = p.skip(0); return err },
+	})
+	if err != nil || seen == nil {
+		return nil, err
+	}
+	for _, name := range []string{"type", "data"} {
+		if !seen[name] {
+			p.complain(pointer+"/"+name, "the member is missing")
+		}
+	}
+	if len(p.errs) > before {
+		return nil, nil
+	}
+	switch {
+	case kind == "json" && mayJSON:
+		return data, nil
+	case kind == "json":
+		p.complain(pointer+"/type", "a key is string or binary, never json")
+		return nil, nil
+	case kind == "string" || kind == "binary":
+	default:
+		p.complain(pointer+"/type", "want json, string or binary")
+		return nil, nil
+	}
+	in := scanner{buf: data}
+	if data[0] != '"' {
+		p.complain(pointer+"/data", "want a string")
+		return nil, nil
+	}
+	text, err := in.str()
+	if err != nil {
+		p.complain(pointer+"/data", "half a surrogate pair has no UTF-8 form")
+		return nil, nil
+	}
+	if kind == "string" {
+		return []byte(text), nil
+	}
+	return p.base64(pointer+"/data", text), nil
+}
+
+// base64 decodes standard base64 with padding, and only its one canonical form.
+func (p *parser) base64(pointer, text string) []byte {
+	b, err := base64.StdEncoding.Strict().DecodeString(text)
+	if err != nil || strings.ContainsAny(text, "\r\n") {
+		p.complain(pointer, "not base64 (standard alphabet, with padding)")
+		return nil
+	}
+	return b
+}
+
+// text reads a string; anything else is passed and complained about.
+func (p *parser) text(pointer string) (string, error) {
+	if p.peek() != '"' {
+		_, err := p.skip(0)
+		p.complain(pointer, "want a string")
+		return "", err
+	}
+	return p.str()
+}
+
+func (p *parser) headers(pointer string) error {
+	if p.peek() != '[' {
+		if p.null() {
+			return nil
+		}
+		_, err := p.skip(1)
+		p.complain(pointer, "want an array")
+		return err
+	}
+	return p.elements(1, func(i int) error {
+		h, at := event.Header{}, pointer+"/"+strconv.Itoa(i)
+		seen, err := p.fields(at, 2, map[string]func(string) error{
+			"name": func(at string) (err error) {
+				h.Key, err = p.text(at)
+				if _, reserved := event.Reserved([]event.Header{h}); err == nil && reserved {
+					p.complain(at, "names with the prefix %s are reserved", event.Prefix)
+					p.reserved = true
+				}
+				return err
+			},
+			"value": func(at string) error {
+				if p.null() {
+					return nil
+				}
+				text, err := p.text(at)
+				if err == nil {
+					h.Value = p.base64(at, text)
+				}
+				return err
+			},
+		})
+		if err != nil || seen == nil {
+			return err
+		}
+		for _, name := range []string{"name", "value"} {
+			if !seen[name] {
+				p.complain(at+"/"+name, "the member is missing")
+			}
+		}
+		p.rec.headers = append(p.rec.headers, h)
+		return nil
+	})
+}
+
+func (p *parser) partition(pointer string) error {
+	if p.null() {
+		return nil
+	}
+	raw, err := p.skip(1)
+	if err != nil {
+		return err
+	}
+	n, err := strconv.ParseInt(string(raw), 10, 32)
+	if err != nil || n < 0 {
+		p.complain(pointer, "want a partition number or null")
+		return nil
+	}
+	p.rec.partition = int32(n)
+	return nil
+}
+
+func (p *parser) idempotencyKey(pointer string) error {
+	if p.null() {
+		return nil
+	}
+	before := len(p.errs)
+	key, err := p.text(pointer)
+	if err != nil || len(p.errs) > before {
+		return err
+	}
+	if err := checkIdempotencyKey(key); err != nil {
+		p.complain(pointer, "%s", err)
+		p.badKey = true
+	}
+	p.rec.idempotency = key
+	return nil
+}
+
+// escapePointer escapes a member's name for a JSON pointer (RFC 6901). A long
+// name is cut: it only has to be found.
+func escapePointer(name string) string {
+	const most = 100
+	if len(name) > most {
+		name = strings.ToValidUTF8(name[:most], "") + "…"
+	}
+	return strings.NewReplacer("~", "~0", "/", "~1").Replace(name)
+}
+
+const maxIdempotencyKey = 255
+
+// checkIdempotencyKey allows what a structured-field string may hold, 1 to 255
+// characters.
+func checkIdempotencyKey(key string) error {
+	if len(key) == 0 || len(key) > maxIdempotencyKey {
+		return fmt.Errorf("want 1 to %d characters, have %d", maxIdempotencyKey, len(key))
+	}
+	for i := range len(key) {
+		if key[i] < 0x20 || key[i] > 0x7e {
+			return errors.New("want printable ASCII characters only")
+		}
+	}
+	return nil
+}
+
+// parseIdempotencyKey reads the header Idempotency-Key: a structured-field
+// string in quotes, or the bare key. lines are all the header's lines; none is
+// no key.
+func parseIdempotencyKey(lines []string) (string, error) {
+	if len(lines) == 0 {
+		return "", nil
+	}
+	bad := func(format string, args ...any) (string, error) {
+		return "", wrong(KeyInvalid, atHeader("Idempotency-Key", format, args...))
+	}
+	if len(lines) > 1 {
+		return bad("the header stands %d times", len(lines))
+	}
+	text := strings.Trim(lines[0], " \t")
+	key := text
+	if strings.HasPrefix(text, `"`) {
+		var err error
+		if key, err = unquote(text); err != nil {
+			return bad("%s", err)
+		}
+	} else if strings.ContainsAny(text, " \t\"") {
+		return bad("a key with spaces or quotes must be quoted")
+	}
+	if err := checkIdempotencyKey(key); err != nil {
+		return bad("%s", err)
+	}
+	return key, nil
+}
+
+// unquote reads a structured-field string (RFC 8941, 3.3.3) without parameters.
+func unquote(text string) (string, error) {
+	var b strings.Builder
+	for i := 1; i < len(text); i++ {
+		switch c := text[i]; {
+		case c == '\\':
+			if i++; i == len(text) || text[i] != '"' && text[i] != '\\' {
+				return "", errors.New("unknown escape in the quoted key")
+			}
+			b.WriteByte(text[i])
+		case c == '"':
+			if i != len(text)-1 {
+				return "", errors.New("something follows the quoted key")
+			}
+			return b.String(), nil
+		default:
+			b.WriteByte(c)
+		}
+	}
+	return "", errors.New("the quoted key has no end")
+}

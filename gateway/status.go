@@ -1,0 +1,147 @@
+package gateway
+
+import (
+	"context"
+	"time"
+)
+
+// StatusSource knows how the instance is.
+type StatusSource interface {
+	// Status is how things stand now. What cannot be found out in time is null or
+	// unreachable in it, not an error.
+	Status(ctx context.Context) (Status, error)
+}
+
+// Status is the answer of GET /v1/status on the management listener, and what
+// geogate status prints. Members that are not known are null, never 0.
+type Status struct {
+	Version  string    `json:"version"`
+	Time     Time      `json:"time"`
+	Region   string    `json:"region"`
+	Instance string    `json:"instance"`
+	Mode     string    `json:"mode"` // solo, paired, quorum
+	Register *Register `json:"register"`
+	// Regions stand in the order of their ids, the others by name.
+	Regions   []RegionStatus `json:"regions"`
+	Links     []LinkStatus   `json:"links"`
+	Units     []UnitStatus   `json:"units"`
+	Residency Residency      `json:"residency"`
+	// Warnings are sentences that an operator should read.
+	Warnings []string `json:"warnings"`
+}
+
+// complete makes the lists that hold nothing empty rather than null: what they
+// list is known.
+func (st Status) complete() Status {
+	st.Regions, st.Links = append([]RegionStatus{}, st.Regions...), append([]LinkStatus{}, st.Links...)
+	st.Units, st.Warnings = append([]UnitStatus{}, st.Units...), append([]string{}, st.Warnings...)
+	for i := range st.Links {
+		st.Links[i].Parked = append([]ParkedStatus{}, st.Links[i].Parked...)
+	}
+	return st
+}
+
+// Time is a point in time in the form of all answers: RFC 3339, UTC,
+// milliseconds.
+type Time time.Time
+
+// MarshalText implements encoding.TextMarshaler.
+func (t Time) MarshalText() ([]byte, error) {
+	return []byte(formatTime(time.Time(t).UnixMilli())), nil
+}
+
+// UnmarshalText implements encoding.TextUnmarshaler; it takes any RFC 3339 time.
+func (t *Time) UnmarshalText(text []byte) error { return (*time.Time)(t).UnmarshalText(text) }
+
+// Register is how the ownership register is; null until authority exists.
+type Register struct {
+	State     string   `json:"state"` // ok, unreachable, regressed
+	Voters    int      `json:"voters"`
+	Reachable int      `json:"reachable"`
+	WriteMS   *float64 `json:"write_ms"`
+}
+
+// RegionStatus is one region as this instance sees it.
+type RegionStatus struct {
+	Name      string  `json:"name"`
+	ID        uint8   `json:"id"`
+	State     string  `json:"state"` // UP, FENCED
+	LiveEpoch *uint64 `json:"live_epoch"`
+	Kafka     string  `json:"kafka"` // ok, unreachable
+}
+
+// LinkStatus is one link that this instance runs or knows of.
+type LinkStatus struct {
+	Name          string         `json:"name"`
+	From          string         `json:"from"`
+	To            string         `json:"to"`
+	State         string         `json:"state"` // running, paused, parked, failed
+	Topics        int            `json:"topics"`
+	LagRecords    *int64         `json:"lag_records"`
+	LagSeconds    *float64       `json:"lag_seconds"`
+	Copied        uint64         `json:"copied"`
+	PassedBatches uint64         `json:"passed_batches"`
+	OpenedBatches uint64         `json:"opened_batches"`
+	Denied        uint64         `json:"denied"`
+	Parked        []ParkedStatus `json:"parked"`
+}
+
+// ParkedStatus is a partition that a link holds back.
+type ParkedStatus struct {
+	Topic     string `json:"topic"`
+	Partition int32  `json:"partition"`
+	Reason    string `json:"reason"`
+	Since     Time   `json:"since"`
+}
+
+// UnitStatus is one unit of ownership.
+type UnitStatus struct {
+	Unit         string   `json:"unit"`
+	Owner        *string  `json:"owner"`
+	Epoch        uint64   `json:"epoch"`
+	State        string   `json:"state"` // ACTIVE, DRAINING, SEALED, FENCED, PREPARING
+	LeaseSeconds *float64 `json:"lease_seconds"`
+	Orphans      uint64   `json:"orphans"`
+}
+
+// Residency is what keeps data in its region.
+type Residency struct {
+	State    string `json:"state"` // off, on, stopped
+	Name     string `json:"name,omitempty"`
+	Revision int    `json:"revision,omitempty"`
+	SHA256   string `json:"sha256,omitempty"`
+}
+
+// TopicList is the answer of GET /v1/topics on the management listener.
+type TopicList struct {
+	Topics []TopicEntry `json:"topics"`
+	Next   *string      `json:"next"`
+	End    bool         `json:"end"`
+}
+
+// TopicEntry says of a topic what it is here and what each link does with it.
+type TopicEntry struct {
+	Name       string `json:"name"`
+	Role       string `json:"role"` // local, remote, derived, internal
+	Partitions int32  `json:"partitions"`
+
+	// Local topics.
+	Domain string      `json:"domain,omitempty"`
+	Kind   string      `json:"kind,omitempty"` // events, entity
+	Policy string      `json:"policy,omitempty"`
+	Links  []TopicLink `json:"links,omitempty"`
+
+	// Remote and derived topics.
+	Origin string `json:"origin,omitempty"` // region that a remote topic comes from
+	Of     string `json:"of,omitempty"`     // topic that it is a copy of or made from
+	Use    string `json:"use,omitempty"`    // merged, state, dead-letter, orphans, feed
+}
+
+// TopicLink is what a link does with a local topic, and why.
+type TopicLink struct {
+	Link  string `json:"link"`
+	State string `json:"state"` // included, excluded, blocked
+	// Rule is what decided: a pattern like `include "*"`, or for blocked the
+	// reason.
+	Rule string `json:"rule"`
+}

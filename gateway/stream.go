@@ -1,0 +1,323 @@
+package gateway
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"strconv"
+	"sync"
+	"time"
+
+	"github.com/geogate/geogate/internal/event"
+	"github.com/geogate/geogate/internal/seat"
+)
+
+const (
+	// streamWindow bounds the lines of one stream between being read and being
+	// answered: enough to fill the produce pipeline of all partitions.
+	streamWindow = 256
+	// streamPatience is how long a line waits for its share of the byte budget
+	// before it is answered 429: a stream is slowed down before it is refused.
+	streamPatience = 10 * time.Second
+	// lineSlack is what a line may have beyond six bytes for each byte of a
+	// record (the longest escape) before it cannot hold one that is small enough.
+	lineSlack = 64 << 10
+)
+
+// stream is one NDJSON request: lines are read ahead, stored side by side, and
+// answered in order. Lines with one record key are stored in the stream's order.
+type stream struct {
+	s     *Server
+	c     *call
+	topic Topic
+	token *event.Token
+	key   string // the header's; lines without one get <key>#<line>
+
+	in    *bufio.Reader
+	read  int64 // bytes of the body so far
+	index int   // of the next line
+	last  map[string]chan struct{}
+}
+
+// line is one line's way from being read to its answer.
+type line struct {
+	index int
+	out   []byte        // the answer, valid once done is closed
+	done  chan struct{} // closed when answered
+	held  int64         // of the byte budget
+}
+
+// writeStream answers POST …/records with application/x-ndjson. What is wrong
+// with the request as a whole is answered before the first line; from then on
+// each line has its own answer.
+func (s *Server) writeStream(c *call) error {
+	if _, err := c.accept(typeNDJSON, typeJSON); err != nil {
+		return err
+	}
+	if _, err := c.query(); err != nil {
+		return err
+	}
+	key, err := parseIdempotencyKey(c.r.Header.Values("Idempotency-Key"))
+	if err != nil {
+		return err
+	}
+	token, err := c.token(c.args[0])
+	if err != nil {
+		return err
+	}
+	topic, err := s.deps.Topics.Topic(c.r.Context(), c.args[0])
+	if err != nil {
+		return err
+	}
+	st := &stream{
+		s: s, c: c, topic: topic, token: token, key: key,
+		in: bufio.NewReaderSize(c.r.Body, 32<<10), last: make(map[string]chan struct{}),
+	}
+	return st.run()
+}
+
+func (st *stream) run() error {
+	_ = st.c.rc.EnableFullDuplex() // HTTP/1 only; a test's recorder has none
+	h := st.c.w.Header()
+	h.Set("Content-Type", typeNDJSON)
+	h.Set("X-Accel-Buffering", "no")
+	st.c.w.WriteHeader(http.StatusOK)
+	// The request's own context ends with the first error of reading, which a
+	// drain brings about on purpose; the lines in flight are answered all the same.
+	ctx, cancel := context.WithCancel(context.WithoutCancel(st.c.r.Context()))
+	defer cancel()
+	// A stream that idles while the server drains must not hold it up.
+	stop := context.AfterFunc(st.s.drain, func() { st.c.readDeadline(0) })
+	defer stop()
+
+	lines := make(chan *line, streamWindow)
+	var running sync.WaitGroup
+	running.Go(func() {
+		defer close(lines)
+		st.readAhead(ctx, lines, &running)
+	})
+	defer running.Wait()
+	err := st.answer(lines)
+	if err != nil {
+		cancel()
+		st.c.readDeadline(0)
+		for l := range lines {
+			<-l.done
+			st.s.give(l.held)
+		}
+	}
+	return err
+}
+
+// answer writes the lines' answers in order. It flushes when the next one is not
+// there yet, so that a slow client costs few packets and a fast one no delay.
+func (st *stream) answer(lines <-chan *line) error {
+	for {
+		var l *line
+		select {
+		case l = <-lines:
+		default:
+			_ = st.c.rc.Flush()
+			l = <-lines
+		}
+		if l == nil {
+			return nil
+		}
+		select {
+		case <-l.done:
+		default:
+			_ = st.c.rc.Flush()
+			<-l.done
+		}
+		st.s.give(l.held)
+		st.c.writeDeadline(answerTime)
+		if _, err := st.c.w.Write(append(l.out, '\n')); err != nil {
+			return errGone
+		}
+	}
+}
+
+// readAhead reads lines and starts their writes until the body ends, the client
+// has gone, or the server drains. HAZARD: only running.Go'd work may touch lines'
+// answers; st itself belongs to this goroutine.
+func (st *stream) readAhead(ctx context.Context, lines chan<- *line, running *sync.WaitGroup) {
+	for ctx.Err() == nil {
+		text, held, err := st.next(ctx)
+		l := &line{index: st.index, held: held, done: make(chan struct{})}
+		st.index++
+		var p *Problem
+		switch {
+		case errors.As(err, &p):
+			l.refuse(st, p)
+		case err != nil && len(text) == 0:
+			st.s.give(held)
+			return
+		case len(bytes.TrimSpace(text)) == 0:
+			st.s.give(held)
+			if err != nil {
+				return
+			}
+			continue
+		default:
+			st.start(ctx, l, text, running)
+		}
+		select {
+		case lines <- l:
+		case <-ctx.Done():
+			<-l.done
+			st.s.give(held)
+			return
+		}
+		if err != nil && (p == nil || p.Code == BodyTooLarge || p.Code == Draining) {
+			return
+		}
+	}
+}
+
+// start parses a line and lets its write run.
+func (st *stream) start(ctx context.Context, l *line, text []byte, running *sync.WaitGroup) {
+	rec, err := parseRecord(text)
+	if err == nil {
+		err = st.s.check(&rec)
+	}
+	if err != nil {
+		l.refuse(st, asProblem(err))
+		return
+	}
+	if rec.idempotency == "" && st.key != "" {
+		rec.idempotency = st.key + "#" + strconv.Itoa(l.index)
+	}
+	var before chan struct{}
+	if rec.key != nil {
+		before = st.last[string(rec.key)]
+		st.last[string(rec.key)] = l.done
+		st.forget()
+	}
+	running.Go(func() {
+		if before != nil {
+			<-before
+		}
+		a, err := st.store(ctx, &rec)
+		if err != nil {
+			if errors.Is(err, context.Canceled) {
+				err = problem(NotReady, "the stream was cut")
+			}
+			l.refuse(st, asProblem(err))
+			return
+		}
+		l.out, _ = st.s.answer(st.topic, &a)
+		close(l.done)
+	})
+}
+
+// store stores a line's record. A seat that has too much in flight has stored
+// nothing, so the stream waits for it as it waits for the byte budget.
+func (st *stream) store(ctx context.Context, rec *record) (seat.Answer, error) {
+	const first, longest = 5 * time.Millisecond, 200 * time.Millisecond
+	until := time.Now().Add(streamPatience)
+	for pause := first; ; pause = min(2*pause, longest) {
+		a, err := st.s.store(ctx, st.topic, rec, st.token)
+		if !errors.Is(err, seat.ErrOverloaded) || time.Now().After(until) {
+			return a, err
+		}
+		select {
+		case <-time.After(pause):
+		case <-ctx.Done():
+			return a, err
+		}
+	}
+}
+
+// forget drops what is answered from last when it has grown beyond what can be in
+// flight.
+func (st *stream) forget() {
+	if len(st.last) <= 2*streamWindow {
+		return
+	}
+	for key, done := range st.last {
+		select {
+		case <-done:
+			delete(st.last, key)
+		default:
+		}
+	}
+}
+
+// refuse answers a line with a problem.
+func (l *line) refuse(st *stream, p *Problem) {
+	st.s.m.refused(p.Code)
+	if p.Code == Internal {
+		st.s.log.Error("line refused", "request_id", st.c.id, "route", "records", "err", p)
+	}
+	var o object
+	o.int("index", int64(l.index))
+	o.int("status", int64(p.Code.kind().status))
+	o.raw("problem", p.append(nil, st.c.id))
+	l.out = o.close()
+	close(l.done)
+}
+
+// next reads one line without its end. A *Problem is the line's answer, and the
+// stream goes on behind that line, except after BODY_TOO_LARGE and DRAINING; any
+// other error ends the stream after the line that comes with it.
+func (st *stream) next(ctx context.Context) (text []byte, held int64, err error) {
+	most := min(st.s.cfg.MaxBody, 6*st.s.cfg.MaxRecord+lineSlack)
+	var bad *Problem
+	for {
+		st.c.readDeadline(streamTime)
+		if st.s.drain.Err() != nil { // the deadline above may have undone run's
+			return nil, held, st.draining()
+		}
+		part, err := st.in.ReadSlice('\n')
+		if st.s.drain.Err() != nil && err != nil && !errors.Is(err, io.EOF) && !errors.Is(err, bufio.ErrBufferFull) {
+			return nil, held, st.draining()
+		}
+		st.read += int64(len(part))
+		switch {
+		case st.read > st.s.cfg.MaxBody:
+			return nil, held, problem(BodyTooLarge, "the stream has more than %d bytes; send the rest as another", st.s.cfg.MaxBody)
+		case bad != nil: // pass over the rest of a refused line
+		case int64(len(text)+len(part)) > most:
+			bad = problem(RecordTooLarge, "the line has more than the %d bytes that a record of %d can take", most, st.s.cfg.MaxRecord)
+		default:
+			if err := st.acquire(ctx, int64(len(part))); err != nil {
+				bad = problem(Overloaded, "the bodies in flight take the %d bytes there are for them", st.s.cfg.MaxInflight)
+				break
+			}
+			held += int64(len(part))
+			text = append(text, part...)
+		}
+		if errors.Is(err, bufio.ErrBufferFull) {
+			continue
+		}
+		text = bytes.TrimSuffix(text, []byte("\n"))
+		if bad != nil {
+			return nil, held, bad
+		}
+		if err != nil && !errors.Is(err, io.EOF) {
+			return nil, held, fmt.Errorf("read stream: %w", err) // half a line is no line
+		}
+		return text, held, err
+	}
+}
+
+func (st *stream) draining() error {
+	return problem(Draining, "the instance is stopping; send this line and those after it again")
+}
+
+func (st *stream) acquire(ctx context.Context, n int64) error {
+	if st.s.take(n) {
+		return nil
+	}
+	ctx, cancel := context.WithTimeout(ctx, streamPatience)
+	defer cancel()
+	if err := st.s.budget.Acquire(ctx, n); err != nil {
+		return err
+	}
+	st.s.held.Add(n)
+	return nil
+}

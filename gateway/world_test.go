@@ -1,0 +1,386 @@
+package gateway
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/twmb/franz-go/pkg/kfake"
+	"github.com/twmb/franz-go/pkg/kgo"
+
+	"github.com/geogate/geogate/conflict"
+	"github.com/geogate/geogate/internal/control"
+	"github.com/geogate/geogate/internal/event"
+	"github.com/geogate/geogate/internal/hlc"
+	"github.com/geogate/geogate/internal/seat"
+	"github.com/geogate/geogate/router"
+)
+
+const (
+	us event.RegionID = 1
+	eu event.RegionID = 2
+)
+
+// world is a gateway over fakes of its ports, and over kfake where records are
+// read.
+type world struct {
+	t      *testing.T
+	s      *Server
+	topics map[string]Topic
+
+	mu      sync.Mutex
+	write   func(context.Context, seat.Request, int32) (seat.Answer, error)
+	openErr error
+	listErr error
+	wrote   []seat.Request
+	seats   map[string]*fakeSeat
+	changed chan struct{}
+	remote  map[string]control.Topic
+	covered map[int32]control.Covered
+	runs    map[int32]map[int64]control.Location // by partition and target offset
+	barrier map[int64]bool                       // by producer id
+	ready   error
+}
+
+type fakeSeat struct {
+	w *world
+	p int32
+
+	mu        sync.Mutex
+	committed event.Vector
+	moved     chan struct{}
+	entities  map[string]conflict.State
+	cps       []Checkpoint
+	aliases   map[event.Dot][]event.Dot
+}
+
+func topologyOf(t testing.TB, names ...string) *router.Topology {
+	t.Helper()
+	var rs []router.Region
+	for i, n := range names {
+		rs = append(rs, router.Region{Name: n, ID: event.RegionID(i + 1)})
+	}
+	top, err := router.NewTopology(rs...)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return top
+}
+
+func newWorld(t *testing.T, change func(*Config, *Deps)) *world {
+	t.Helper()
+	w := &world{
+		t: t, seats: make(map[string]*fakeSeat), changed: make(chan struct{}),
+		remote: make(map[string]control.Topic), covered: make(map[int32]control.Covered),
+		runs: make(map[int32]map[int64]control.Location), barrier: make(map[int64]bool),
+		topics: map[string]Topic{
+			"flights": {Name: "flights", ID: [16]byte{1}, Partitions: 6, Domain: router.Domain{Name: "air", Kind: router.Entity, Mode: router.MultiWriter, Rule: event.LWW}},
+			"pairs":   {Name: "pairs", ID: [16]byte{2}, Partitions: 6, Domain: router.Domain{Name: "pairs", Kind: router.Entity, Mode: router.MultiWriter, Rule: event.Keep}},
+			"github":  {Name: "github", ID: [16]byte{3}, Partitions: 2, Domain: router.Domain{Name: "repos", Kind: router.Events, Mode: router.MultiWriter}},
+		},
+	}
+	w.write = w.accept
+	cfg := Config{Region: us, Topology: topologyOf(t, "us", "eu"), Listen: "127.0.0.1:0", Manage: "127.0.0.1:0", Pprof: true}
+	deps := Deps{Topics: w, Seats: w, Logs: w, Status: w, Registry: prometheus.NewRegistry(), Configz: []byte("region: us\n")}
+	deps.Probes = []Probe{{"tail", func(context.Context) error { return w.ready }}}
+	if change != nil {
+		change(&cfg, &deps)
+	}
+	var err error
+	if w.s, err = New(cfg, deps); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(w.s.Close)
+	return w
+}
+
+// withKafka gives a world's server a kfake cluster with topics of two partitions.
+func withKafka(t *testing.T, topics ...string) (func(*Config, *Deps), *kgo.Client) {
+	t.Helper()
+	c, err := kfake.NewCluster(kfake.NumBrokers(1), kfake.SeedTopics(2, topics...), kfake.SeedTopics(router.ConflictPartitions, router.ConflictsTopic))
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(c.Close)
+	seeds := kgo.SeedBrokers(c.ListenAddrs()...)
+	cl, err := kgo.NewClient(seeds, kgo.RecordPartitioner(kgo.ManualPartitioner()))
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(cl.Close)
+	return func(cfg *Config, deps *Deps) { deps.Kafka = []kgo.Opt{seeds} }, cl
+}
+
+// accept is a seat that stores everything at offset 4711.
+func (w *world) accept(_ context.Context, req seat.Request, p int32) (seat.Answer, error) {
+	id, stamp := goldenID(), goldenStamp()
+	return seat.Answer{
+		ID: id, At: event.Dot{Region: us, Partition: p, Offset: 4711}, Stamp: stamp,
+		Timestamp: goldenTime, Epoch: event.FirstEpoch(us),
+	}, nil
+}
+
+const goldenTime = 1795946400123 // 2026-11-29T10:00:00.123Z
+
+func goldenID() event.ID {
+	return event.ID{0x01, 0xa2, 0x26, 0xbf, 0x49, 0x7b, 0x7c, 0x3e, 0x9a, 0x51, 0x6f, 0x0d, 0x2f, 0x1b, 0x7e, 0x10}
+}
+
+func goldenStamp() hlc.Stamp { return 0x01a226bf497b0007 }
+
+func (w *world) Topic(_ context.Context, name string) (Topic, error) {
+	if w.listErr != nil {
+		return Topic{}, w.listErr
+	}
+	t, ok := w.topics[name]
+	if !ok {
+		return Topic{}, fmt.Errorf("find topic: %w", ErrTopicUnknown)
+	}
+	return t, nil
+}
+
+func (w *world) List(context.Context) ([]TopicEntry, error) {
+	return []TopicEntry{{Name: "flights", Role: "local", Partitions: 6, Domain: "air", Kind: "entity", Policy: "lww", Links: []TopicLink{{"us-eu", "included", `include "*"`}}}}, nil
+}
+
+func (w *world) Status(context.Context) (Status, error) {
+	return Status{Version: "0.1.0", Time: Time(time.UnixMilli(goldenTime)), Region: "us", Instance: "us-0", Mode: "solo", Residency: Residency{State: "off"}}, nil
+}
+
+func (w *world) Open(ctx context.Context, topic string, p int32) (Seat, error) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if w.openErr != nil {
+		return nil, w.openErr
+	}
+	return w.seat(topic, p), ctx.Err()
+}
+
+func (w *world) seat(topic string, p int32) *fakeSeat {
+	k := fmt.Sprintf("%s/%d", topic, p)
+	if w.seats[k] == nil {
+		w.seats[k] = &fakeSeat{w: w, p: p, moved: make(chan struct{}), entities: make(map[string]conflict.State), aliases: make(map[event.Dot][]event.Dot)}
+	}
+	return w.seats[k]
+}
+
+func (f *fakeSeat) Write(ctx context.Context, req *seat.Request) (seat.Answer, error) {
+	f.w.mu.Lock()
+	write := f.w.write
+	f.w.wrote = append(f.w.wrote, *req)
+	f.w.mu.Unlock()
+	return write(ctx, *req, f.p)
+}
+
+func (f *fakeSeat) View() View { return f }
+
+func (f *fakeSeat) Committed() (event.Vector, seat.Barriers) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return f.committed, seat.NoBarriers()
+}
+
+// commit moves the committed vector, with a checkpoint if at is not negative.
+func (f *fakeSeat) commit(v event.Vector, at int64) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.committed = v
+	if at >= 0 {
+		f.cps = append(f.cps, Checkpoint{Offset: at, Vector: v})
+	}
+	close(f.moved)
+	f.moved = make(chan struct{})
+}
+
+func (f *fakeSeat) Wait(ctx context.Context, v event.Vector) error {
+	for {
+		f.mu.Lock()
+		ok, moved := f.committed.CoversAll(&v), f.moved
+		f.mu.Unlock()
+		if ok {
+			return nil
+		}
+		select {
+		case <-moved:
+		case <-ctx.Done():
+			return ctx.Err()
+		}
+	}
+}
+
+func (f *fakeSeat) Entity(_ context.Context, key []byte) (conflict.State, bool, error) {
+	s, ok := f.entities[string(key)]
+	return s, ok, nil
+}
+
+func (f *fakeSeat) Checkpoints() []Checkpoint {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return append([]Checkpoint(nil), f.cps...)
+}
+
+func (f *fakeSeat) Aliases(at event.Dot) ([]event.Dot, error) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return f.aliases[at], nil
+}
+
+func (w *world) Incarnation(string, control.TopicID, int32) uint16 { return 0 }
+
+func (w *world) Barrier(_ context.Context, _ control.TopicID, _ int32, producer int64, _ int16) (bool, error) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.barrier[producer], nil
+}
+
+func (w *world) Remote(origin event.RegionID, source string) (control.Topic, bool) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	t, ok := w.remote[source]
+	return t, ok && origin == eu
+}
+
+func (w *world) Locate(_ event.RegionID, _ control.TopicID, p int32, target int64, _ int32) control.Location {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.runs[p][target]
+}
+
+func (w *world) FindFrom(_ event.RegionID, _ control.TopicID, p int32, inc uint16, source int64) (int64, bool) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	best := int64(-1)
+	for target, l := range w.runs[p] {
+		if l.State == control.Mapped && l.Source >= source && (best < 0 || target < best) {
+			best = target
+		}
+	}
+	return best, best >= 0
+}
+
+func (w *world) Covered(_ event.RegionID, _ control.TopicID, p int32) (control.Covered, bool) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	c, ok := w.covered[p]
+	return c, ok
+}
+
+func (w *world) Changed() <-chan struct{} {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.changed
+}
+
+// describe tells the fake follower where remote records come from.
+func (w *world) describe(p int32, target, source, barrier int64, state control.State) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if w.runs[p] == nil {
+		w.runs[p] = make(map[int64]control.Location)
+	}
+	w.runs[p][target] = control.Location{State: state, Source: source, Barrier: barrier}
+	close(w.changed)
+	w.changed = make(chan struct{})
+}
+
+// request is one HTTP request in a test.
+type request struct {
+	method, path string
+	header       map[string]string
+	body         string
+}
+
+// do sends a request to the data handler.
+func (w *world) do(r request) *http.Response { return do(w.t, w.s.Data(), r) }
+
+func do(t testing.TB, h http.Handler, r request) *http.Response {
+	t.Helper()
+	req := httptest.NewRequest(r.method, r.path, strings.NewReader(r.body))
+	if r.body == "" {
+		req.Body = http.NoBody
+		req.ContentLength = 0
+	}
+	for k, v := range r.header {
+		req.Header.Set(k, v)
+	}
+	rec := httptest.NewRecorder()
+	h.ServeHTTP(rec, req)
+	return rec.Result()
+}
+
+func post(topic, body string, header ...string) request {
+	r := request{method: "POST", path: "/v1/topics/" + topic + "/records", body: body, header: map[string]string{"Content-Type": "application/json"}}
+	for i := 0; i < len(header); i += 2 {
+		r.header[header[i]] = header[i+1]
+	}
+	return r
+}
+
+func get(path string, header ...string) request {
+	r := request{method: "GET", path: path, header: map[string]string{}}
+	for i := 0; i < len(header); i += 2 {
+		r.header[header[i]] = header[i+1]
+	}
+	return r
+}
+
+func text(t testing.TB, r *http.Response) string {
+	t.Helper()
+	b, err := io.ReadAll(r.Body)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return string(b)
+}
+
+// problemOf reads an answer as a problem and checks what every one must have.
+func problemOf(t testing.TB, r *http.Response) map[string]any {
+	t.Helper()
+	body := text(t, r)
+	if ct := r.Header.Get("Content-Type"); ct != "application/problem+json" {
+		t.Fatalf("content type %q, body %s", ct, body)
+	}
+	return problemIn(t, []byte(body), r.StatusCode, r.Header.Get("X-Request-Id"))
+}
+
+func problemIn(t testing.TB, body []byte, status int, id string) map[string]any {
+	t.Helper()
+	var p map[string]any
+	if err := json.Unmarshal(body, &p); err != nil {
+		t.Fatalf("%v in %s", err, body)
+	}
+	for _, name := range []string{"type", "title", "status", "detail", "instance", "code", "retriable"} {
+		if p[name] == nil || p[name] == "" {
+			t.Errorf("problem without %s: %s", name, body)
+		}
+	}
+	if p["status"] != float64(status) || p["instance"] != "urn:request:"+id || id == "" {
+		t.Errorf("status %d, id %q, problem %s", status, id, body)
+	}
+	code, _ := p["code"].(string)
+	if p["type"] != "urn:geogate:problem:"+strings.ToLower(strings.ReplaceAll(code, "_", "-")) {
+		t.Errorf("type %v of code %s", p["type"], code)
+	}
+	if _, has := p["errors"].([]any); has != (status == 400 || status == 422) {
+		t.Errorf("errors in %s", body)
+	}
+	return p
+}
+
+func compact(t testing.TB, s string) string {
+	t.Helper()
+	var b bytes.Buffer
+	if err := json.Compact(&b, []byte(s)); err != nil {
+		t.Fatal(err)
+	}
+	return b.String()
+}

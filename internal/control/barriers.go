@@ -1,0 +1,78 @@
+package control
+
+// maxNo bounds the remembered "no" verdicts, of which foreign transactions make
+// ever more. Forgetting one is harmless: asked again, the answer is the same.
+const maxNo = 4096
+
+// Marker names a commit marker in a partition by the producer that wrote it.
+type Marker struct {
+	Topic     TopicID
+	Partition int32
+	Producer  int64
+	Epoch     int16 // as the marker has it
+}
+
+// Barriers is the pure core of "is this commit marker a barrier?". It learns the
+// barrier records of one control topic, read uncommitted, in order, and how far
+// that topic has been read.
+//
+// Invariant: a verdict, once given, never changes; "no" is given only when the
+// topic has been read to a high watermark listed after the marker was met.
+type Barriers struct {
+	known map[Marker]struct{} // by the epoch of InitProducerID
+	no    map[Marker]struct{} // by the marker's epoch
+	next  int64               // the topic is read below it
+}
+
+// Learn takes one barrier record.
+func (b *Barriers) Learn(x Barrier) {
+	if b.known == nil {
+		b.known = make(map[Marker]struct{})
+	}
+	b.known[Marker{x.Topic, x.Partition, x.ProducerID, x.ProducerEpoch}] = struct{}{}
+}
+
+// ReadTo notes that everything below next has been learnt.
+func (b *Barriers) ReadTo(next int64) { b.next = max(b.next, next) }
+
+// Next is how far the control topic has been read.
+func (b *Barriers) Next() int64 { return b.next }
+
+// Known is the verdict without any further reading; ok is false when the topic
+// has to be read to a high watermark listed from now on.
+func (b *Barriers) Known(m Marker) (barrier, ok bool) {
+	if b.yes(m) {
+		return true, true
+	}
+	_, no := b.no[m]
+	return false, no
+}
+
+// Resolve is the verdict on a marker, given a high watermark of the control topic
+// that was listed after the marker was met; ok is false while the topic has not
+// been read to it.
+func (b *Barriers) Resolve(m Marker, listed int64) (barrier, ok bool) {
+	if b.yes(m) {
+		return true, true
+	}
+	if b.next < listed {
+		return false, false
+	}
+	if b.no == nil || len(b.no) >= maxNo {
+		b.no = make(map[Marker]struct{})
+	}
+	b.no[m] = struct{}{}
+	return false, true
+}
+
+// yes matches the marker's epoch m with a record's epoch m or m-1: with
+// transaction version 2 (Kafka 4) a commit raises the producer's epoch by one and
+// the marker has the new one.
+func (b *Barriers) yes(m Marker) bool {
+	if _, ok := b.known[m]; ok {
+		return true
+	}
+	m.Epoch--
+	_, ok := b.known[m]
+	return ok
+}

@@ -1,0 +1,322 @@
+package control
+
+import (
+	"context"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"log/slog"
+	"sync"
+	"time"
+
+	"github.com/twmb/franz-go/pkg/kadm"
+	"github.com/twmb/franz-go/pkg/kerr"
+	"github.com/twmb/franz-go/pkg/kgo"
+	"github.com/twmb/franz-go/pkg/kmsg"
+)
+
+const (
+	// Fetch limits. Against a broker that cuts an answer inside a partition the
+	// list of aborted transactions may be missing, so an answer must never be cut
+	// by its total: MaxBytes covers every partition at its own limit.
+	fetchPartitionBytes = 128 << 10
+	fetchBytes          = 64 << 20
+	fetchWait           = 500 * time.Millisecond
+
+	discoverEvery = 250 * time.Millisecond // while a wanted topic does not exist
+	stallAfter    = 250 * time.Millisecond // without progress, before a hole is looked for
+)
+
+// place is one partition of one topic.
+type place struct {
+	topic     string
+	partition int32
+}
+
+// consumer reads whole topics from their beginnings and knows how far it has
+// come, markers, holes and aborted records included. Topics that do not exist yet
+// are picked up when they do.
+type consumer struct {
+	client    *kgo.Client
+	admin     *kadm.Client
+	committed bool
+	wanted    []string
+	log       *slog.Logger
+
+	// take gets each record that is not a control record, in order for each
+	// partition; moved gets the new position after the records below it were
+	// taken. Both run in Run's goroutine.
+	take  func(*kgo.Record)
+	moved func(p place, next int64)
+
+	mu    sync.Mutex
+	next  map[place]int64 // read below it
+	found map[string]bool // topics that are consumed
+	wake  chan struct{}   // closed and replaced at every move
+}
+
+func newConsumer(opts []kgo.Opt, committed bool, wanted []string, log *slog.Logger) (*consumer, error) {
+	level := kgo.ReadUncommitted()
+	if committed {
+		level = kgo.ReadCommitted()
+	}
+	all := append(append([]kgo.Opt(nil), opts...),
+		kgo.FetchIsolationLevel(level),
+		kgo.KeepControlRecords(),
+		kgo.FetchMaxPartitionBytes(fetchPartitionBytes),
+		kgo.FetchMaxBytes(fetchBytes),
+		kgo.FetchMaxWait(fetchWait),
+		kgo.MetadataMinAge(100*time.Millisecond),
+	)
+	cl, err := kgo.NewClient(all...)
+	if err != nil {
+		return nil, fmt.Errorf("make control client: %w", err)
+	}
+	return &consumer{
+		client: cl, admin: kadm.NewClient(cl), committed: committed, wanted: wanted, log: log,
+		next: make(map[place]int64), found: make(map[string]bool), wake: make(chan struct{}),
+	}, nil
+}
+
+// run polls until the context ends, which it returns as nil.
+func (c *consumer) run(ctx context.Context) error {
+	var wg sync.WaitGroup
+	defer c.client.Close()
+	defer wg.Wait()
+	wg.Go(func() { c.discover(ctx) })
+	for {
+		fs := c.client.PollFetches(ctx)
+		if ctx.Err() != nil || fs.IsClientClosed() {
+			return nil
+		}
+		fs.EachError(func(topic string, partition int32, err error) {
+			c.log.Warn("control fetch", "topic", topic, "partition", partition, "err", err)
+		})
+		fs.EachPartition(func(p kgo.FetchTopicPartition) {
+			if len(p.Records) == 0 {
+				return
+			}
+			for _, r := range p.Records {
+				if !r.Attrs.IsControl() {
+					c.take(r)
+				}
+			}
+			c.move(place{p.Topic, p.Partition}, p.Records[len(p.Records)-1].Offset+1)
+		})
+	}
+}
+
+// move advances a position and wakes who waits for it.
+func (c *consumer) move(p place, next int64) {
+	c.mu.Lock()
+	if next <= c.next[p] {
+		c.mu.Unlock()
+		return
+	}
+	c.next[p] = next
+	close(c.wake)
+	c.wake = make(chan struct{})
+	c.mu.Unlock()
+	c.moved(p, next)
+}
+
+func (c *consumer) at(p place) (next int64, wake <-chan struct{}) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.next[p], c.wake
+}
+
+// discover begins to consume each wanted topic once it exists, then ends.
+func (c *consumer) discover(ctx context.Context) {
+	tick := time.NewTicker(discoverEvery)
+	defer tick.Stop()
+	for {
+		missing, err := c.discoverOnce(ctx)
+		if err != nil && ctx.Err() == nil {
+			c.log.Warn("list control topics", "err", err)
+		}
+		if err == nil && missing == 0 {
+			return
+		}
+		select {
+		case <-ctx.Done():
+			return
+		case <-tick.C:
+		}
+	}
+}
+
+func (c *consumer) discoverOnce(ctx context.Context) (missing int, err error) {
+	var ask []string
+	c.mu.Lock()
+	for _, t := range c.wanted {
+		if !c.found[t] {
+			ask = append(ask, t)
+		}
+	}
+	c.mu.Unlock()
+	if len(ask) == 0 {
+		return 0, nil
+	}
+	starts, err := c.admin.ListStartOffsets(ctx, ask...)
+	if err != nil {
+		return len(ask), fmt.Errorf("list start offsets: %w", err)
+	}
+	add := make(map[string]map[int32]kgo.Offset)
+	for _, t := range ask {
+		parts, ok := starts[t]
+		if !ok || len(parts) == 0 {
+			missing++
+			continue
+		}
+		froms := make(map[int32]kgo.Offset, len(parts))
+		for p, o := range parts {
+			if o.Err != nil {
+				froms = nil
+				if !errors.Is(o.Err, kerr.UnknownTopicOrPartition) {
+					err = errors.Join(err, fmt.Errorf("list start of %s/%d: %w", t, p, o.Err))
+				}
+				break
+			}
+			froms[p] = kgo.NewOffset().At(o.Offset)
+		}
+		if froms == nil {
+			missing++
+			continue
+		}
+		add[t] = froms
+	}
+	c.mu.Lock()
+	for t, froms := range add {
+		c.found[t] = true
+		for p := range froms {
+			pl := place{t, p}
+			c.next[pl] = max(c.next[pl], starts[t][p].Offset)
+		}
+	}
+	c.mu.Unlock()
+	if len(add) > 0 {
+		c.client.AddConsumePartitions(add)
+		for t, froms := range add {
+			for p := range froms {
+				c.moved(place{t, p}, starts[t][p].Offset)
+			}
+		}
+	}
+	return missing, err
+}
+
+// ends lists the high watermarks of topics now. A topic that does not exist is
+// left out.
+func (c *consumer) ends(ctx context.Context, topics ...string) (map[place]int64, error) {
+	listed, err := c.admin.ListEndOffsets(ctx, topics...)
+	if err != nil {
+		return nil, fmt.Errorf("list end offsets: %w", err)
+	}
+	ends := make(map[place]int64)
+	for t, parts := range listed {
+		for p, o := range parts {
+			switch {
+			case errors.Is(o.Err, kerr.UnknownTopicOrPartition):
+			case o.Err != nil:
+				return nil, fmt.Errorf("list end of %s/%d: %w", t, p, o.Err)
+			default:
+				ends[place{t, p}] = o.Offset
+			}
+		}
+	}
+	return ends, nil
+}
+
+// await returns when p has been read to end. Where nothing arrives although the
+// log goes on, it looks whether a hole lies there.
+func (c *consumer) await(ctx context.Context, p place, end int64) error {
+	timer := time.NewTimer(stallAfter)
+	defer timer.Stop()
+	for {
+		next, wake := c.at(p)
+		if next >= end {
+			return nil
+		}
+		select {
+		case <-ctx.Done():
+			return fmt.Errorf("read %s/%d from %d to %d: %w", p.topic, p.partition, next, end, ctx.Err())
+		case <-wake:
+		case <-timer.C:
+			if err := c.skipHole(ctx, p, next); err != nil && ctx.Err() == nil {
+				c.log.Warn("look for a hole", "topic", p.topic, "partition", p.partition, "err", err)
+			}
+			timer.Reset(stallAfter)
+		}
+	}
+}
+
+// skipHole moves over offsets at next that hold no record for good: batches that
+// compaction has emptied, or nothing at all up to the end that this consumer may
+// read. A consuming client does not tell of those.
+func (c *consumer) skipHole(ctx context.Context, p place, next int64) error {
+	leader, _, err := c.client.PartitionLeader(p.topic, p.partition)
+	if err != nil {
+		return fmt.Errorf("find leader: %w", err)
+	}
+	topics, err := c.admin.ListTopics(ctx, p.topic)
+	if err != nil {
+		return fmt.Errorf("find topic id: %w", err)
+	}
+	req := kmsg.NewPtrFetchRequest()
+	req.ReplicaID, req.MinBytes, req.MaxBytes, req.SessionEpoch = -1, 0, fetchPartitionBytes, -1
+	if c.committed {
+		req.IsolationLevel = 1
+	}
+	t := kmsg.NewFetchRequestTopic()
+	t.Topic, t.TopicID = p.topic, topics[p.topic].ID
+	fp := kmsg.NewFetchRequestTopicPartition()
+	fp.Partition, fp.FetchOffset, fp.PartitionMaxBytes = p.partition, next, fetchPartitionBytes
+	t.Partitions = append(t.Partitions, fp)
+	req.Topics = append(req.Topics, t)
+	resp, err := c.client.Broker(int(leader)).Request(ctx, req)
+	if err != nil {
+		return fmt.Errorf("fetch: %w", err)
+	}
+	for _, rt := range resp.(*kmsg.FetchResponse).Topics {
+		for _, rp := range rt.Partitions {
+			if err := kerr.ErrorForCode(rp.ErrorCode); err != nil {
+				return fmt.Errorf("fetch: %w", err)
+			}
+			readable := rp.HighWatermark
+			if c.committed {
+				readable = rp.LastStableOffset
+			}
+			if to := afterHole(rp.RecordBatches, next, readable); to > next {
+				c.move(p, to)
+			}
+		}
+	}
+	return nil
+}
+
+// afterHole is the first offset at or above next where a record may lie, given
+// what a fetch at next answered and the end of what it may answer.
+func afterHole(batches []byte, next, readable int64) int64 {
+	// base offset i64, length i32, leader epoch i32, magic i8, crc u32,
+	// attributes i16, last offset delta i32, three i64/i16 fields, count i32.
+	const header = 61
+	if len(batches) == 0 {
+		return max(next, readable)
+	}
+	for len(batches) >= header && batches[16] == 2 {
+		last := int64(binary.BigEndian.Uint64(batches)) + int64(binary.BigEndian.Uint32(batches[23:]))
+		size := 12 + int(binary.BigEndian.Uint32(batches[8:]))
+		if last >= next {
+			if binary.BigEndian.Uint32(batches[57:]) != 0 {
+				return next
+			}
+			next = last + 1
+		}
+		if size > len(batches) {
+			break
+		}
+		batches = batches[size:]
+	}
+	return next
+}

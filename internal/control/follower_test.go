@@ -1,0 +1,297 @@
+package control_test
+
+import (
+	"context"
+	"errors"
+	"testing"
+	"time"
+
+	"github.com/twmb/franz-go/pkg/kerr"
+	"github.com/twmb/franz-go/pkg/kfake"
+	"github.com/twmb/franz-go/pkg/kgo"
+	"go.uber.org/goleak"
+
+	"github.com/geogate/geogate/internal/control"
+	"github.com/geogate/geogate/internal/event"
+	"github.com/geogate/geogate/internal/offsets"
+)
+
+// broker is an embedded cluster with what the follower reads in it.
+type broker struct {
+	t       *testing.T
+	cluster *kfake.Cluster
+	client  *kgo.Client
+}
+
+func newBroker(t *testing.T) *broker {
+	t.Helper()
+	c, err := kfake.NewCluster(kfake.NumBrokers(1))
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(c.Close)
+	cl, err := kgo.NewClient(kgo.SeedBrokers(c.ListenAddrs()...), kgo.RecordPartitioner(kgo.ManualPartitioner()), kgo.MetadataMinAge(50*time.Millisecond))
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(cl.Close)
+	return &broker{t, c, cl}
+}
+
+func (b *broker) create(topic string, partitions int32) {
+	b.t.Helper()
+	if err := b.cluster.CreateTopic(topic, partitions, map[string]string{"cleanup.policy": "compact"}); err != nil {
+		b.t.Fatal(err)
+	}
+}
+
+func (b *broker) createAll() {
+	b.create(control.TopicControl, 1)
+	b.create(control.TopicTopics, 1)
+	b.create(control.TopicIncarnations, 1)
+	b.create(control.ControlFrom("eu"), 1)
+	b.create(control.PositionsFrom("eu"), control.LinkPartitions)
+	b.create(control.RunsFrom("eu"), control.LinkPartitions)
+}
+
+func (b *broker) produce(topic string, partition int32, key, value []byte) {
+	b.t.Helper()
+	r := &kgo.Record{Topic: topic, Partition: partition, Key: key, Value: value}
+	if err := b.client.ProduceSync(b.t.Context(), r).FirstErr(); err != nil {
+		b.t.Fatal(err)
+	}
+}
+
+func (b *broker) follow() (*control.Follower, func()) {
+	b.t.Helper()
+	f, err := control.New(control.Config{
+		Region: 1, Regions: map[event.RegionID]string{1: "us", 2: "eu"}, Opts: []kgo.Opt{kgo.SeedBrokers(b.cluster.ListenAddrs()...)},
+	})
+	if err != nil {
+		b.t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(context.Background())
+	done := make(chan error, 1)
+	go func() { done <- f.Run(ctx) }()
+	stop := func() {
+		cancel()
+		if err := <-done; err != nil {
+			b.t.Errorf("Run = %v", err)
+		}
+	}
+	return f, stop
+}
+
+// until waits for a condition that a change may make true.
+func until(t *testing.T, f *control.Follower, what string, ok func() bool) {
+	t.Helper()
+	deadline := time.After(10 * time.Second)
+	for {
+		changed := f.Changed()
+		if ok() {
+			return
+		}
+		select {
+		case <-changed:
+		case <-deadline:
+			t.Fatalf("waited in vain for %s", what)
+		}
+	}
+}
+
+func TestFollower(t *testing.T) {
+	leaks := goleak.IgnoreCurrent()
+	t.Cleanup(func() { goleak.VerifyNone(t, leaks) }) // runs last
+	b := newBroker(t)
+	b.createAll()
+	remote := control.Topic{Name: "eu.flights", ID: topicA, Kind: control.KindRemote, Origin: 2, Link: "eu-us", Source: "flights", SourceID: topicB}
+	b.produce(control.TopicTopics, 0, remote.AppendKey(nil), remote.AppendValue(nil))
+	inc := control.Incarnation{Origin: 1, Topic: "flights", Partition: 3, Number: 1, ID: topicB, End: 7}
+	b.produce(control.TopicIncarnations, 0, inc.AppendKey(nil), inc.AppendValue(nil))
+	b.produce(control.TopicControl, 0, []byte{1, 2, 3}, []byte("not a barrier"))
+	b.produce(control.TopicControl, 0, []byte{99}, []byte("of a later version"))
+	f, stop := b.follow()
+	defer stop()
+	select {
+	case <-f.Ready():
+	case <-time.After(10 * time.Second):
+		t.Fatal("not ready")
+	}
+	if got, ok := f.Topic("eu.flights"); !ok || got != remote {
+		t.Errorf("Topic = %+v, %v", got, ok)
+	}
+	if got, ok := f.Remote(2, "flights"); !ok || got != remote {
+		t.Errorf("Remote = %+v, %v", got, ok)
+	}
+	if _, ok := f.Topic("flights"); ok {
+		t.Error("a local topic is in the registry")
+	}
+	if got := f.Incarnation("flights", topicB, 3); got != 1 {
+		t.Errorf("Incarnation = %d", got)
+	}
+	if got := f.Incarnation("flights", topicA, 3); got != 0 {
+		t.Errorf("Incarnation of another topic id = %d", got)
+	}
+	if f.Malformed() != 1 {
+		t.Errorf("%d malformed records", f.Malformed())
+	}
+	b.checkProgress(f)
+	b.checkLinks(f)
+	b.produce(control.TopicTopics, 0, remote.AppendKey(nil), nil)
+	until(t, f, "the topic to go", func() bool { _, ok := f.Topic("eu.flights"); return !ok })
+}
+
+func (b *broker) checkProgress(f *control.Follower) {
+	t := b.t
+	t.Helper()
+	send := func(region event.RegionID, end int64, closed event.Stamp) {
+		p := control.Progress{ID: topicA, Partition: 3, Topic: "flights", End: event.Point{Next: end}, Closed: closed}
+		topic := control.TopicControl
+		if region == 2 {
+			topic = control.ControlFrom("eu")
+		}
+		b.produce(topic, 0, p.AppendKey(nil), p.AppendValue(nil))
+	}
+	send(1, 10, 1000)
+	if err := f.Sync(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	vector := event.Vector{1: {Next: 10}, 2: {Next: 5}}
+	if got := f.ClosedMin("flights", 3, vector); got != 0 {
+		t.Errorf("ClosedMin = %v while a region has said nothing", got)
+	}
+	send(2, 5, 700)
+	send(2, 8, 1500)
+	if err := f.Sync(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if p, ok := f.Progress(2, "flights", 3); !ok || p.Closed != 1500 {
+		t.Errorf("Progress = %+v, %v", p, ok)
+	}
+	if got := f.ClosedMin("flights", 3, vector); got != 700 {
+		t.Errorf("ClosedMin = %d, want 700: the newest end is not reached", got)
+	}
+	vector[2].Next = 8
+	if got := f.ClosedMin("flights", 3, vector); got != 1000 {
+		t.Errorf("ClosedMin = %d, want 1000", got)
+	}
+	vector[1].Next = 9
+	if got := f.ClosedMin("flights", 3, vector); got != 0 {
+		t.Errorf("ClosedMin = %d below every end", got)
+	}
+}
+
+func (b *broker) checkLinks(f *control.Follower) {
+	t := b.t
+	t.Helper()
+	k, v := runsRecord(offsets.Run{Target: 16, Source: 15, Count: 2, Barrier: -1})
+	b.produce(control.RunsFrom("eu"), slot, k, v)
+	k, v = positionRecord(offsets.Position{SourceCovered: 20, TargetCovered: 19, Target: topicA, TargetEpoch: -1, SourceEpoch: -1, Barrier: -1})
+	b.produce(control.PositionsFrom("eu"), slot, k, v)
+	until(t, f, "a covered position", func() bool { _, ok := f.Covered(2, topicA, 3); return ok })
+	if loc := f.Locate(2, topicA, 3, 17, 0); loc.State != control.Mapped || loc.Source != 16 {
+		t.Errorf("Locate(17) = %+v", loc)
+	}
+	if loc := f.Locate(2, topicA, 3, 15, 0); loc.State != control.Foreign {
+		t.Errorf("Locate(15) = %+v", loc)
+	}
+	if loc := f.Locate(2, topicA, 3, 19, 0); loc.State != control.Pending {
+		t.Errorf("Locate(19) = %+v", loc)
+	}
+	if target, ok := f.Find(2, topicA, 3, 0, 16); !ok || target != 17 {
+		t.Errorf("Find = %d, %v", target, ok)
+	}
+	if target, ok := f.FindFrom(2, topicA, 3, 0, 3); !ok || target != 16 {
+		t.Errorf("FindFrom = %d, %v", target, ok)
+	}
+	if pos, ok := f.Position(2, topicB, 3); !ok || pos.SourceCovered != 20 {
+		t.Errorf("Position = %+v, %v", pos, ok)
+	}
+}
+
+// TestTopicsThatAppearLater: the follower runs before anything exists.
+func TestTopicsThatAppearLater(t *testing.T) {
+	b := newBroker(t)
+	f, stop := b.follow()
+	defer stop()
+	select {
+	case <-f.Ready():
+	case <-time.After(10 * time.Second):
+		t.Fatal("not ready")
+	}
+	b.createAll()
+	b.checkProgressOnce(f)
+}
+
+func (b *broker) checkProgressOnce(f *control.Follower) {
+	p := control.Progress{ID: topicA, Partition: 3, Topic: "flights", Closed: 5}
+	b.produce(control.ControlFrom("eu"), 0, p.AppendKey(nil), p.AppendValue(nil))
+	until(b.t, f, "progress", func() bool { _, ok := f.Progress(2, "flights", 3); return ok })
+}
+
+// TestBarrierIsReadUncommitted: an open transaction in control stops committed
+// readers, never the question for a barrier.
+func TestBarrierIsReadUncommitted(t *testing.T) {
+	b := newBroker(t)
+	b.createAll()
+	f, stop := b.follow()
+	defer stop()
+	<-f.Ready()
+	open, err := kgo.NewClient(kgo.SeedBrokers(b.cluster.ListenAddrs()...), kgo.TransactionalID("foreign"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer open.Close()
+	if err := open.BeginTransaction(); err != nil {
+		t.Fatal(err)
+	}
+	p := control.Progress{ID: topicA, Partition: 3, Topic: "flights", Closed: 99}
+	if err := open.ProduceSync(t.Context(), &kgo.Record{Topic: control.TopicControl, Key: p.AppendKey(nil), Value: p.AppendValue(nil)}).FirstErr(); err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+	defer cancel()
+	if v, err := f.Barrier(ctx, topicA, 3, 103, 1); v || err != nil {
+		t.Errorf("Barrier = %v, %v before any record", v, err)
+	}
+	bar := control.Barrier{Topic: topicA, Partition: 3, ProducerID: 103, ProducerEpoch: 2, Instance: "us-0"}
+	b.produce(control.TopicControl, 0, bar.AppendKey(nil), bar.AppendValue(nil))
+	for epoch, want := range map[int16]bool{1: false, 2: true, 3: true, 4: false} {
+		if v, err := f.Barrier(ctx, topicA, 3, 103, epoch); v != want || err != nil {
+			t.Errorf("Barrier of epoch %d = %v, %v", epoch, v, err)
+		}
+	}
+	if _, ok := f.Progress(1, "flights", 3); ok {
+		t.Error("uncommitted progress counts")
+	}
+	if err := open.EndTransaction(ctx, kgo.TryAbort); err != nil {
+		t.Fatal(err)
+	}
+	if err := f.Sync(ctx); err != nil {
+		t.Fatal(err)
+	}
+	if _, ok := f.Progress(1, "flights", 3); ok {
+		t.Error("aborted progress counts")
+	}
+}
+
+// TestBarrierOutlastsTheBroker: while nothing can be listed there is no verdict.
+func TestBarrierOutlastsTheBroker(t *testing.T) {
+	b := newBroker(t)
+	b.createAll()
+	f, stop := b.follow()
+	defer stop()
+	<-f.Ready()
+	faults := b.cluster.Fault(kfake.Fault{Topic: control.TopicControl, Err: kerr.LeaderNotAvailable, Count: -1})
+	short, cancel := context.WithTimeout(t.Context(), 300*time.Millisecond)
+	defer cancel()
+	if v, err := f.Barrier(short, topicA, 3, 103, 1); v || !errors.Is(err, context.DeadlineExceeded) {
+		t.Errorf("Barrier = %v, %v without a broker", v, err)
+	}
+	faults.Remove()
+	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+	defer cancel()
+	if v, err := f.Barrier(ctx, topicA, 3, 103, 1); v || err != nil {
+		t.Errorf("Barrier = %v, %v", v, err)
+	}
+}

@@ -1,0 +1,312 @@
+package control
+
+import (
+	"fmt"
+
+	"github.com/geogate/geogate/internal/event"
+	"github.com/geogate/geogate/internal/offsets"
+)
+
+// State says what is known of a record in a remote topic.
+type State uint8
+
+// The states.
+const (
+	Pending State = iota // not described yet: wait
+	Mapped               // copied by the link; the other members say from where
+	Foreign              // the link did not write it: never to be taken for the origin's
+)
+
+// Location is where a remote record comes from.
+type Location struct {
+	State       State
+	Incarnation uint16 // of the source partition
+	Source      int64  // offset at the origin
+	Barrier     int64  // last barrier of the origin's log below it, or offsets.NoBarrier
+}
+
+// Covered says that everything of a source partition below Source has been dealt
+// with, in the remote partition below Target.
+type Covered struct {
+	Source  event.Point
+	Barrier int64 // last barrier of the origin's log below Source
+	Target  int64
+	// Epoch is the remote partition's leader epoch that the position names, -1
+	// unknown. What was read under an older one may have been lost since.
+	Epoch int32
+}
+
+// Links is the pure core of what one link wrote down: positions and runs of all
+// its partitions. It is fed records in the order of each slot (the partition
+// number that positions and runs of a source partition share).
+//
+// Invariant: that a target offset lies in no run counts only below a
+// target-covered whose position was read before a high watermark of the runs slot
+// was listed, and the slot was read to it.
+type Links struct {
+	runs      map[partition]*runMap            // by target topic id
+	positions map[partition]*position          // by source topic id
+	byTarget  map[partition]*position          // the newest position that names the target
+	waiting   map[int32]map[*position]struct{} // by slot: positions not usable yet
+	runsNext  map[int32]int64                  // by slot: runs read below it
+}
+
+type runMap struct {
+	offsets.Map
+	ends map[int64]int64 // first target of each record that stands → its end
+}
+
+// position of one source partition. A position becomes usable in two steps so
+// that a fast link cannot keep it from ever becoming so: newest may be replaced at
+// any time, listing only once it has become usable.
+type position struct {
+	slot    int32
+	newest  offsets.Position
+	listing *listing
+	usable  *offsets.Position
+	lowered bool // target-covered fell: the remote log was truncated
+}
+
+type listing struct {
+	pos  offsets.Position
+	upTo int64 // high watermark of the runs slot listed after pos was read; -1 not listed
+}
+
+// NewLinks makes an empty Links.
+func NewLinks() *Links {
+	return &Links{
+		runs:      make(map[partition]*runMap),
+		positions: make(map[partition]*position),
+		byTarget:  make(map[partition]*position),
+		waiting:   make(map[int32]map[*position]struct{}),
+		runsNext:  make(map[int32]int64),
+	}
+}
+
+// TakeRuns takes one record of the runs topic; a nil value is a tombstone. An
+// error says that the record does not parse; it changes nothing.
+func (l *Links) TakeRuns(key, value []byte) error {
+	topic, num, first, err := offsets.ParseKey(key)
+	if err != nil {
+		return fmt.Errorf("take runs: %w", err)
+	}
+	if value == nil {
+		// Either folded into a block, which then stands in its place, or cut
+		// off: then target-covered fell in the same transaction.
+		if m := l.runs[partition{topic, num}]; m != nil {
+			delete(m.ends, first)
+		}
+		return nil
+	}
+	runs, err := offsets.ParseRuns(first, value)
+	if err != nil {
+		return fmt.Errorf("take runs: %w", err)
+	}
+	m := l.runs[partition{topic, num}]
+	if m == nil {
+		m = &runMap{ends: make(map[int64]int64)}
+		l.runs[partition{topic, num}] = m
+	}
+	m.put(first, runs)
+	return nil
+}
+
+// put adds a record's runs. Runs of a later record win over those they
+// contradict: a link cuts its runs only after the remote log was truncated, and
+// then everything above is gone.
+func (m *runMap) put(first int64, runs []offsets.Run) {
+	end := runs[len(runs)-1].TargetEnd()
+	if m.ends[first] > end {
+		m.Cut(end)
+		for k := range m.ends {
+			if k >= end {
+				delete(m.ends, k)
+			}
+		}
+	}
+	for _, r := range runs {
+		if m.Add(r) != nil {
+			m.Cut(r.Target)
+			_ = m.Add(r) // nothing is left that it could contradict
+		}
+	}
+	for k, e := range m.ends {
+		if k > first && e <= end {
+			delete(m.ends, k) // folded into this record
+		}
+	}
+	m.ends[first] = end
+}
+
+// RunsRead notes that the runs of a slot have been taken below next.
+func (l *Links) RunsRead(slot int32, next int64) {
+	l.runsNext[slot] = max(l.runsNext[slot], next)
+	for p := range l.waiting[slot] {
+		l.settle(p)
+	}
+}
+
+// TakePosition takes one record of the positions topic; other records of that
+// topic (generations) are passed over with ok false.
+func (l *Links) TakePosition(slot int32, key, value []byte) (ok bool, err error) {
+	topic, num, err := offsets.ParsePositionKey(key)
+	if err != nil {
+		return false, nil
+	}
+	if value == nil {
+		return false, nil
+	}
+	pos, err := offsets.ParsePosition(value)
+	if err != nil {
+		return false, fmt.Errorf("take position: %w", err)
+	}
+	k := partition{topic, num}
+	p := l.positions[k]
+	if p == nil {
+		p = &position{slot: slot}
+		l.positions[k] = p
+	}
+	switch old := p.newest; {
+	case old.Target != pos.Target:
+		p.listing, p.usable, p.lowered = nil, nil, false
+		delete(l.byTarget, partition{old.Target, num})
+	case pos.TargetCovered < old.TargetCovered:
+		p.listing, p.usable, p.lowered = nil, nil, true
+	}
+	p.newest = pos
+	l.byTarget[partition{pos.Target, num}] = p
+	if p.listing == nil {
+		p.listing = &listing{pos: pos, upTo: -1}
+	}
+	if l.waiting[slot] == nil {
+		l.waiting[slot] = make(map[*position]struct{})
+	}
+	l.waiting[slot][p] = struct{}{}
+	return true, nil
+}
+
+// Unlisted is the slots whose runs need a high watermark listed from now on.
+func (l *Links) Unlisted() []int32 {
+	var slots []int32
+	for slot, ps := range l.waiting {
+		for p := range ps {
+			if p.listing != nil && p.listing.upTo < 0 {
+				slots = append(slots, slot)
+				break
+			}
+		}
+	}
+	return slots
+}
+
+// Mark remembers which positions wait for a listing now; the function it returns
+// is called with what was listed afterwards, by slot.
+func (l *Links) Mark() func(upTo map[int32]int64) {
+	var marked []*listing
+	slots := make(map[*listing]int32)
+	for slot, ps := range l.waiting {
+		for p := range ps {
+			if p.listing != nil && p.listing.upTo < 0 {
+				marked = append(marked, p.listing)
+				slots[p.listing] = slot
+			}
+		}
+	}
+	return func(upTo map[int32]int64) {
+		for _, m := range marked {
+			if end, ok := upTo[slots[m]]; ok {
+				m.upTo = end
+			}
+		}
+		for slot := range upTo {
+			for p := range l.waiting[slot] {
+				l.settle(p)
+			}
+		}
+	}
+}
+
+// settle makes the listed position usable if the runs have been read far enough,
+// and lines up the newest.
+func (l *Links) settle(p *position) {
+	if p.listing == nil || p.listing.upTo < 0 || l.runsNext[p.slot] < p.listing.upTo {
+		return
+	}
+	pos := p.listing.pos
+	p.usable, p.listing = &pos, nil
+	if pos == p.newest {
+		delete(l.waiting[p.slot], p)
+		return
+	}
+	p.listing = &listing{pos: p.newest, upTo: -1}
+}
+
+// Confirmed tells whether the link has written a position under a leader epoch of
+// the remote partition, or a later one; epoch is -1 if unknown. What lies there
+// under a later epoch, markers too, may stand where records were lost: a reader
+// must not move over it.
+func (l *Links) Confirmed(topic TopicID, num int32, epoch int32) bool {
+	p := l.byTarget[partition{topic, num}]
+	return p != nil && (epoch < 0 || p.newest.TargetEpoch < 0 || p.newest.TargetEpoch >= epoch)
+}
+
+// Locate says where a remote record comes from. epoch is the leader epoch of its
+// batch, -1 if unknown: a record of a later epoch than the link has confirmed is
+// not judged yet.
+func (l *Links) Locate(topic TopicID, num int32, target int64, epoch int32) Location {
+	k := partition{topic, num}
+	p := l.byTarget[k]
+	if !l.Confirmed(topic, num, epoch) {
+		return Location{State: Pending}
+	}
+	if p.lowered && (p.usable == nil || target >= p.usable.TargetCovered) {
+		return Location{State: Pending}
+	}
+	if m := l.runs[k]; m != nil {
+		if r, ok := m.Locate(target); ok {
+			return Location{Mapped, r.Incarnation, r.Source + target - r.Target, r.Barrier}
+		}
+	}
+	if p.usable != nil && target < p.usable.TargetCovered {
+		return Location{State: Foreign}
+	}
+	return Location{State: Pending}
+}
+
+// Find is the target offset of a source offset, if it was copied.
+func (l *Links) Find(topic TopicID, num int32, incarnation uint16, source int64) (target int64, ok bool) {
+	if m := l.runs[partition{topic, num}]; m != nil {
+		return m.Target(incarnation, source)
+	}
+	return 0, false
+}
+
+// FindFrom is the first target offset whose record lies at or after a source
+// offset, if there is one yet.
+func (l *Links) FindFrom(topic TopicID, num int32, incarnation uint16, source int64) (target int64, ok bool) {
+	if m := l.runs[partition{topic, num}]; m != nil {
+		return m.TargetFrom(incarnation, source)
+	}
+	return 0, false
+}
+
+// Position is the newest position of a source partition.
+func (l *Links) Position(source TopicID, num int32) (offsets.Position, bool) {
+	p := l.positions[partition{source, num}]
+	if p == nil {
+		return offsets.Position{}, false
+	}
+	return p.newest, true
+}
+
+// Covered is the newest position, by its target partition, that a reader may rely
+// on: once it has taken every record of the remote partition below Target, it has
+// everything of the source below Source.
+func (l *Links) Covered(topic TopicID, num int32) (Covered, bool) {
+	p := l.byTarget[partition{topic, num}]
+	if p == nil || p.usable == nil {
+		return Covered{}, false
+	}
+	u := p.usable
+	return Covered{event.Point{Incarnation: u.Incarnation, Next: u.SourceCovered}, u.Barrier, u.TargetCovered, u.TargetEpoch}, true
+}

@@ -1,0 +1,129 @@
+package control_test
+
+import (
+	"encoding/hex"
+	"errors"
+	"os"
+	"reflect"
+	"strings"
+	"testing"
+
+	"github.com/geogate/geogate/internal/control"
+	"github.com/geogate/geogate/internal/event"
+)
+
+var (
+	topicA = control.TopicID{0xaa, 15: 0x01}
+	topicB = control.TopicID{0xbb, 15: 0x02}
+)
+
+// codec is one record type with an example, its bytes, and its parser.
+type codec struct {
+	name       string
+	record     any
+	key, value []byte
+	golden     [2]string
+	parse      func(key, value []byte) (any, error)
+}
+
+func codecs() []codec {
+	b := control.Barrier{Topic: topicA, Partition: 3, ProducerID: 1000, ProducerEpoch: 7, Instance: "us-0"}
+	p := control.Progress{
+		ID: topicA, Partition: 3, Topic: "flights", End: event.Point{Incarnation: 1, Next: 300}, Closed: 0x01a226bf497b0007,
+		Promised: event.Vector{1: {Next: 300}, 2: {Incarnation: 1, Next: 94}}, Ownership: 4, Incarnation: 2, Floor: event.Point{Next: 12},
+	}
+	i := control.Incarnation{Origin: 2, Topic: "flights", Partition: 3, Number: 1, ID: topicB, Truncations: 1, End: 4711}
+	rt := control.Topic{Name: "eu.flights", ID: topicA, Kind: control.KindRemote, Origin: 2, Link: "eu-us", Source: "flights", SourceID: topicB}
+	dt := control.Topic{Name: "flights.merged", ID: topicA, Kind: control.KindDerived, Use: control.UseMerged, Of: "flights"}
+	wrap := func(x any, err error) (any, error) { return x, err }
+	return []codec{
+		{"barrier", b, b.AppendKey(nil), b.AppendValue(nil), [2]string{
+			"01aa00000000000000000000000000000103e8070007", "010475732d30",
+		}, func(k, v []byte) (any, error) { return wrap(control.ParseBarrier(k, v)) }},
+		{"progress", p, p.AppendKey(nil), p.AppendValue(nil), [2]string{
+			"02aa00000000000000000000000000000103", "0107666c696768747301ac0201a226bf497b0007020100ab0202015d0402000c",
+		}, func(k, v []byte) (any, error) { return wrap(control.ParseProgress(k, v)) }},
+		{"incarnation", i, i.AppendKey(nil), i.AppendValue(nil), [2]string{
+			"030207666c6967687473030001", "01bb00000000000000000000000000000201e724",
+		}, func(k, v []byte) (any, error) { return wrap(control.ParseIncarnation(k, v)) }},
+		{"remote topic", rt, rt.AppendKey(nil), rt.AppendValue(nil), [2]string{
+			"65752e666c6967687473", "0101aa000000000000000000000000000001020565752d757307666c6967687473bb000000000000000000000000000002",
+		}, func(k, v []byte) (any, error) { return wrap(control.ParseTopic(k, v)) }},
+		{"derived topic", dt, dt.AppendKey(nil), dt.AppendValue(nil), [2]string{
+			"666c69676874732e6d6572676564", "0102aa0000000000000000000000000000010107666c6967687473",
+		}, func(k, v []byte) (any, error) { return wrap(control.ParseTopic(k, v)) }},
+	}
+}
+
+func TestGoldenBytes(t *testing.T) {
+	doc, err := os.ReadFile("../../docs/format/control.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, c := range codecs() {
+		t.Run(c.name, func(t *testing.T) {
+			for i, raw := range [][]byte{c.key, c.value} {
+				if got := hex.EncodeToString(raw); got != c.golden[i] {
+					t.Errorf("bytes %d = %s, want %s", i, got, c.golden[i])
+				}
+				if !strings.Contains(string(doc), c.golden[i]) {
+					t.Errorf("docs/format/control.md lacks %s", c.golden[i])
+				}
+			}
+			if got, err := c.parse(c.key, c.value); err != nil || !reflect.DeepEqual(got, c.record) {
+				t.Errorf("parse = %+v, %v", got, err)
+			}
+		})
+	}
+}
+
+func TestCutBytesAreMalformed(t *testing.T) {
+	for _, c := range codecs() {
+		for n := range len(c.value) {
+			if _, err := c.parse(c.key, c.value[:n]); !errors.Is(err, event.ErrMalformed) {
+				t.Errorf("%s: value of %d bytes: %v", c.name, n, err)
+			}
+		}
+		if _, err := c.parse(c.key, append(c.value[:len(c.value):len(c.value)], 0)); !errors.Is(err, event.ErrMalformed) {
+			t.Errorf("%s: a byte too many: %v", c.name, err)
+		}
+		if _, err := c.parse(nil, c.value); !errors.Is(err, event.ErrMalformed) {
+			t.Errorf("%s: no key: %v", c.name, err)
+		}
+	}
+}
+
+func TestTypeOf(t *testing.T) {
+	for _, c := range codecs()[:3] {
+		if ty, ok := control.TypeOf(c.key); !ok || ty != control.Type(c.key[0]) {
+			t.Errorf("TypeOf(%s) = %v, %v", c.name, ty, ok)
+		}
+	}
+	for _, key := range []string{"", "\x00", "\x04", "\xff"} {
+		if _, ok := control.TypeOf([]byte(key)); ok {
+			t.Errorf("TypeOf(%q) is known", key)
+		}
+	}
+}
+
+func FuzzParse(f *testing.F) {
+	for _, c := range codecs() {
+		f.Add(c.key, c.value)
+	}
+	type record interface {
+		AppendKey([]byte) []byte
+		AppendValue([]byte) []byte
+	}
+	f.Fuzz(func(t *testing.T, key, value []byte) {
+		for _, c := range codecs() {
+			x, err := c.parse(key, value)
+			if err != nil {
+				continue
+			}
+			r := x.(record)
+			if k, v := r.AppendKey(nil), r.AppendValue(nil); string(k) != string(key) || string(v) != string(value) {
+				t.Errorf("%s: %x %x came back as %x %x", c.name, key, value, k, v)
+			}
+		}
+	})
+}

@@ -1,0 +1,132 @@
+package node
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"github.com/geogate/geogate/gateway"
+	"github.com/geogate/geogate/internal/control"
+	"github.com/geogate/geogate/internal/event"
+	"github.com/geogate/geogate/internal/hlc"
+	"github.com/geogate/geogate/internal/seat"
+	"github.com/geogate/geogate/internal/strict"
+	"github.com/geogate/geogate/internal/txn"
+	"github.com/geogate/geogate/replicate"
+	"github.com/geogate/geogate/router"
+)
+
+// assemble makes the parts and connects them; nothing runs yet.
+func (n *Node) assemble(secret []byte) (err error) {
+	names := make(map[event.RegionID]string)
+	for _, r := range n.topology.Regions() {
+		names[r.ID] = r.Name
+	}
+	n.control, err = control.New(control.Config{Region: n.own, Regions: names, Opts: n.kafkaOpts("control"), Logger: n.log})
+	if err != nil {
+		return err
+	}
+	n.topics.registry = follower{n.control}
+	if err := n.assembleSeats(); err != nil {
+		return err
+	}
+	for _, l := range n.cfg.Outgoing() {
+		if err := n.assembleLink(l); err != nil {
+			return err
+		}
+	}
+	return n.assembleGateway(secret)
+}
+
+// follower answers what the registry says, reading it to its end for a "no".
+type follower struct{ *control.Follower }
+
+// Registered implements registry.
+func (f follower) Registered(ctx context.Context, name string) (control.Topic, bool, error) {
+	if x, ok := f.Topic(name); ok {
+		return x, true, nil
+	}
+	ctx, cancel := context.WithTimeout(ctx, topicTimeout)
+	defer cancel()
+	if err := f.Sync(ctx); err != nil {
+		return control.Topic{}, false, fmt.Errorf("read registry: %w", err)
+	}
+	x, ok := f.Topic(name)
+	return x, ok, nil
+}
+
+func (n *Node) assembleSeats() error {
+	tail, err := seat.NewTail(seat.TailConfig{Opts: n.kafkaOpts("seats"), Control: n.control, Logger: n.log})
+	if err != nil {
+		return err
+	}
+	producer, err := seat.NewProducer(n.batchBytes(), n.kafkaOpts("writes")...)
+	if err != nil {
+		return err
+	}
+	n.seats = &seats{
+		cfg: n.cfg, own: n.own, topology: n.topology, instance: n.cfg.Instance, log: n.log,
+		topics: n.topics, control: n.control, producer: producer, client: n.client, ids: txn.NewTopics(n.client),
+		tail: tail, clock: hlc.NewClock(time.Now, hlc.Bounds{}), store: n.store,
+		fetcher:  &fetcher{own: n.own, control: n.control, opts: n.kafkaOpts},
+		requests: make(chan *holding, openRequests), prepared: make(chan struct{}), held: make(map[place]*holding),
+	}
+	return register(n.deps.Registry, "seats", n.seats)
+}
+
+// batchBytes is the largest batch that seats send: one record of the largest
+// size that the edge lets in, with its envelope.
+func (n *Node) batchBytes() int32 { return int32(n.cfg.HTTP.MaxRecord) + recordRoom + batchRoom }
+
+// batchRoom is what a batch adds to its only record.
+const batchRoom = 256
+
+func (n *Node) assembleLink(l LinkConfig) error {
+	to, _ := n.topology.ID(l.To)
+	link, err := replicate.New(replicate.Config{
+		Name: l.Name,
+		From: router.Region{Name: n.cfg.Region, ID: n.own}, To: router.Region{Name: l.To, ID: to},
+		Source: n.seeds(), Target: n.cfg.Regions[l.To].Kafka.Seeds,
+		Include: l.Include, Exclude: l.Exclude,
+		Barriers: n.control, Incarnation: n.control.Incarnation,
+		Logger: n.log, Registerer: n.deps.Registry,
+	})
+	if err != nil {
+		return fmt.Errorf("assemble link %s: %w", l.Name, err)
+	}
+	n.links = append(n.links, &linkRun{Link: link, name: l.Name})
+	return nil
+}
+
+func (n *Node) assembleGateway(secret []byte) error {
+	configz, err := strict.Marshal(n.cfg) // a configuration names files, it holds no secret
+	if err != nil {
+		return err
+	}
+	h := n.cfg.HTTP
+	n.server, err = gateway.New(gateway.Config{
+		Region: n.own, Topology: n.topology,
+		Listen: h.Listen, Manage: n.cfg.Management.Listen, Pprof: n.cfg.Management.Pprof,
+		MaxBody: int64(h.MaxBody), MaxRecord: int64(h.MaxRecord), MaxInflight: int64(h.MaxInflight),
+		Secret: secret, Drain: n.cfg.Drain,
+	}, gateway.Deps{
+		Topics: &topicList{n.topics, n.control, n.links}, Seats: n.seats, Logs: n.control, Status: n,
+		Probes: []gateway.Probe{
+			{Name: "kafka", Ready: n.kafka.Ready},
+			{Name: "seats", Ready: n.seats.Ready},
+		},
+		Kafka: n.kafkaOpts("reads"), Configz: configz,
+		Logger: n.log, Registry: n.deps.Registry,
+	})
+	if err != nil {
+		return err
+	}
+	return nil
+}
+
+// topicList is topics with what the links do with them.
+type topicList struct {
+	*topics
+	follower *control.Follower
+	links    []*linkRun
+}

@@ -1,0 +1,37 @@
+package node
+
+import (
+	"context"
+	"log/slog"
+
+	"github.com/prometheus/client_golang/prometheus"
+)
+
+// Version is the version of geogate, as status and the version command show it.
+const Version = "0.1.0"
+
+// Component is a part of an instance that runs as long as the instance does.
+// Whoever runs the components starts them in their order and stops them in the
+// reverse order, each before the one that it depends on.
+type Component struct {
+	// Name says in logs what runs.
+	Name string
+	// Run blocks until ctx is done, then ends what it has begun and returns nil
+	// or ctx's error. Any other return means that the instance cannot go on.
+	Run func(ctx context.Context) error
+	// Status says in a few words how the component is. It may be nil.
+	Status func() string
+}
+
+// Deps are what an instance gets from the program that runs it.
+type Deps struct {
+	// Logger takes the instance's log. Records carry no payloads and no keys.
+	Logger *slog.Logger
+	// Registry takes the instance's metrics, and its management listener shows
+	// what is in it.
+	Registry *prometheus.Registry
+	// Seeds are the brokers of the own region's Kafka when the configuration
+	// embeds it: the program has started it and knows its addresses. Otherwise
+	// the configuration's seeds are used and this is empty.
+	Seeds []string
+}

@@ -1,0 +1,437 @@
+package node
+
+import (
+	"bytes"
+	"cmp"
+	"fmt"
+	"maps"
+	"net"
+	"os"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/geogate/geogate/internal/event"
+	"github.com/geogate/geogate/internal/strict"
+	"github.com/geogate/geogate/router"
+)
+
+// Config is the configuration of one instance of a region. The file form is
+// docs/schema/config-v1.json. A Config is used after it went through
+// [Config.Complete] and [Config.Validate]; one made in a program starts from
+// [Defaults].
+type Config struct {
+	// Version is the version of the file's form: 1.
+	Version int `yaml:"version"`
+	// Region is the region that the instance belongs to.
+	Region string `yaml:"region"`
+	// Instance names the instance within its region. Default: <region>-0.
+	Instance string `yaml:"instance"`
+	// DataDir holds what the instance keeps on disk: store/ (a cache), and
+	// kafka/ where the region's Kafka is embedded.
+	DataDir string `yaml:"data_dir"`
+	// Regions are all regions of the deployment by name.
+	Regions map[string]RegionConfig `yaml:"regions"`
+	// Links are the links of the deployment; the instance runs those that begin
+	// in its region.
+	Links       []LinkConfig      `yaml:"links"`
+	NATS        NATSConfig        `yaml:"nats"`
+	HTTP        HTTPConfig        `yaml:"http"`
+	Management  ManagementConfig  `yaml:"management"`
+	Idempotency IdempotencyConfig `yaml:"idempotency"`
+	Policies    PoliciesConfig    `yaml:"policies"`
+	Log         LogConfig         `yaml:"log"`
+	// Drain is how long a stopping instance may take to answer what it has
+	// accepted and to finish its transactions.
+	Drain time.Duration `yaml:"drain"`
+}
+
+// RegionConfig is one region of the deployment.
+type RegionConfig struct {
+	// ID is the region's id, 1 to 15, never reused.
+	ID event.RegionID `yaml:"id"`
+	// Kafka is the region's cluster.
+	Kafka KafkaConfig `yaml:"kafka"`
+}
+
+// KafkaConfig says where a region's Kafka cluster is. The own region has either
+// member, the target of a link has seeds, any other region may have none.
+type KafkaConfig struct {
+	// Seeds are host:port addresses of brokers.
+	Seeds []string `yaml:"seeds"`
+	// Embedded runs the cluster inside the process.
+	Embedded *EmbeddedKafka `yaml:"embedded"`
+}
+
+// EmbeddedKafka is a single-node Kafka inside the process.
+type EmbeddedKafka struct {
+	// Listen is a loopback host:port; port 0 takes a free one.
+	Listen string `yaml:"listen"`
+}
+
+// LinkConfig is one direction of replication.
+type LinkConfig struct {
+	// Name is only for people and is never parsed. Default: <from>-<to>.
+	Name string `yaml:"name"`
+	// From and To are the names of regions. There is at most one link for each
+	// ordered pair.
+	From string `yaml:"from"`
+	To   string `yaml:"to"`
+	// Include and Exclude are topic patterns of [router.NewMatcher]. Include
+	// defaults to everything.
+	Include []string `yaml:"include"`
+	Exclude []string `yaml:"exclude"`
+}
+
+// NATSConfig says how the regions agree on ownership.
+type NATSConfig struct {
+	// Mode is solo: there is no register yet, and every region owns its units.
+	Mode string `yaml:"mode"`
+}
+
+// Later names the keys that come with authority.
+func (NATSConfig) Later() map[string]string {
+	return map[string]string{
+		"embedded": "comes with authority; until then only mode: solo exists and needs no server",
+		"urls":     "comes with authority; until then only mode: solo exists and needs no server",
+	}
+}
+
+// HTTPConfig is the listener for producers and consumers.
+type HTTPConfig struct {
+	// Listen is a loopback host:port, since there is no authentication yet; port
+	// 0 takes a free one.
+	Listen string `yaml:"listen"`
+	// MaxBody bounds a request's body, MaxRecord one record in it, MaxInflight
+	// what all running requests hold together.
+	MaxBody     strict.Size `yaml:"max_body"`
+	MaxRecord   strict.Size `yaml:"max_record"`
+	MaxInflight strict.Size `yaml:"max_inflight"`
+}
+
+// ManagementConfig is the listener for operators and probes.
+type ManagementConfig struct {
+	// Listen is a loopback host:port; port 0 takes a free one.
+	Listen string `yaml:"listen"`
+	// Pprof serves profiles under /debug/pprof/.
+	Pprof bool `yaml:"pprof"`
+}
+
+// IdempotencyConfig bounds the memory for idempotency keys.
+type IdempotencyConfig struct {
+	// Window is how long a key is remembered after its first use.
+	Window time.Duration `yaml:"window"`
+	// SecretFile holds the secret under which keys are hashed before they enter
+	// a record, the same in all regions. Empty: a public constant.
+	SecretFile string `yaml:"secret_file"`
+}
+
+// Later says how secrets are given.
+func (IdempotencyConfig) Later() map[string]string {
+	return map[string]string{"secret": "secrets are given in files only; use secret_file"}
+}
+
+// PoliciesConfig names the policy files; an empty name means none.
+type PoliciesConfig struct {
+	// Residency must be empty until residency exists.
+	Residency string `yaml:"residency"`
+	// Ownership is an ownership policy, docs/schema/ownership-v1.json.
+	Ownership string `yaml:"ownership"`
+}
+
+// LogConfig is about the log on standard error.
+type LogConfig struct {
+	// Level is debug, info, warn or error.
+	Level string `yaml:"level"`
+}
+
+// Defaults gives the configuration that keys left out of a file have. What
+// depends on other keys is filled in by [Config.Complete].
+func Defaults() Config {
+	return Config{
+		NATS: NATSConfig{Mode: "solo"},
+		HTTP: HTTPConfig{
+			Listen: "127.0.0.1:18081", MaxBody: 32 * strict.MiB, MaxRecord: strict.MiB, MaxInflight: 256 * strict.MiB,
+		},
+		Management:  ManagementConfig{Listen: "127.0.0.1:18091", Pprof: true},
+		Idempotency: IdempotencyConfig{Window: 24 * time.Hour},
+		Log:         LogConfig{Level: "info"},
+		Drain:       30 * time.Second,
+	}
+}
+
+// Complete gives the configuration with the defaults that depend on other keys:
+// the instance's and the links' names, and links that include everything.
+func (c Config) Complete() Config {
+	if c.Instance == "" && c.Region != "" {
+		c.Instance = c.Region + "-0"
+	}
+	c.Links = slices.Clone(c.Links)
+	for i := range c.Links {
+		l := &c.Links[i]
+		l.Name = cmp.Or(l.Name, l.From+"-"+l.To)
+		if l.Include == nil {
+			l.Include = []string{"*"}
+		}
+	}
+	return c
+}
+
+// Topology gives the regions of the deployment.
+func (c Config) Topology() (*router.Topology, error) {
+	var regions []router.Region
+	for name, r := range c.Regions {
+		regions = append(regions, router.Region{Name: name, ID: r.ID})
+	}
+	return router.NewTopology(regions...)
+}
+
+// Own gives the own region's entry.
+func (c Config) Own() RegionConfig { return c.Regions[c.Region] }
+
+// Outgoing gives the links that begin in the own region, in the order of the
+// file: those that the instance runs.
+func (c Config) Outgoing() []LinkConfig {
+	return slices.DeleteFunc(slices.Clone(c.Links), func(l LinkConfig) bool { return l.From != c.Region })
+}
+
+// minSecret is the shortest idempotency secret accepted, in bytes: 128 bits.
+const minSecret = 16
+
+// Secret reads the idempotency secret, without the line end that editors leave.
+// It is nil when no file is configured.
+func (c Config) Secret() ([]byte, error) {
+	if c.Idempotency.SecretFile == "" {
+		return nil, nil
+	}
+	b, err := os.ReadFile(c.Idempotency.SecretFile)
+	if err != nil {
+		return nil, fmt.Errorf("read idempotency secret: %w", err)
+	}
+	if b = bytes.TrimRight(b, "\r\n"); len(b) < minSecret {
+		return nil, fmt.Errorf("read idempotency secret %s: it has %d bytes, at least %d are needed", c.Idempotency.SecretFile, len(b), minSecret)
+	}
+	return b, nil
+}
+
+// Ownership reads the ownership policy; without one every topic is in the
+// default domain.
+func (c Config) Ownership() (*router.Policy, error) {
+	if c.Policies.Ownership == "" {
+		return &router.Policy{}, nil
+	}
+	return router.LoadOwnership(c.Policies.Ownership)
+}
+
+// Validate finds everything that is wrong with a complete configuration as far
+// as it can be seen without files and network. The error is a
+// [*strict.Problems].
+func (c Config) Validate() error {
+	var bad strict.Problems
+	if c.Version != 1 {
+		bad.Add(strict.At("version"), "must be 1, the version of this file's form")
+	}
+	c.validateSelf(&bad)
+	c.validateRegions(&bad)
+	c.validateLinks(&bad)
+	c.validateListeners(&bad)
+	c.validateRest(&bad)
+	return bad.Err()
+}
+
+var instanceForm = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9._-]{0,99}$`)
+
+func (c Config) validateSelf(bad *strict.Problems) {
+	names := slices.Sorted(maps.Keys(c.Regions))
+	if c.Region == "" {
+		bad.Add(strict.At("region"), "needs to name the region that this instance belongs to")
+	} else if _, ok := c.Regions[c.Region]; !ok {
+		bad.Unknown(strict.At("region"), "region", c.Region, names...)
+	}
+	if c.Region != "" && !instanceForm.MatchString(c.Instance) {
+		bad.Add(strict.At("instance"), "%q is no instance name, want 1 to 100 letters, digits, dots, hyphens and underscores", c.Instance)
+	}
+	if c.DataDir == "" {
+		bad.Add(strict.At("data_dir"), "needs to name a directory")
+	}
+}
+
+func (c Config) validateRegions(bad *strict.Problems) {
+	if len(c.Regions) == 0 {
+		bad.Add(strict.At("regions"), "needs at least the own region")
+	}
+	taken := make(map[event.RegionID]string)
+	for _, name := range slices.Sorted(maps.Keys(c.Regions)) {
+		r, at := c.Regions[name], strict.At("regions", name)
+		if router.CheckAlias(name) != nil {
+			bad.Add(at, "%q is no region name, want 1 to 31 of a-z, 0-9 and -, first a letter", name)
+		}
+		switch other := taken[r.ID]; {
+		case !r.ID.Valid():
+			bad.Add(at.And("id"), "must be within 1 and %d", event.MaxRegion)
+		case other != "":
+			bad.Add(at.And("id"), "%d is the id of %s already", r.ID, other)
+		default:
+			taken[r.ID] = name
+		}
+		c.validateKafka(bad, at.And("kafka"), name, r.Kafka)
+	}
+}
+
+func (c Config) validateKafka(bad *strict.Problems, at strict.Path, name string, k KafkaConfig) {
+	own := name == c.Region
+	_, known := c.Regions[c.Region] // else one message about that is enough
+	switch {
+	case own && k.Embedded == nil && len(k.Seeds) == 0:
+		bad.Add(at, "the own region needs seeds or embedded")
+	case k.Embedded != nil && len(k.Seeds) > 0:
+		bad.Add(at, "have either seeds or embedded, not both")
+	case !own && known && k.Embedded != nil:
+		bad.Add(at.And("embedded"), "only the own region's Kafka is embedded; give the seeds of another region's")
+	}
+	if k.Embedded != nil {
+		checkLoopback(bad, at.And("embedded", "listen"), k.Embedded.Listen, "the embedded Kafka has no authentication")
+	}
+	for i, seed := range k.Seeds {
+		if host, _, err := splitAddress(seed); err != nil || host == "" {
+			bad.Add(at.And("seeds", i), "%q is no host:port", seed)
+		}
+	}
+}
+
+func (c Config) validateLinks(bad *strict.Problems) {
+	pairs, named := make(map[[2]string]bool), make(map[string]bool)
+	regions := slices.Sorted(maps.Keys(c.Regions))
+	for i, l := range c.Links {
+		at := strict.At("links", i)
+		for _, end := range []struct{ key, name string }{{"from", l.From}, {"to", l.To}} {
+			if end.name == "" {
+				bad.Add(at.And(end.key), "needs to name a region")
+			} else if _, ok := c.Regions[end.name]; !ok {
+				bad.Unknown(at.And(end.key), "region", end.name, regions...)
+			}
+		}
+		pair := [2]string{l.From, l.To}
+		switch {
+		case l.From == "" || l.To == "":
+		case l.From == l.To:
+			bad.Add(at.And("to"), "a link leads to another region")
+		case pairs[pair]:
+			bad.Add(at, "there is a link from %s to %s already", l.From, l.To)
+		}
+		if named[l.Name] && !pairs[pair] {
+			bad.Add(at.And("name"), "there is a link %s already", l.Name)
+		}
+		pairs[pair], named[l.Name] = true, true
+		if !instanceForm.MatchString(l.Name) {
+			bad.Add(at.And("name"), "%q is no link name, want 1 to 100 letters, digits, dots, hyphens and underscores", l.Name)
+		}
+		if to, ok := c.Regions[l.To]; ok && l.From == c.Region && l.To != c.Region && len(to.Kafka.Seeds) == 0 {
+			bad.Add(strict.At("regions", l.To, "kafka"), "needs seeds: link %s writes there", l.Name)
+		}
+		checkPatterns(bad, at.And("include"), l.Include)
+		checkPatterns(bad, at.And("exclude"), l.Exclude)
+	}
+}
+
+func checkPatterns(bad *strict.Problems, at strict.Path, patterns []string) {
+	for i, p := range patterns {
+		if _, err := router.ParsePattern(p); err != nil {
+			bad.Add(at.And(i), "%v", err)
+		}
+	}
+}
+
+func (c Config) validateListeners(bad *strict.Problems) {
+	checkLoopback(bad, strict.At("http", "listen"), c.HTTP.Listen, "there is no authentication yet")
+	checkLoopback(bad, strict.At("management", "listen"), c.Management.Listen, "there is no authentication yet")
+	listeners := []struct {
+		at     strict.Path
+		listen string
+	}{{strict.At("http", "listen"), c.HTTP.Listen}, {strict.At("management", "listen"), c.Management.Listen}}
+	if k := c.Own().Kafka.Embedded; k != nil {
+		listeners = append(listeners, struct {
+			at     strict.Path
+			listen string
+		}{strict.At("regions", c.Region, "kafka", "embedded", "listen"), k.Listen})
+	}
+	for i, a := range listeners {
+		for _, b := range listeners[:i] {
+			if _, port, err := splitAddress(a.listen); err == nil && port != 0 && a.listen == b.listen {
+				bad.Add(a.at, "%s is taken by %s", a.listen, b.at)
+			}
+		}
+	}
+	h := c.HTTP
+	for _, limit := range []struct {
+		key  string
+		size strict.Size
+	}{{"max_body", h.MaxBody}, {"max_record", h.MaxRecord}, {"max_inflight", h.MaxInflight}} {
+		if limit.size < strict.KiB {
+			bad.Add(strict.At("http", limit.key), "must be at least 1KiB")
+		}
+	}
+	if h.MaxRecord > h.MaxBody {
+		bad.Add(strict.At("http", "max_record"), "%s is more than max_body, %s, lets in", h.MaxRecord, h.MaxBody)
+	}
+	if h.MaxBody > h.MaxInflight {
+		bad.Add(strict.At("http", "max_body"), "%s is more than max_inflight, %s, lets in", h.MaxBody, h.MaxInflight)
+	}
+}
+
+// Bounds of the two durations. A window of years would grow the index without
+// end; a drain of hours is a process that hangs.
+const (
+	maxWindow = 90 * 24 * time.Hour
+	maxDrain  = time.Hour
+)
+
+func (c Config) validateRest(bad *strict.Problems) {
+	switch c.NATS.Mode {
+	case "solo":
+	case "paired", "quorum":
+		bad.Add(strict.At("nats", "mode"), "mode %s comes with authority; this version knows solo only", c.NATS.Mode)
+	default:
+		bad.Unknown(strict.At("nats", "mode"), "mode", c.NATS.Mode, "solo")
+	}
+	if w := c.Idempotency.Window; w < time.Second || w > maxWindow {
+		bad.Add(strict.At("idempotency", "window"), "must be within 1s and %s", strict.FormatDuration(maxWindow))
+	}
+	if c.Policies.Residency != "" {
+		bad.Add(strict.At("policies", "residency"), "residency comes with authority and is not enforced yet, so a policy is refused")
+	}
+	levels := []string{"debug", "info", "warn", "error"}
+	if !slices.Contains(levels, c.Log.Level) {
+		bad.Unknown(strict.At("log", "level"), "level", c.Log.Level, levels...)
+	}
+	if c.Drain <= 0 || c.Drain > maxDrain {
+		bad.Add(strict.At("drain"), "must be more than 0s and at most %s", strict.FormatDuration(maxDrain))
+	}
+}
+
+// checkLoopback refuses an address that other machines reach. Names are not
+// resolved, since what they mean changes: localhost alone is accepted.
+func checkLoopback(bad *strict.Problems, at strict.Path, address, because string) {
+	host, _, err := splitAddress(address)
+	if err != nil {
+		bad.Add(at, "%q is no host:port", address)
+		return
+	}
+	if ip := net.ParseIP(host); host != "localhost" && (ip == nil || !ip.IsLoopback()) {
+		bad.Add(at, "%s is not a loopback address, and %s", address, because)
+	}
+}
+
+func splitAddress(address string) (host string, port int, err error) {
+	host, text, err := net.SplitHostPort(address)
+	if err != nil {
+		return "", 0, err
+	}
+	n, err := strconv.ParseUint(text, 10, 16)
+	if err != nil || strings.ContainsAny(host, "/@ ") {
+		return "", 0, fmt.Errorf("split address %q", address)
+	}
+	return host, int(n), nil
+}

@@ -1,0 +1,169 @@
+package node_test
+
+import (
+	"errors"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/geogate/geogate/internal/node"
+	"github.com/geogate/geogate/internal/strict"
+	"github.com/geogate/geogate/router"
+)
+
+const validConfig = `version: 1
+region: us
+data_dir: /var/lib/geogate
+regions:
+  us: {id: 1, kafka: {embedded: {listen: 127.0.0.1:19092}}}
+  eu: {id: 2, kafka: {seeds: [127.0.0.1:29092]}}
+  ap: {id: 3}
+links: [{from: us, to: eu}, {name: back, from: eu, to: us, include: [a], exclude: [b]}]
+`
+
+// load decodes, completes and validates; errors have their places.
+func load(src string) (node.Config, error) {
+	c := node.Defaults()
+	if err := strict.Decode("c", []byte(src), &c); err != nil {
+		return c, err
+	}
+	doc, err := strict.Parse("c", []byte(src))
+	if err != nil {
+		return c, err
+	}
+	c = c.Complete()
+	return c, doc.Locate(c.Validate())
+}
+
+func TestConfig(t *testing.T) {
+	c, err := load(validConfig)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if c.Instance != "us-0" || c.HTTP.MaxBody != 32*strict.MiB || c.Idempotency.Window != 24*time.Hour || c.Drain != 30*time.Second || c.NATS.Mode != "solo" {
+		t.Errorf("defaults are missing: %+v", c)
+	}
+	if l := c.Links[0]; l.Name != "us-eu" || strings.Join(l.Include, " ") != "*" {
+		t.Errorf("link is %+v", l)
+	}
+	if out := c.Outgoing(); len(out) != 1 || out[0].To != "eu" {
+		t.Errorf("outgoing links are %+v", out)
+	}
+	top, err := c.Topology()
+	if err != nil || len(top.Regions()) != 3 || top.Name(2) != "eu" {
+		t.Errorf("topology is %v, %v", top, err)
+	}
+	if k := c.Own().Kafka.Embedded; k == nil || k.Listen != "127.0.0.1:19092" {
+		t.Errorf("own kafka is %+v", c.Own().Kafka)
+	}
+	policy, err := c.Ownership()
+	if err != nil || policy.Domain("x").Name != router.DefaultDomain {
+		t.Errorf("without a policy: %v", err)
+	}
+}
+
+func TestCompleteDoesNotChangeItsReceiver(t *testing.T) {
+	c := node.Config{Region: "us", Links: []node.LinkConfig{{From: "us", To: "eu"}}}
+	if d := c.Complete(); d.Links[0].Name != "us-eu" || c.Links[0].Name != "" || c.Instance != "" {
+		t.Errorf("receiver became %+v", c)
+	}
+}
+
+func TestConfigErrors(t *testing.T) {
+	replace := func(old, new string) string {
+		if !strings.Contains(validConfig, old) {
+			t.Fatalf("no %q in the configuration", old)
+		}
+		return strings.Replace(validConfig, old, new, 1)
+	}
+	for name, tt := range map[string]struct{ src, want string }{
+		"version":           {replace("version: 1", "version: 2"), `c:1:1: version: must be 1, the version of this file's form`},
+		"unknown region":    {replace("region: us", "region: use"), "c:2:1: region: unknown region \"use\"; did you mean \"us\"?"},
+		"no region":         {replace("region: us\n", ""), `c:1:1: region: needs to name the region that this instance belongs to`},
+		"no data_dir":       {replace("data_dir: /var/lib/geogate", "data_dir: ''"), `c:3:1: data_dir: needs to name a directory`},
+		"instance":          {validConfig + "instance: a b\n", `c:9:1: instance: "a b" is no instance name, want 1 to 100 letters, digits, dots, hyphens and underscores`},
+		"no kafka":          {replace("{embedded: {listen: 127.0.0.1:19092}}", "{}"), `c:5:15: regions.us.kafka: the own region needs seeds or embedded`},
+		"both kafkas":       {replace("{listen: 127.0.0.1:19092}}", "{listen: 127.0.0.1:19092}, seeds: [a:1]}"), `c:5:15: regions.us.kafka: have either seeds or embedded, not both`},
+		"foreign embedded":  {replace("ap: {id: 3}", "ap: {id: 3, kafka: {embedded: {listen: 127.0.0.1:1}}}"), `c:7:23: regions.ap.kafka.embedded: only the own region's Kafka is embedded; give the seeds of another region's`},
+		"open embedded":     {replace("listen: 127.0.0.1:19092", "listen: 0.0.0.0:19092"), `c:5:34: regions.us.kafka.embedded.listen: 0.0.0.0:19092 is not a loopback address, and the embedded Kafka has no authentication`},
+		"no target":         {replace("{id: 2, kafka: {seeds: [127.0.0.1:29092]}}", "{id: 2}"), `c:6:3: regions.eu.kafka: needs seeds: link us-eu writes there`},
+		"bad seed":          {replace("[127.0.0.1:29092]", "[kafka]"), `c:6:31: regions.eu.kafka.seeds[0]: "kafka" is no host:port`},
+		"same id":           {replace("ap: {id: 3}", "ap: {id: 2}"), `c:6:8: regions.eu.id: 2 is the id of ap already`},
+		"id 16":             {replace("ap: {id: 3}", "ap: {id: 16}"), `c:7:8: regions.ap.id: must be within 1 and 15`},
+		"region name":       {replace("ap: {id: 3}", "A.P: {id: 3}"), `c:7:3: regions."A.P": "A.P" is no region name, want 1 to 31 of a-z, 0-9 and -, first a letter`},
+		"link to itself":    {replace("to: eu}", "to: us}"), `c:8:20: links[0].to: a link leads to another region`},
+		"link to nowhere":   {replace("to: eu}", "to: ue}"), `c:8:20: links[0].to: unknown region "ue"; did you mean "eu"?`},
+		"two links":         {replace("links: [", "links: [{name: x, from: us, to: eu}, "), `c:8:38: links[1]: there is a link from us to eu already`},
+		"two names":         {replace("name: back", "name: us-eu"), `c:8:30: links[1].name: there is a link us-eu already`},
+		"bad pattern":       {replace("include: [a]", "include: [a, '/(/']"), "c:8:73: links[1].include[1]: router: malformed topic pattern \"/(/\": error parsing regexp: missing closing ): `^(?:()$`"},
+		"quorum":            {validConfig + "nats: {mode: quorum}\n", `c:9:8: nats.mode: mode quorum comes with authority; this version knows solo only`},
+		"nats servers":      {validConfig + "nats: {mode: solo, embedded: {name: a}}\n", `c:9:20: nats.embedded: comes with authority; until then only mode: solo exists and needs no server`},
+		"residency":         {validConfig + "policies: {residency: r.yaml}\n", `c:9:12: policies.residency: residency comes with authority and is not enforced yet, so a policy is refused`},
+		"open http":         {validConfig + "http: {listen: ':80'}\n", `c:9:8: http.listen: :80 is not a loopback address, and there is no authentication yet`},
+		"open management":   {validConfig + "management: {listen: 'example.org:80'}\n", `c:9:14: management.listen: example.org:80 is not a loopback address, and there is no authentication yet`},
+		"no port":           {validConfig + "http: {listen: 127.0.0.1}\n", `c:9:8: http.listen: "127.0.0.1" is no host:port`},
+		"taken port":        {validConfig + "http: {listen: 127.0.0.1:18091}\n", `c:1:1: management.listen: 127.0.0.1:18091 is taken by http.listen`},
+		"record above body": {validConfig + "http: {max_body: 1MiB, max_record: 2MiB}\n", `c:9:24: http.max_record: 2MiB is more than max_body, 1MiB, lets in`},
+		"body above all":    {validConfig + "http: {max_body: 1GiB}\n", `c:9:8: http.max_body: 1GiB is more than max_inflight, 256MiB, lets in`},
+		"no body":           {validConfig + "http: {max_inflight: 0}\n", "c:9:8: http.max_inflight: must be at least 1KiB\nc:9:1: http.max_body: 32MiB is more than max_inflight, 0, lets in"},
+		"window":            {validConfig + "idempotency: {window: 0s}\n", `c:9:15: idempotency.window: must be within 1s and 2160h`},
+		"plain secret":      {validConfig + "idempotency: {secret: hunter2}\n", `c:9:15: idempotency.secret: secrets are given in files only; use secret_file`},
+		"level":             {validConfig + "log: {level: wran}\n", `c:9:7: log.level: unknown level "wran"; did you mean "warn"?`},
+		"drain":             {validConfig + "drain: 0s\n", `c:9:1: drain: must be more than 0s and at most 1h`},
+	} {
+		t.Run(name, func(t *testing.T) {
+			_, err := load(tt.src)
+			if err == nil {
+				t.Fatal("accepted")
+			}
+			// Positions order the errors of a file; the table lists them so too.
+			want := strings.Split(tt.want, "\n")
+			for _, line := range want {
+				if !strings.Contains(err.Error(), line) {
+					t.Errorf("got\n%v\nwant\n%s", err, line)
+				}
+			}
+			if got := strings.Count(err.Error(), "\n") + 1; got != len(want) {
+				t.Errorf("got %d errors, want %d:\n%v", got, len(want), err)
+			}
+			if strings.Contains(err.Error(), "hunter2") {
+				t.Errorf("a secret is in the message: %v", err)
+			}
+		})
+	}
+}
+
+func TestLoopbackForms(t *testing.T) {
+	for _, listen := range []string{"127.0.0.1:0", "127.1.2.3:80", "localhost:80", "'[::1]:80'"} {
+		if _, err := load(validConfig + "http: {listen: " + listen + "}\n"); err != nil {
+			t.Errorf("%s: %v", listen, err)
+		}
+	}
+	for _, listen := range []string{"0.0.0.0:1", "'[::]:1'", "10.0.0.1:1", "127.0.0.1.example.org:1", "127.0.0.1:65536", "127.0.0.1:http"} {
+		if _, err := load(validConfig + "http: {listen: " + listen + "}\n"); err == nil {
+			t.Errorf("%s is accepted", listen)
+		}
+	}
+}
+
+func TestSecret(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "secret")
+	c := node.Config{Idempotency: node.IdempotencyConfig{SecretFile: path}}
+	if _, err := c.Secret(); !errors.Is(err, os.ErrNotExist) {
+		t.Errorf("without the file: %v", err)
+	}
+	for content, want := range map[string]string{"0123456789abcdef\n": "0123456789abcdef", "0123456789 abcdef\r\n": "0123456789 abcdef", "short\n": "", "": ""} {
+		if err := os.WriteFile(path, []byte(content), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		got, err := c.Secret()
+		if string(got) != want || (err == nil) != (want != "") {
+			t.Errorf("%q: got %q, %v", content, got, err)
+		}
+	}
+	if got, err := (node.Config{}).Secret(); got != nil || err != nil {
+		t.Errorf("unset: %q, %v", got, err)
+	}
+}

@@ -1,0 +1,96 @@
+package node
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"time"
+
+	"github.com/geogate/geogate/gateway"
+	"github.com/geogate/geogate/replicate"
+)
+
+// linkRun is one link of the instance with what status remembers of it.
+type linkRun struct {
+	*replicate.Link
+	name string
+
+	mu    sync.Mutex
+	since map[gateway.ParkedStatus]time.Time // of what is parked now, with a zero Since
+}
+
+// Run runs the link. A link that another instance has taken over means that this
+// one has been replaced; every other final error is one of configuration.
+func (l *linkRun) Run(ctx context.Context) error {
+	err := l.Link.Run(ctx)
+	if errors.Is(err, replicate.ErrTakenOver) || errors.Is(err, replicate.ErrGeneration) {
+		return fmt.Errorf("link %s: %w: %w", l.name, ErrSuperseded, err)
+	}
+	if err != nil {
+		return fmt.Errorf("link %s: %w", l.name, err)
+	}
+	return nil
+}
+
+// status is the link as the management API shows it.
+func (l *linkRun) status(now time.Time) gateway.LinkStatus {
+	s := l.Status()
+	st := gateway.LinkStatus{
+		Name: s.Name, From: s.From, To: s.To, State: string(s.State), Topics: s.Topics,
+		LagRecords: s.LagRecords, LagSeconds: s.LagSeconds,
+		Copied: uint64(s.Copied), PassedBatches: uint64(s.Passed), OpenedBatches: uint64(s.Opened), Denied: uint64(s.Denied),
+	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	parked := make(map[gateway.ParkedStatus]time.Time)
+	for _, p := range s.Parked {
+		k := gateway.ParkedStatus{Topic: p.Topic, Partition: p.Partition, Reason: p.Reason}
+		since, ok := l.since[k]
+		if !ok {
+			since = now
+		}
+		parked[k] = since
+		k.Since = gateway.Time(since)
+		st.Parked = append(st.Parked, k)
+	}
+	l.since = parked
+	return st
+}
+
+// warnings are what an operator should know of the link.
+func (l *linkRun) warnings() []string {
+	var out []string
+	if s := l.Status(); s.Error != "" {
+		out = append(out, fmt.Sprintf("link %s: %s", l.name, s.Error))
+	}
+	rulings, idle := l.Topics()
+	for _, p := range idle {
+		out = append(out, fmt.Sprintf("link %s: pattern %q matches no topic", l.name, p))
+	}
+	for _, r := range rulings {
+		if r.Blocked {
+			out = append(out, fmt.Sprintf("link %s: topic %s is blocked: %s", l.name, r.Topic, r.Reason))
+		}
+	}
+	return out
+}
+
+// topic is what the link does with a local topic, and why.
+func (l *linkRun) topic(name string) gateway.TopicLink {
+	rulings, _ := l.Topics()
+	for _, r := range rulings {
+		if r.Topic != name {
+			continue
+		}
+		state := "excluded"
+		switch {
+		case r.Blocked:
+			state = "blocked"
+		case r.Carried:
+			state = "included"
+		}
+		return gateway.TopicLink{Link: l.name, State: state, Rule: r.Reason}
+	}
+	return gateway.TopicLink{Link: l.name, State: "excluded", Rule: "not looked at yet"}
+}

@@ -1,0 +1,175 @@
+// Package node assembles one instance of a region from the packages that do the
+// work: it opens what they share, wires them, and gives the result as components
+// that the program, or a test world, runs. Nobody wires twice.
+//
+// Parts meet in Kafka, not in memory: the gateway's seats write the log, links
+// and folds read it. What node connects directly is the seat with its indexes and
+// its view, and the HTTP edge with both.
+package node
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"time"
+
+	"github.com/dgraph-io/badger/v4"
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/twmb/franz-go/pkg/kgo"
+	"github.com/twmb/franz-go/plugin/kslog"
+
+	"github.com/geogate/geogate/gateway"
+	"github.com/geogate/geogate/internal/control"
+	"github.com/geogate/geogate/internal/event"
+	"github.com/geogate/geogate/internal/seat"
+	"github.com/geogate/geogate/router"
+)
+
+// reachTimeout bounds how long a starting instance waits for its own cluster.
+const reachTimeout = 30 * time.Second
+
+// ErrUnreachable is returned by New when the region's own Kafka does not answer.
+// Nothing was changed.
+var ErrUnreachable = errors.New("the region's own Kafka does not answer")
+
+// Node is one instance of a region.
+type Node struct {
+	cfg      Config
+	deps     Deps
+	log      *slog.Logger
+	topology *router.Topology
+	policy   *router.Policy
+	own      event.RegionID
+
+	store   *badger.DB
+	client  *kgo.Client // carries administration, transactions and what is not a write
+	control *control.Follower
+	topics  *topics
+	seats   *seats
+	links   []*linkRun
+	server  *gateway.Server
+	kafka   *watch
+}
+
+// New opens the store and the listeners, reaches the region's own Kafka, and makes
+// the internal topics there. Other regions need not be reachable. After an error
+// nothing stays open; after none, the components must be run, or Close called.
+func New(cfg Config, deps Deps) (_ *Node, err error) {
+	n := &Node{cfg: cfg, deps: deps, log: deps.Logger}
+	defer func() {
+		if err != nil {
+			n.Close()
+		}
+	}()
+	if n.topology, err = cfg.Topology(); err != nil {
+		return nil, err
+	}
+	n.own, _ = n.topology.ID(cfg.Region)
+	if n.policy, err = cfg.Ownership(); err != nil {
+		return nil, err
+	}
+	secret, err := cfg.Secret()
+	if err != nil {
+		return nil, err
+	}
+	if n.store, err = openStore(cfg.DataDir, n.log); err != nil {
+		return nil, err
+	}
+	if err := n.reach(); err != nil {
+		return nil, err
+	}
+	if err := n.assemble(secret); err != nil {
+		return nil, err
+	}
+	return n, nil
+}
+
+// reach connects to the own cluster and makes the internal topics.
+func (n *Node) reach() (err error) {
+	n.client, err = kgo.NewClient(append(n.kafkaOpts("shared"), seat.ProducerOpts(n.batchBytes())...)...)
+	if err != nil {
+		return fmt.Errorf("make kafka client: %w", err)
+	}
+	n.topics = newTopics(n.cfg, n.topology, n.policy, n.client, n.log)
+	ctx, cancel := context.WithTimeout(context.Background(), reachTimeout)
+	defer cancel()
+	if err := n.client.Ping(ctx); err != nil {
+		return fmt.Errorf("%w: region %s at %v: %w", ErrUnreachable, n.cfg.Region, n.seeds(), err)
+	}
+	n.kafka = &watch{client: n.client}
+	return n.topics.prepareInternal(ctx)
+}
+
+// seeds are the brokers of the own region.
+func (n *Node) seeds() []string {
+	if len(n.deps.Seeds) > 0 {
+		return n.deps.Seeds
+	}
+	return n.cfg.Own().Kafka.Seeds
+}
+
+// kafkaOpts reach the own cluster; purpose is for the broker's logs.
+func (n *Node) kafkaOpts(purpose string) []kgo.Opt {
+	return []kgo.Opt{
+		kgo.SeedBrokers(n.seeds()...),
+		kgo.ClientID("geogate-" + n.cfg.Instance + "-" + purpose),
+		kgo.WithLogger(kslog.New(quiet(n.log.With("client", purpose)))),
+		kgo.MetadataMinAge(250 * time.Millisecond),
+		kgo.MetadataMaxAge(30 * time.Second),
+	}
+}
+
+// Close gives up a node whose components are not run.
+func (n *Node) Close() {
+	if n.server != nil {
+		n.server.Close()
+	}
+	n.closeShared()
+}
+
+// closeShared closes what the components share, after the last of them.
+func (n *Node) closeShared() {
+	if n.client != nil {
+		n.client.Close()
+	}
+	if n.store != nil {
+		if err := n.store.Close(); err != nil {
+			n.log.Warn("close store", "err", err)
+		}
+	}
+}
+
+// Components are the parts of the instance in the order in which they start; they
+// stop in the reverse order. The first holds what the others share.
+func (n *Node) Components() []Component {
+	cs := []Component{
+		{Name: "shared", Run: func(ctx context.Context) error {
+			<-ctx.Done()
+			n.closeShared()
+			return nil
+		}},
+		{Name: "control", Run: n.control.Run},
+		{Name: "topics", Run: n.topics.Run},
+		{Name: "kafka", Run: n.kafka.Run},
+		{Name: "seats", Run: n.seats.Run, Status: n.seats.Status},
+	}
+	for _, l := range n.links {
+		cs = append(cs, Component{Name: "link " + l.name, Run: l.Run, Status: func() string { return string(l.Status().State) }})
+	}
+	return append(cs, Component{Name: "gateway", Run: n.server.Run})
+}
+
+// DataAddr and ManagementAddr are where the instance listens.
+func (n *Node) DataAddr() string { return n.server.DataAddr() }
+
+// ManagementAddr is where operators reach the instance.
+func (n *Node) ManagementAddr() string { return n.server.ManageAddr() }
+
+// register registers a collector, telling what it is when that does not work.
+func register(r prometheus.Registerer, what string, c prometheus.Collector) error {
+	if err := r.Register(c); err != nil {
+		return fmt.Errorf("register metrics of %s: %w", what, err)
+	}
+	return nil
+}

@@ -1,0 +1,99 @@
+package node
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"github.com/geogate/geogate/gateway"
+	"github.com/geogate/geogate/internal/control"
+	"github.com/geogate/geogate/internal/event"
+	"github.com/geogate/geogate/router"
+)
+
+// Status implements gateway.StatusSource.
+func (n *Node) Status(context.Context) (gateway.Status, error) {
+	st := gateway.Status{
+		Version: Version, Time: gateway.Time(time.Now()),
+		Region: n.cfg.Region, Instance: n.cfg.Instance, Mode: n.cfg.NATS.Mode,
+		Residency: gateway.Residency{State: "off"},
+	}
+	reach := map[string]string{n.cfg.Region: "ok"}
+	if n.kafka.down.Load() {
+		reach[n.cfg.Region] = "unreachable"
+		st.Warnings = append(st.Warnings, "the region's own Kafka does not answer")
+	}
+	for _, l := range n.links {
+		s := l.status(time.Now())
+		st.Links = append(st.Links, s)
+		reach[s.To] = "ok"
+		if l.Status().Error != "" {
+			reach[s.To] = "unreachable"
+		}
+		st.Warnings = append(st.Warnings, l.warnings()...)
+	}
+	for _, r := range n.topology.Regions() {
+		kafka := reach[r.Name]
+		if kafka == "" {
+			kafka = "unreachable" // no link of ours leads there
+		}
+		st.Regions = append(st.Regions, gateway.RegionStatus{Name: r.Name, ID: uint8(r.ID), State: "UP", Kafka: kafka})
+	}
+	for _, d := range n.policy.Domains() {
+		region := n.cfg.Region
+		st.Units = append(st.Units, gateway.UnitStatus{
+			Unit: d.Unit(region), Owner: &region, Epoch: uint64(event.FirstEpoch(n.own)), State: "ACTIVE",
+		})
+	}
+	if m := n.control.Malformed(); m > 0 {
+		st.Warnings = append(st.Warnings, fmt.Sprintf("%d control records do not parse and are passed over; see the log", m))
+	}
+	for _, h := range n.seats.list() {
+		s := h.seat.Status()
+		for r, wait := range s.Held {
+			st.Warnings = append(st.Warnings, fmt.Sprintf("%s/%d: events of %s are held for %v, their stamps are ahead of the wall clock", h.topic, h.partition, n.topology.Name(r), wait.Round(time.Millisecond)))
+		}
+		if s.Foreign > 0 {
+			st.Warnings = append(st.Warnings, fmt.Sprintf("%s/%d: %d records in remote topics that no link wrote are quarantined", h.topic, h.partition, s.Foreign))
+		}
+	}
+	return st, nil
+}
+
+// List implements gateway.Topics.
+func (t *topicList) List(ctx context.Context) ([]gateway.TopicEntry, error) {
+	if err := t.refresh(ctx); err != nil {
+		return nil, fmt.Errorf("%w: %w", gateway.ErrUpstream, err)
+	}
+	t.mu.Lock()
+	names := t.known.Names()
+	known := t.known
+	t.mu.Unlock()
+	var out []gateway.TopicEntry
+	for _, name := range names {
+		e := gateway.TopicEntry{Name: name, Partitions: int32(len(known[name].Partitions))}
+		x, registered := t.follower.Topic(name)
+		switch {
+		case router.Internal(name):
+			e.Role = "internal"
+			if registered {
+				e.Of, e.Use = x.Of, x.Use.String()
+			}
+		case registered && x.Kind == control.KindRemote:
+			e.Role, e.Origin, e.Of = "remote", t.topology.Name(x.Origin), x.Source
+		case registered:
+			e.Role, e.Of, e.Use = "derived", x.Of, x.Use.String()
+		default:
+			d := t.policy.Domain(name)
+			e.Role, e.Domain, e.Kind = "local", d.Name, d.Kind.String()
+			if d.Rule != 0 {
+				e.Policy = d.Rule.String()
+			}
+			for _, l := range t.links {
+				e.Links = append(e.Links, l.topic(name))
+			}
+		}
+		out = append(out, e)
+	}
+	return out, nil
+}

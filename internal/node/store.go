@@ -1,0 +1,48 @@
+package node
+
+import (
+	"fmt"
+	"log/slog"
+	"os"
+	"path/filepath"
+
+	"github.com/dgraph-io/badger/v4"
+	"github.com/dgraph-io/badger/v4/options"
+)
+
+// openStore opens the instance's one Badger under dir/store. It is a cache of
+// Kafka: writes are not synced, for what a machine crash takes is read again.
+func openStore(dir string, log *slog.Logger) (*badger.DB, error) {
+	path := filepath.Join(dir, "store")
+	if err := os.MkdirAll(path, 0o700); err != nil {
+		return nil, fmt.Errorf("make store directory: %w", err)
+	}
+	o := badger.DefaultOptions(path)
+	o.Logger = badgerLog{log}
+	o.SyncWrites = false
+	o.NumMemtables = 2
+	o.MemTableSize = 8 << 20
+	o.BlockCacheSize = 0 // values are small and the memory is the process's
+	o.IndexCacheSize = 4 << 20
+	o.Compression = options.None
+	o.DetectConflicts = false // one writer a key
+	o.NumVersionsToKeep = 1
+	o.ValueLogFileSize = 64 << 20
+	o.ValueThreshold = 512 << 10
+	o.NumCompactors = 2
+	o.CompactL0OnClose = false
+	o.MetricsEnabled = false
+	db, err := badger.Open(o)
+	if err != nil {
+		return nil, fmt.Errorf("open store %s: %w (another instance may run on this directory; the store is a cache and may be deleted while none does)", path, err)
+	}
+	return db, nil
+}
+
+// badgerLog sends Badger's log to ours; its information is for debugging.
+type badgerLog struct{ log *slog.Logger }
+
+func (b badgerLog) Errorf(f string, a ...any)   { b.log.Error("store", "msg", fmt.Sprintf(f, a...)) }
+func (b badgerLog) Warningf(f string, a ...any) { b.log.Warn("store", "msg", fmt.Sprintf(f, a...)) }
+func (b badgerLog) Infof(f string, a ...any)    { b.log.Debug("store", "msg", fmt.Sprintf(f, a...)) }
+func (b badgerLog) Debugf(f string, a ...any)   {}

@@ -1,0 +1,415 @@
+package node
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/twmb/franz-go/pkg/kadm"
+	"github.com/twmb/franz-go/pkg/kerr"
+	"github.com/twmb/franz-go/pkg/kgo"
+
+	"github.com/geogate/geogate/gateway"
+	"github.com/geogate/geogate/internal/control"
+	"github.com/geogate/geogate/router"
+)
+
+const (
+	compacted = "compact"
+	deleted   = "delete"
+
+	discoverEvery = 2 * time.Second // local topics become known within this
+	topicTimeout  = 15 * time.Second
+	conflictParts = 16
+)
+
+// registry is what the instance knows of the topics that geogate writes.
+type registry interface {
+	// Registered reads the registry to its end and looks a name up.
+	Registered(ctx context.Context, name string) (control.Topic, bool, error)
+}
+
+// topics makes the topics that are geogate's, checks those that the policy
+// declares, and knows the region's local ones.
+type topics struct {
+	region   string
+	topology *router.Topology
+	policy   *router.Policy
+	client   *kgo.Client // writes the registry
+	admin    *kadm.Client
+	registry registry
+	log      *slog.Logger
+
+	mu      sync.Mutex
+	known   kadm.TopicDetails
+	derived map[string]*derivation     // by local topic
+	local   map[string]control.TopicID // what the registry, read to its end, did not have
+}
+
+// derivation makes a topic's derived topics once; later callers wait for it.
+type derivation struct {
+	done chan struct{}
+	err  error
+}
+
+func newTopics(cfg Config, topology *router.Topology, policy *router.Policy, client *kgo.Client, log *slog.Logger) *topics {
+	return &topics{
+		region: cfg.Region, topology: topology, policy: policy,
+		client: client, admin: kadm.NewClient(client), log: log,
+		derived: make(map[string]*derivation), local: make(map[string]control.TopicID),
+	}
+}
+
+// spec is a topic to be made or checked.
+type spec struct {
+	name       string
+	partitions int32
+	cleanup    string
+}
+
+// internals are the topics that every instance of the region needs.
+func (t *topics) internals() []spec {
+	out := []spec{
+		{control.TopicControl, 1, compacted},
+		{control.TopicTopics, 1, compacted},
+		{control.TopicIncarnations, 1, compacted},
+		{control.TopicConflicts, conflictParts, deleted},
+	}
+	for _, r := range t.topology.Others(t.region) {
+		out = append(out,
+			spec{control.ControlFrom(r.Name), 1, compacted},
+			spec{control.PositionsFrom(r.Name), control.LinkPartitions, compacted},
+			spec{control.RunsFrom(r.Name), control.LinkPartitions, compacted},
+		)
+	}
+	return out
+}
+
+// prepareInternal makes the internal topics. It comes before anything reads them.
+func (t *topics) prepareInternal(ctx context.Context) error {
+	for _, s := range t.internals() {
+		if err := t.ensure(ctx, s); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// prepareDeclared makes or checks the topics that the policy declares, with what
+// is derived from them. It comes after the registry has been read.
+func (t *topics) prepareDeclared(ctx context.Context) error {
+	for _, d := range t.policy.Declared() {
+		if x, ok, err := t.registry.Registered(ctx, d.Topic); err != nil {
+			return err
+		} else if ok {
+			return fmt.Errorf("declare topic %s: geogate writes a topic of that name itself (%s); rename one of the two", d.Topic, describe(x))
+		}
+		if err := t.ensure(ctx, spec{d.Topic, d.Partitions, deleted}); err != nil {
+			return fmt.Errorf("declare topic: %w", err)
+		}
+		if err := t.refresh(ctx); err != nil {
+			return err
+		}
+		topic, err := t.Topic(ctx, d.Topic)
+		if err != nil {
+			return fmt.Errorf("declare topic %s: %w", d.Topic, err)
+		}
+		if err := t.derive(ctx, topic); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// ensure makes a topic, or checks that the one that exists is as it must be.
+func (t *topics) ensure(ctx context.Context, s spec) error {
+	ctx, cancel := context.WithTimeout(ctx, topicTimeout)
+	defer cancel()
+	resp, err := t.admin.CreateTopics(ctx, s.partitions, -1, map[string]*string{"cleanup.policy": &s.cleanup}, s.name)
+	if err != nil {
+		return fmt.Errorf("create topic %s: %w", s.name, err)
+	}
+	switch err := resp[s.name].Err; {
+	case err == nil:
+		t.log.Info("created topic", "topic", s.name, "partitions", s.partitions)
+		return t.awaitLeaders(ctx, s)
+	case !errors.Is(err, kerr.TopicAlreadyExists):
+		return fmt.Errorf("create topic %s: %w (%s)", s.name, err, resp[s.name].ErrMessage)
+	}
+	return t.check(ctx, s)
+}
+
+// awaitLeaders returns when every partition can be written.
+func (t *topics) awaitLeaders(ctx context.Context, s spec) error {
+	tick := time.NewTicker(20 * time.Millisecond)
+	defer tick.Stop()
+	for {
+		ends, err := t.admin.ListEndOffsets(ctx, s.name)
+		if err == nil && len(ends[s.name]) == int(s.partitions) && ends.Error() == nil {
+			return nil
+		}
+		select {
+		case <-ctx.Done():
+			return fmt.Errorf("await leaders of topic %s: %w", s.name, ctx.Err())
+		case <-tick.C:
+		}
+	}
+}
+
+func (t *topics) check(ctx context.Context, s spec) error {
+	all, err := t.admin.ListTopics(ctx, s.name)
+	if err != nil {
+		return fmt.Errorf("check topic %s: %w", s.name, err)
+	}
+	if n := len(all[s.name].Partitions); n != 0 && n != int(s.partitions) {
+		return fmt.Errorf("check topic %s: it has %d partitions and must have %d, as in every region; recreate it or correct the policy", s.name, n, s.partitions)
+	}
+	cleanup, err := t.cleanup(ctx, s.name)
+	if err != nil {
+		return err
+	}
+	if strings.Contains(cleanup, compacted) != (s.cleanup == compacted) {
+		return fmt.Errorf("check topic %s: cleanup.policy is %s and must be %s", s.name, cleanup, s.cleanup)
+	}
+	return nil
+}
+
+func (t *topics) cleanup(ctx context.Context, name string) (string, error) {
+	configs, err := t.admin.DescribeTopicConfigs(ctx, name)
+	if err != nil {
+		return "", fmt.Errorf("describe topic %s: %w", name, err)
+	}
+	c, err := configs.On(name, nil)
+	if err == nil {
+		err = c.Err
+	}
+	if err != nil {
+		return "", fmt.Errorf("describe topic %s: %w", name, err)
+	}
+	for _, kv := range c.Configs {
+		if kv.Key == "cleanup.policy" && kv.Value != nil {
+			return *kv.Value, nil
+		}
+	}
+	return deleted, nil
+}
+
+// derive makes the state and the merged topic of a local topic, once.
+func (t *topics) derive(ctx context.Context, topic gateway.Topic) error {
+	t.mu.Lock()
+	d, begun := t.derived[topic.Name]
+	if !begun {
+		d = &derivation{done: make(chan struct{})}
+		t.derived[topic.Name] = d
+	}
+	t.mu.Unlock()
+	if !begun {
+		d.err = t.deriveNow(ctx, topic)
+		if d.err != nil {
+			t.mu.Lock()
+			delete(t.derived, topic.Name) // the next one tries again
+			t.mu.Unlock()
+		}
+		close(d.done)
+	}
+	select {
+	case <-d.done:
+		return d.err
+	case <-ctx.Done():
+		return fmt.Errorf("derive topics of %s: %w", topic.Name, ctx.Err())
+	}
+}
+
+func (t *topics) deriveNow(ctx context.Context, topic gateway.Topic) error {
+	entities := topic.Domain.Kind == router.Entity
+	if entities {
+		cleanup, err := t.cleanup(ctx, topic.Name)
+		if err != nil {
+			return err
+		}
+		if strings.Contains(cleanup, compacted) {
+			return fmt.Errorf("derive topics of %s: %w: entity topics must have cleanup.policy=delete, for compaction could keep a void record and drop a valid one; the state topic keeps what retention drops", topic.Name, errBlocked)
+		}
+	}
+	merged := spec{router.Merged(topic.Name), topic.Partitions, deleted}
+	if entities {
+		merged.cleanup = compacted
+	}
+	for _, d := range []struct {
+		spec
+		use control.Use
+	}{
+		{spec{control.StateOf(topic.Name), topic.Partitions, compacted}, control.UseState},
+		{merged, control.UseMerged},
+	} {
+		if err := t.ensureDerived(ctx, d.spec, d.use, topic.Name); err != nil {
+			return fmt.Errorf("derive topics of %s: %w", topic.Name, err)
+		}
+	}
+	return nil
+}
+
+// errBlocked says that something of the operator's stands where geogate would
+// write; what it is stays untouched.
+var errBlocked = errors.New("blocked")
+
+// ensureDerived registers a derived topic before it exists, so that no link ever
+// takes it for a local one, and makes it.
+func (t *topics) ensureDerived(ctx context.Context, s spec, use control.Use, of string) error {
+	if err := router.CheckTopic(s.name); err != nil {
+		return err
+	}
+	x, ok, err := t.registry.Registered(ctx, s.name)
+	if err != nil {
+		return err
+	}
+	if !ok {
+		if all, err := t.admin.ListTopics(ctx, s.name); err != nil {
+			return fmt.Errorf("look up topic %s: %w", s.name, err)
+		} else if all.Has(s.name) {
+			return fmt.Errorf("%w: a local topic %s exists already; rename it, for geogate never mixes its records in", errBlocked, s.name)
+		}
+		x = control.Topic{Name: s.name, Kind: control.KindDerived, Use: use, Of: of}
+		if err := t.register(ctx, x); err != nil {
+			return err
+		}
+	} else if x.Kind != control.KindDerived || x.Use != use || x.Of != of {
+		return fmt.Errorf("%w: topic %s is %s", errBlocked, s.name, describe(x))
+	}
+	if err := t.ensure(ctx, s); err != nil {
+		return err
+	}
+	all, err := t.admin.ListTopics(ctx, s.name)
+	if err != nil {
+		return fmt.Errorf("look up topic %s: %w", s.name, err)
+	}
+	if id := control.TopicID(all[s.name].ID); id != x.ID {
+		x.ID = id
+		return t.register(ctx, x)
+	}
+	return nil
+}
+
+// register writes a record of the registry.
+func (t *topics) register(ctx context.Context, x control.Topic) error {
+	rec := &kgo.Record{Topic: control.TopicTopics, Key: x.AppendKey(nil), Value: x.AppendValue(nil)}
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), topicTimeout)
+	defer cancel()
+	if err := t.client.ProduceSync(ctx, rec).FirstErr(); err != nil {
+		return fmt.Errorf("register topic %s: %w", x.Name, err)
+	}
+	return nil
+}
+
+func describe(x control.Topic) string {
+	if x.Kind == control.KindRemote {
+		return "a copy of " + x.Source + " by link " + x.Link
+	}
+	return "derived from " + x.Of
+}
+
+// Run keeps the list of topics fresh.
+func (t *topics) Run(ctx context.Context) error {
+	tick := time.NewTicker(discoverEvery)
+	defer tick.Stop()
+	for {
+		if err := t.refresh(ctx); err != nil && ctx.Err() == nil {
+			t.log.Warn("list topics", "err", err)
+		}
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-tick.C:
+		}
+	}
+}
+
+func (t *topics) refresh(ctx context.Context) error {
+	all, err := t.admin.ListTopics(ctx)
+	if err != nil {
+		return fmt.Errorf("list topics: %w", err)
+	}
+	t.mu.Lock()
+	t.known = all
+	t.mu.Unlock()
+	return nil
+}
+
+// Topic implements gateway.Topics: it finds a local topic, asking the cluster
+// when the name is not in the list yet.
+func (t *topics) Topic(ctx context.Context, name string) (gateway.Topic, error) {
+	if router.CheckTopic(name) != nil || router.Internal(name) {
+		return gateway.Topic{}, fmt.Errorf("%w: %s", gateway.ErrTopicUnknown, name)
+	}
+	t.mu.Lock()
+	detail, ok := t.known[name]
+	t.mu.Unlock()
+	if !ok || detail.Err != nil || len(detail.Partitions) == 0 {
+		all, err := t.admin.ListTopics(ctx, name)
+		if err != nil {
+			return gateway.Topic{}, fmt.Errorf("%w: look up topic %s: %w", gateway.ErrUpstream, name, err)
+		}
+		if detail = all[name]; !all.Has(name) || len(detail.Partitions) == 0 {
+			return gateway.Topic{}, fmt.Errorf("%w: %s", gateway.ErrTopicUnknown, name)
+		}
+		t.mu.Lock()
+		if t.known == nil {
+			t.known = kadm.TopicDetails{}
+		}
+		t.known[name] = detail
+		t.mu.Unlock()
+	}
+	if err := t.mustBeLocal(ctx, name, control.TopicID(detail.ID)); err != nil {
+		return gateway.Topic{}, err
+	}
+	return gateway.Topic{
+		Name: name, ID: detail.ID, Partitions: int32(len(detail.Partitions)), Domain: t.policy.Domain(name),
+	}, nil
+}
+
+// mustBeLocal asks the registry once for each topic id: names are registered
+// before their topics are made, so a topic that was found local stays so.
+func (t *topics) mustBeLocal(ctx context.Context, name string, id control.TopicID) error {
+	t.mu.Lock()
+	local, ok := t.local[name]
+	t.mu.Unlock()
+	if ok && local == id {
+		return nil
+	}
+	x, ok, err := t.registry.Registered(ctx, name)
+	if err != nil {
+		return fmt.Errorf("%w: %w", gateway.ErrUpstream, err)
+	}
+	if ok {
+		return fmt.Errorf("%w: %s is %s", gateway.ErrTopicUnknown, name, describe(x))
+	}
+	t.mu.Lock()
+	t.local[name] = id
+	t.mu.Unlock()
+	return nil
+}
+
+// locals are the local topics of the list as it stands, sorted by name.
+func (t *topics) locals(ctx context.Context) ([]gateway.Topic, error) {
+	t.mu.Lock()
+	names := t.known.Names()
+	t.mu.Unlock()
+	slices.Sort(names)
+	var out []gateway.Topic
+	for _, n := range names {
+		topic, err := t.Topic(ctx, n)
+		if errors.Is(err, gateway.ErrTopicUnknown) {
+			continue
+		}
+		if err != nil {
+			return nil, err
+		}
+		out = append(out, topic)
+	}
+	return out, nil
+}

@@ -1,0 +1,666 @@
+package seat
+
+import (
+	"cmp"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"time"
+
+	"github.com/geogate/geogate/internal/event"
+	"github.com/geogate/geogate/internal/hlc"
+)
+
+// Index finds what is known of an idempotency key (dedupe.Index).
+type Index interface {
+	// Find is the copy that a retry of the key is answered with; ok is false when
+	// the key is free: never used, freed by a fence, or expired because every
+	// region's closed stamp has passed its first use plus the window.
+	Find(key event.IdempotencyKey, closed event.Stamp) (c event.Copy, ok bool, err error)
+}
+
+// Clock makes stamps (hlc.Clock).
+type Clock interface {
+	Now() (hlc.Stamp, error)
+	Observe(hlc.Stamp) error
+	Close() hlc.Stamp
+}
+
+// Surroundings is what a Core asks while it steps. All answer from memory or a
+// local store, at once.
+type Surroundings struct {
+	Index     Index
+	Clock     Clock
+	Committed func() event.Vector      // the fold's committed vector
+	Closed    func() event.Stamp       // lowest closed stamp of all regions
+	NewID     func() (event.ID, error) // event.NewID
+}
+
+// CoreConfig is what a Core is told once.
+type CoreConfig struct {
+	Region      event.RegionID
+	Incarnation uint16 // of the partition's log
+	Partition   int32
+	Epoch       event.Epoch // of the unit that owns the partition
+	// Published is what control last said of the partition: the seat claims no
+	// more until its own barrier was read, and never less.
+	Published Claims
+
+	MaxRecord   int           // bytes of one record, headers included; default 1 MiB
+	MaxInFlight int           // writes; default 4096
+	MaxBytes    int           // of the writes in flight; default 64 MiB
+	RetryEvery  time.Duration // between attempts to open a term; default 200 ms
+	// IdleTerm opens a term without a write after this time, so that the closed
+	// stamp of a partition that nobody writes goes on; 0: never.
+	IdleTerm time.Duration
+}
+
+func (c CoreConfig) withDefaults() CoreConfig {
+	c.MaxRecord = cmp.Or(c.MaxRecord, 1<<20)
+	c.MaxInFlight = cmp.Or(c.MaxInFlight, 4096)
+	c.MaxBytes = cmp.Or(c.MaxBytes, 64<<20)
+	c.RetryEvery = cmp.Or(c.RetryEvery, 200*time.Millisecond)
+	return c
+}
+
+// An Event is something that happened to a seat.
+type Event interface{ isEvent() }
+
+// The events.
+type (
+	// Ready: the tail has been read to a high watermark listed after the start,
+	// so the index has all that earlier processes had written by then.
+	Ready struct{}
+
+	// Accept: a write has come. Ref names it in effects and later events.
+	Accept struct {
+		Ref      uint64
+		Request  *Request
+		Deadline time.Time // an answer is due by then
+	}
+
+	// Cancel: nobody waits for the answer any more. A write that was sent goes on.
+	Cancel struct{ Ref uint64 }
+
+	// Opened: the transaction of a barrier has ended well. Its marker is or will
+	// be in the log, with one of the epochs.
+	Opened struct {
+		Attempt  uint64
+		Producer int64
+		Epochs   []int16
+	}
+
+	// Unopened: the transaction of a barrier failed, or nobody knows. If it got a
+	// producer id, its marker may still be in the log.
+	Unopened struct {
+		Attempt  uint64
+		Producer int64
+		Epochs   []int16
+	}
+
+	// Produced: the broker's word on a record. Nil: stored. An error that wraps
+	// ErrRefused: it is certain that nothing was stored. Any other error: the
+	// outcome is unknown.
+	Produced struct {
+		Ref uint64
+		Err error
+	}
+
+	// Read: the tail has read one place of the log. The index has been told
+	// before.
+	Read struct {
+		Item    Item
+		Barrier *Mark // set when the place is a barrier
+	}
+
+	// Tick: time has passed.
+	Tick struct{}
+
+	// Drain: accept nothing more.
+	Drain struct{}
+)
+
+func (Ready) isEvent()    {}
+func (Accept) isEvent()   {}
+func (Cancel) isEvent()   {}
+func (Opened) isEvent()   {}
+func (Unopened) isEvent() {}
+func (Produced) isEvent() {}
+func (Read) isEvent()     {}
+func (Tick) isEvent()     {}
+func (Drain) isEvent()    {}
+
+// Mark is a barrier in the log: which producer wrote it, and where.
+type Mark struct {
+	Offset   int64
+	Producer int64
+	Epoch    int16
+}
+
+// ErrRefused is wrapped by a Produced error when it is certain that the record is
+// not in the log and never will be.
+var ErrRefused = errors.New("seat: record was refused")
+
+// An Effect is what the adapter has to do, in order.
+type Effect interface{ isEffect() }
+
+// The effects.
+type (
+	// OpenTerm: write a barrier and answer with Opened or Unopened.
+	OpenTerm struct{ Attempt uint64 }
+
+	// Produce: append the record to the partition, behind all earlier ones.
+	Produce struct {
+		Ref    uint64
+		Record Record
+	}
+
+	// Reply answers a write.
+	Reply struct {
+		Ref    uint64
+		Answer Answer
+		Err    error
+	}
+
+	// Stop: another instance has the seat. Nothing follows.
+	Stop struct{}
+)
+
+func (OpenTerm) isEffect() {}
+func (Produce) isEffect()  {}
+func (Reply) isEffect()    {}
+func (Stop) isEffect()     {}
+
+// Record is a record as it is to lie in the log.
+type Record struct {
+	Key, Value []byte
+	Headers    []event.Header
+	Timestamp  int64 // Unix milliseconds
+}
+
+// Core is the protocol of one seat's writing side: pure, not safe for concurrent
+// use.
+//
+// Invariants:
+//   - A record is sent only under a term: the seat's own barrier, read back, at or
+//     above which no other barrier has been read.
+//   - A key is held from acceptance until its record was read, was certainly
+//     refused, or a later barrier of the seat's own was read.
+//   - A reply without error is given only for a valid record that was read.
+type Core struct {
+	cfg CoreConfig
+	env Surroundings
+
+	ready    bool
+	draining bool
+	stopped  bool
+	began    time.Time // of the first Step
+	next     int64     // the tail is read below it
+	claimed  Claims    // the last that was published
+
+	term    int64 // offset of the own barrier, NoBarrier before the first
+	opening opening
+	mine    []ownMark // of every attempt of this process
+
+	writes  map[uint64]*write
+	byKey   map[event.IdempotencyKey]*write
+	byID    map[event.ID]*write
+	waiting []*write // for the term, in order of acceptance
+	bytes   int
+
+	out []Effect
+}
+
+// opening is one attempt to write a barrier.
+type opening struct {
+	active  bool
+	attempt uint64
+	opened  *ownMark  // set when the transaction has ended
+	seen    []Mark    // barriers read since the attempt began
+	retryAt time.Time // when the attempt has failed
+}
+
+type ownMark struct {
+	producer int64
+	epochs   []int16
+}
+
+func (o *ownMark) is(m Mark) bool {
+	return o.producer == m.Producer && slices.Contains(o.epochs, m.Epoch)
+}
+
+type write struct {
+	ref      uint64
+	req      *Request
+	deadline time.Time
+	size     int
+	sent     bool
+	unknown  bool // the produce has failed with an unknown outcome
+	replied  bool
+
+	id      event.ID
+	stamp   event.Stamp
+	context event.Vector
+}
+
+// NewCore makes the core of a seat whose tail is read from next on.
+func NewCore(cfg CoreConfig, env Surroundings, next int64) *Core {
+	return &Core{
+		cfg: cfg.withDefaults(), env: env, next: next, term: NoBarrier, claimed: cfg.Published,
+		writes: make(map[uint64]*write),
+		byKey:  make(map[event.IdempotencyKey]*write),
+		byID:   make(map[event.ID]*write),
+	}
+}
+
+// Step takes one event and returns what is to be done, in order. The slice is
+// valid until the next Step.
+func (c *Core) Step(now time.Time, ev Event) []Effect {
+	c.out = c.out[:0]
+	if c.began.IsZero() {
+		c.began = now
+	}
+	switch ev := ev.(type) {
+	case Ready:
+		c.ready = true
+	case Accept:
+		c.accept(now, ev)
+	case Cancel:
+		c.cancel(ev.Ref)
+	case Opened:
+		c.opened(now, ev)
+	case Unopened:
+		c.unopened(now, ev)
+	case Produced:
+		c.produced(ev)
+	case Read:
+		c.read(now, ev)
+	case Tick:
+		c.tick(now)
+	case Drain:
+		c.drain()
+	}
+	return c.out
+}
+
+func (c *Core) do(e Effect) { c.out = append(c.out, e) }
+
+// accept takes a write in or refuses it; limits come first.
+func (c *Core) accept(now time.Time, ev Accept) {
+	w := &write{ref: ev.Ref, req: ev.Request, deadline: ev.Deadline, size: recordSize(ev.Request)}
+	if err := c.admit(w); err != nil {
+		c.do(Reply{Ref: w.ref, Err: err})
+		return
+	}
+	// A key that the log has needs no term: what was read stays.
+	if done := c.replay(w); done {
+		return
+	}
+	c.writes[w.ref] = w
+	c.bytes += w.size
+	if key := w.req.Idempotency; !key.IsZero() {
+		c.byKey[key] = w
+	}
+	if c.mayWrite() {
+		c.send(now, w)
+		return
+	}
+	c.waiting = append(c.waiting, w)
+	c.begin()
+}
+
+func (c *Core) admit(w *write) error {
+	switch {
+	case c.stopped:
+		return errSuperseded()
+	case c.draining:
+		return ErrDraining
+	case !c.ready:
+		return ErrNotReady
+	case w.size > c.cfg.MaxRecord:
+		return fmt.Errorf("%w: %d bytes, at most %d", ErrTooLarge, w.size, c.cfg.MaxRecord)
+	case len(c.writes) >= c.cfg.MaxInFlight, c.bytes+w.size > c.cfg.MaxBytes && len(c.writes) > 0:
+		return ErrOverloaded
+	}
+	if _, held := c.byKey[w.req.Idempotency]; held && !w.req.Idempotency.IsZero() {
+		return ErrInUse
+	}
+	return nil
+}
+
+// replay answers a write whose key the log has; done is false when the key is
+// free.
+func (c *Core) replay(w *write) (done bool) {
+	if w.req.Idempotency.IsZero() {
+		return false
+	}
+	found, ok, err := c.env.Index.Find(w.req.Idempotency, c.env.Closed())
+	switch {
+	case err != nil:
+		c.reply(w, Answer{}, fmt.Errorf("%w: look up key: %w", ErrUpstream, err))
+	case !ok:
+		return false
+	case !w.req.Fingerprint.IsZero() && !found.Fingerprint.IsZero() && w.req.Fingerprint != found.Fingerprint:
+		c.reply(w, Answer{}, &ReusedError{FirstUsed: found.Stamp.Time()})
+	default:
+		c.reply(w, AnswerOf(&found, true), nil)
+	}
+	return true
+}
+
+// mayWrite tells whether records may be sent: the term is held and no barrier of
+// one's own is under way, which would make them void.
+func (c *Core) mayWrite() bool { return c.term != NoBarrier && !c.opening.active && !c.stopped }
+
+// begin starts an attempt to open a term, unless one runs.
+func (c *Core) begin() {
+	if c.opening.active || c.stopped {
+		return
+	}
+	c.opening = opening{active: true, attempt: c.opening.attempt + 1}
+	c.do(OpenTerm{Attempt: c.opening.attempt})
+}
+
+// send stamps a write and sends it. Stamps rise in the order of sending, which is
+// the order in the log.
+func (c *Core) send(now time.Time, w *write) {
+	if t := w.req.Token; t != nil {
+		if err := c.env.Clock.Observe(t.Stamp); err != nil {
+			c.finish(w, Answer{}, fmt.Errorf("%w: token: %w", ErrDrift, err))
+			return
+		}
+	}
+	id, err := c.env.NewID()
+	if err != nil {
+		c.finish(w, Answer{}, fmt.Errorf("%w: %w", ErrUpstream, err))
+		return
+	}
+	stamp, err := c.env.Clock.Now()
+	if err != nil {
+		c.finish(w, Answer{}, fmt.Errorf("%w: %w", ErrDrift, err))
+		return
+	}
+	w.sent, w.id, w.stamp = true, id, stamp
+	w.context = c.env.Committed().Without(c.cfg.Region)
+	c.byID[id] = w
+	c.do(Produce{Ref: w.ref, Record: c.record(now, w)})
+}
+
+// record builds the record of a write that send has stamped.
+func (c *Core) record(now time.Time, w *write) Record {
+	env := event.Envelope{
+		ID: w.id, Region: c.cfg.Region, Incarnation: c.cfg.Incarnation,
+		Barrier: c.term, Epoch: c.cfg.Epoch, Stamp: w.stamp, Context: w.context, Op: w.req.Op,
+		Key: w.req.Idempotency, Fingerprint: w.req.Fingerprint,
+	}
+	hs := make([]event.Header, 0, len(w.req.Headers)+11)
+	hs = append(hs, w.req.Headers...)
+	if w.req.ContentType != "" {
+		hs = append(hs, event.Header{Key: "content-type", Value: []byte(w.req.ContentType)})
+	}
+	return Record{Key: w.req.Key, Value: w.req.Value, Headers: env.Append(hs), Timestamp: now.UnixMilli()}
+}
+
+func (c *Core) opened(now time.Time, ev Opened) {
+	own := ownMark{ev.Producer, ev.Epochs}
+	c.mine = append(c.mine, own)
+	if !c.opening.active || ev.Attempt != c.opening.attempt {
+		return
+	}
+	c.opening.opened = &own
+	for _, m := range c.opening.seen {
+		if own.is(m) {
+			c.takeTerm(now, m.Offset)
+			return
+		}
+	}
+}
+
+func (c *Core) unopened(now time.Time, ev Unopened) {
+	if ev.Producer >= 0 && len(ev.Epochs) > 0 {
+		c.mine = append(c.mine, ownMark{ev.Producer, ev.Epochs})
+	}
+	if c.opening.active && ev.Attempt == c.opening.attempt {
+		c.opening.retryAt = now.Add(c.cfg.RetryEvery)
+	}
+}
+
+// produced takes the broker's word. It never answers a stored write: only the
+// read-back does.
+func (c *Core) produced(ev Produced) {
+	w := c.writes[ev.Ref]
+	switch {
+	case w == nil || ev.Err == nil: // read back already, or to be read back
+	case errors.Is(ev.Err, ErrRefused):
+		c.finish(w, Answer{}, ev.Err)
+	default:
+		// It may land at any time under the term it carries. A barrier of our own
+		// makes it void wherever that is; until the barrier is read the key stays.
+		w.unknown = true
+		c.begin()
+	}
+}
+
+// read takes one place of the log, which the index already has.
+func (c *Core) read(now time.Time, ev Read) {
+	c.next = max(c.next, ev.Item.Next.Next)
+	if ev.Barrier != nil {
+		c.readBarrier(now, *ev.Barrier)
+		return
+	}
+	if ev.Item.Verdict == Skip {
+		return
+	}
+	w := c.byID[ev.Item.Event.ID]
+	if w == nil {
+		return
+	}
+	if ev.Item.Verdict != Valid {
+		c.finish(w, Answer{}, ErrNotReady)
+		return
+	}
+	c.finish(w, answerTo(&ev.Item.Event), nil)
+}
+
+func (c *Core) readBarrier(now time.Time, m Mark) {
+	if !c.opening.active {
+		if c.term != NoBarrier && !c.own(m) {
+			c.supersede()
+		}
+		return
+	}
+	// Whose it is may be known only when the own transaction's answer is here.
+	c.opening.seen = append(c.opening.seen, m)
+	if c.opening.opened != nil && c.opening.opened.is(m) {
+		c.takeTerm(now, m.Offset)
+	}
+}
+
+func (c *Core) own(m Mark) bool {
+	return slices.ContainsFunc(c.mine, func(o ownMark) bool { return o.is(m) })
+}
+
+// takeTerm begins the term of an own barrier that was read. What was sent under
+// an earlier one and was not read is void wherever it lands.
+func (c *Core) takeTerm(now time.Time, offset int64) {
+	seen, held := c.opening.seen, c.term != NoBarrier
+	c.opening.active = false
+	c.term = offset
+	for _, w := range c.inOrder() {
+		if w.sent {
+			c.finish(w, Answer{}, ErrNotReady)
+		}
+	}
+	for _, m := range seen {
+		// Another's barrier behind ours takes the seat; before ours it took it
+		// from the term that we still held.
+		if !c.own(m) && (m.Offset > offset || held) {
+			c.supersede()
+			return
+		}
+	}
+	waiting := c.waiting
+	c.waiting = nil
+	for _, w := range waiting {
+		if c.writes[w.ref] == w && !c.replay(w) {
+			c.send(now, w)
+		}
+	}
+}
+
+// supersede stops the seat: nothing that was not read can be valid any more.
+func (c *Core) supersede() {
+	c.stopped = true
+	c.opening.active = false
+	for _, w := range c.inOrder() {
+		c.finish(w, Answer{}, errSuperseded())
+	}
+	c.waiting = nil
+	c.do(Stop{})
+}
+
+func (c *Core) tick(now time.Time) {
+	for _, w := range c.inOrder() {
+		if w.replied || now.Before(w.deadline) {
+			continue
+		}
+		if !w.sent {
+			c.finish(w, Answer{}, ErrNotReady)
+			continue
+		}
+		c.reply(w, Answer{}, &OutcomeError{HadKey: !w.req.Idempotency.IsZero()}) // the key stays held
+	}
+	if c.opening.active && !c.opening.retryAt.IsZero() && !now.Before(c.opening.retryAt) {
+		seen := c.opening.seen // another's barrier among them still counts
+		c.opening.active = false
+		c.begin()
+		c.opening.seen = seen
+	}
+	idle := c.cfg.IdleTerm > 0 && now.Sub(c.began) >= c.cfg.IdleTerm
+	if idle && c.ready && !c.draining && c.term == NoBarrier {
+		c.begin()
+	}
+}
+
+func (c *Core) cancel(ref uint64) {
+	w := c.writes[ref]
+	switch {
+	case w == nil:
+	case w.sent:
+		c.reply(w, Answer{}, &OutcomeError{HadKey: !w.req.Idempotency.IsZero()})
+	default:
+		c.finish(w, Answer{}, ErrNotReady)
+	}
+}
+
+func (c *Core) drain() {
+	c.draining = true
+	for _, w := range slices.Clone(c.waiting) {
+		c.finish(w, Answer{}, ErrDraining)
+	}
+}
+
+// reply answers a write, once.
+func (c *Core) reply(w *write, a Answer, err error) {
+	if !w.replied {
+		w.replied = true
+		c.do(Reply{Ref: w.ref, Answer: a, Err: err})
+	}
+	if !w.sent {
+		c.free(w)
+	}
+}
+
+// finish answers a write, if it was not yet, and frees its key.
+func (c *Core) finish(w *write, a Answer, err error) {
+	c.reply(w, a, err)
+	c.free(w)
+}
+
+func (c *Core) free(w *write) {
+	if c.writes[w.ref] != w {
+		return
+	}
+	delete(c.writes, w.ref)
+	delete(c.byID, w.id)
+	if c.byKey[w.req.Idempotency] == w {
+		delete(c.byKey, w.req.Idempotency)
+	}
+	c.bytes -= w.size
+	if !w.sent {
+		c.waiting = slices.DeleteFunc(c.waiting, func(o *write) bool { return o == w })
+	}
+}
+
+// inOrder is the writes in order of acceptance, so that equal histories have equal
+// effects.
+func (c *Core) inOrder() []*write {
+	return slices.SortedFunc(maps.Values(c.writes), func(a, b *write) int { return cmp.Compare(a.ref, b.ref) })
+}
+
+// Claims is what a seat may publish about its partition: every record at or above
+// End that can ever be valid has a stamp above Closed and a context that covers
+// Promised.
+type Claims struct {
+	End      event.Point
+	Closed   event.Stamp
+	Promised event.Vector
+}
+
+// Claims makes the claims that hold now. Before the seat's first barrier was read
+// they stand still but for the end: a record of the process before may yet land.
+func (c *Core) Claims() Claims {
+	c.claimed.End = event.Point{Incarnation: c.cfg.Incarnation, Next: c.next}
+	if c.term == NoBarrier || c.stopped {
+		return c.claimed
+	}
+	closed, promised := c.env.Clock.Close(), c.env.Committed()
+	for _, w := range c.writes {
+		if w.sent {
+			closed = min(closed, w.stamp-1)
+			promise(&promised, &w.context, c.cfg.Region)
+		}
+	}
+	c.claimed.Closed = max(c.claimed.Closed, closed)
+	c.claimed.Promised.Join(&promised)
+	return c.claimed
+}
+
+// promise lowers v to a context; the own region's entry, which contexts leave
+// out, stays.
+func promise(v, context *event.Vector, own event.RegionID) {
+	for r := range v {
+		if event.RegionID(r) != own && context[r].Compare(v[r]) < 0 {
+			v[r] = context[r]
+		}
+	}
+}
+
+// Term is the offset of the barrier under which the seat writes, NoBarrier before
+// its first.
+func (c *Core) Term() int64 { return c.term }
+
+// InFlight is the number of writes that are not settled.
+func (c *Core) InFlight() int { return len(c.writes) }
+
+// Stopped tells whether another instance has taken the seat.
+func (c *Core) Stopped() bool { return c.stopped }
+
+func errSuperseded() error { return fmt.Errorf("%w: %w", ErrNotReady, ErrSuperseded) }
+
+func answerTo(ev *event.Event) Answer {
+	return Answer{ID: ev.ID, At: ev.At, Stamp: ev.Stamp, Timestamp: ev.Timestamp, Epoch: ev.Epoch, Context: ev.Context}
+}
+
+// envelopeSize bounds what the envelope adds to a record: names, values, and a
+// context of all regions.
+const envelopeSize = 512
+
+func recordSize(q *Request) int {
+	n := envelopeSize + len(q.Key) + len(q.Value) + len(q.ContentType)
+	for _, h := range q.Headers {
+		n += 10 + len(h.Key) + len(h.Value)
+	}
+	return n
+}

@@ -1,0 +1,133 @@
+package seat
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"time"
+
+	"github.com/twmb/franz-go/pkg/kerr"
+	"github.com/twmb/franz-go/pkg/kgo"
+
+	"github.com/geogate/geogate/internal/event"
+)
+
+// ProducerOpts is what a client needs that seats write with: idempotent, acks
+// from all, records go to the partition they name, no linger, and above all no
+// second numbering of records whose fate is unknown: a client that resets its
+// sequences by itself may append a record twice.
+//
+// maxBatch must not be above max.message.bytes of any topic written.
+func ProducerOpts(maxBatch int32) []kgo.Opt {
+	return []kgo.Opt{
+		kgo.RequiredAcks(kgo.AllISRAcks()),
+		kgo.RecordPartitioner(kgo.ManualPartitioner()),
+		kgo.ProducerLinger(0),
+		kgo.ProducerBatchMaxBytes(maxBatch),
+		kgo.ProducerBatchCompression(kgo.Lz4Compression(), kgo.NoCompression()),
+		kgo.StopProducerOnDataLossDetected(),
+		kgo.MaxBufferedRecords(1 << 16),
+		kgo.ProduceRequestTimeout(10 * time.Second),
+		kgo.MetadataMinAge(100 * time.Millisecond),
+	}
+}
+
+// Producer appends records for all seats of an instance. A client whose producer
+// id has failed for good is replaced; what it still holds has an unknown outcome,
+// which its seats resolve with a barrier.
+type Producer struct {
+	opts []kgo.Opt
+
+	mu     sync.Mutex
+	client *kgo.Client
+	closed bool
+	wg     sync.WaitGroup // clients being closed
+}
+
+// NewProducer makes a producer; opts reach the cluster, and ProducerOpts are
+// added.
+func NewProducer(maxBatch int32, opts ...kgo.Opt) (*Producer, error) {
+	p := &Producer{opts: append(append([]kgo.Opt(nil), opts...), ProducerOpts(maxBatch)...)}
+	cl, err := kgo.NewClient(p.opts...)
+	if err != nil {
+		return nil, fmt.Errorf("make producer: %w", err)
+	}
+	p.client = cl
+	return p, nil
+}
+
+// Client is the present client, for requests and for records of other kinds.
+func (p *Producer) Client() *kgo.Client {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.client
+}
+
+// Produce appends one record behind those given before for its partition. It
+// never blocks. done is called once, from another goroutine, and must not block:
+// nil when the record is stored, an error that wraps ErrRefused when it certainly
+// is not and never will be, another when nobody knows.
+func (p *Producer) Produce(topic string, partition int32, r Record, done func(error)) {
+	rec := &kgo.Record{
+		Topic: topic, Partition: partition, Key: r.Key, Value: r.Value,
+		Headers: event.ToHeaders[kgo.RecordHeader](r.Headers), Timestamp: time.UnixMilli(r.Timestamp),
+	}
+	cl := p.Client()
+	// Not the request's context: a produce that is cancelled half-way leaves an
+	// outcome that nobody would learn.
+	cl.TryProduce(context.Background(), rec, func(_ *kgo.Record, err error) {
+		if failedForGood(err) {
+			p.replace(cl)
+		}
+		done(outcome(err))
+	})
+}
+
+// replace puts a new client in the place of one that cannot produce any more.
+func (p *Producer) replace(old *kgo.Client) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.client != old || p.closed {
+		return
+	}
+	cl, err := kgo.NewClient(p.opts...)
+	if err != nil {
+		return // the options worked before; the next failure tries again
+	}
+	p.client = cl
+	p.wg.Go(old.Close)
+}
+
+// Close ends the client; records that it still holds have an unknown outcome.
+func (p *Producer) Close() {
+	p.mu.Lock()
+	p.closed = true
+	cl := p.client
+	p.mu.Unlock()
+	cl.Close()
+	p.wg.Wait()
+}
+
+func failedForGood(err error) bool {
+	return errors.Is(err, kerr.OutOfOrderSequenceNumber) || errors.Is(err, kerr.UnknownProducerID) ||
+		errors.Is(err, kerr.InvalidProducerIDMapping) || errors.Is(err, kerr.InvalidProducerEpoch)
+}
+
+// outcome sorts the client's word on a record. Only what a broker says of the
+// record itself, or what keeps the client from ever sending it, is certain.
+func outcome(err error) error {
+	switch {
+	case err == nil:
+		return nil
+	case errors.Is(err, kgo.ErrMaxBuffered):
+		return fmt.Errorf("%w: %w: %w", ErrRefused, ErrOverloaded, err)
+	case errors.Is(err, kerr.MessageTooLarge), errors.Is(err, kerr.RecordListTooLarge):
+		return fmt.Errorf("%w: %w: %w", ErrRefused, ErrTooLarge, err)
+	case errors.Is(err, kerr.InvalidRecord), errors.Is(err, kerr.InvalidTimestamp),
+		errors.Is(err, kerr.TopicAuthorizationFailed), errors.Is(err, kerr.ClusterAuthorizationFailed),
+		errors.Is(err, kerr.PolicyViolation), errors.Is(err, kerr.InvalidTopicException):
+		return fmt.Errorf("%w: %w: %w", ErrRefused, ErrUpstream, err)
+	}
+	return fmt.Errorf("produce: %w", err)
+}

@@ -1,0 +1,444 @@
+package seat
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"sync"
+	"time"
+
+	"golang.org/x/sync/errgroup"
+
+	"github.com/geogate/geogate/internal/control"
+	"github.com/geogate/geogate/internal/event"
+	"github.com/geogate/geogate/internal/hlc"
+)
+
+// KeyIndex is the index of idempotency keys that a seat feeds and asks
+// (dedupe.Index). It is safe for concurrent use.
+type KeyIndex interface {
+	Index
+	// Applied is how far each origin's log is indexed.
+	Applied() event.Vector
+	// Barriers lists the own log's barriers that were applied, in log order.
+	Barriers() []event.Dot
+	// Apply stores copies, the own log's barriers among them, and applied, of
+	// which only the entries that are higher than before count, in one atomic
+	// step. What was stored before is stored again without effect.
+	Apply(copies []event.Copy, barriers []event.Dot, applied event.Vector) error
+}
+
+// Config of a Seat.
+type Config struct {
+	Topic     string
+	ID        control.TopicID // in the own cluster
+	Partition int32
+
+	Region  event.RegionID
+	Regions []event.RegionID // all, the own included
+	Epoch   event.Epoch      // of the unit; default event.FirstEpoch
+	// Instance names the process in barrier records.
+	Instance string
+	// Rule is Log.Rule for this topic.
+	Rule func(*event.Event) bool
+	// Hold keeps back remote events whose stamp lies too far ahead (never on
+	// events topics).
+	Hold   bool
+	Bounds hlc.Bounds
+	// Floor is the highest stamp that the fold has folded: the clock starts above.
+	Floor event.Stamp
+
+	Control  *control.Follower
+	Tail     *Tail
+	Producer *Producer
+	Opener   *Opener
+	Index    KeyIndex
+	Sinks    []Sink // fed before the fold
+	Folder   Folder
+	Clock    *hlc.Clock
+	Wall     func() time.Time // of the clock; default time.Now
+
+	Timeout     time.Duration // of a write without an earlier deadline; default 10 s
+	OpenTimeout time.Duration // of one attempt to write a barrier; default 10 s
+	Core        CoreConfig    // limits; identity is filled in
+
+	Logger *slog.Logger
+}
+
+func (c Config) withDefaults() Config {
+	c.Epoch = cmp.Or(c.Epoch, event.FirstEpoch(c.Region))
+	c.Timeout = cmp.Or(c.Timeout, 10*time.Second)
+	c.OpenTimeout = cmp.Or(c.OpenTimeout, 10*time.Second)
+	c.Logger = cmp.Or(c.Logger, slog.New(slog.DiscardHandler))
+	if c.Wall == nil {
+		c.Wall = time.Now
+	}
+	return c
+}
+
+// Validate says what is missing.
+func (c Config) Validate() error {
+	switch {
+	case c.Topic == "" || c.Partition < 0:
+		return fmt.Errorf("seat: partition %q/%d is none", c.Topic, c.Partition)
+	case !c.Region.Valid():
+		return fmt.Errorf("seat: region id %d is not valid", c.Region)
+	case c.Control == nil, c.Tail == nil, c.Producer == nil, c.Opener == nil, c.Index == nil, c.Folder == nil, c.Clock == nil:
+		return errors.New("seat: a dependency is missing")
+	}
+	return nil
+}
+
+// Seat is the adapter of one topic partition: it runs Core against the log.
+type Seat struct {
+	cfg         Config
+	incarnation uint16
+
+	inputsWake chan struct{} // holds one: the inputs have something to look at
+	tailWake   chan struct{} // holds one: the tail has records
+	coreWake   chan struct{} // holds one: results wait, or the seat has stopped
+	attempts   chan uint64   // holds one: a barrier is wanted
+	started    chan struct{} // closed when the core may step
+
+	mu      sync.Mutex // guards core, and with it the order of records
+	core    *Core
+	ref     uint64
+	replies map[uint64]chan Reply
+	running bool
+	marks   []int64 // offsets of the local log's barriers, rising
+	status  Status
+
+	resultsMu sync.Mutex
+	results   []Event // from the producer's goroutine, which must not wait for mu
+}
+
+// Status is a seat's state for people and metrics.
+type Status struct {
+	Ready       bool
+	Superseded  bool
+	Term        int64 // offset of the own barrier, NoBarrier before the first
+	Next        int64 // the tail has read below it
+	InFlight    int
+	Void        uint64 // local records judged so since the start
+	Quarantined uint64
+	Foreign     uint64                           // remote records that no link wrote
+	Held        map[event.RegionID]time.Duration // origins that wait for the wall
+	Indexed     event.Vector
+	Folded      event.Vector
+}
+
+// New makes a seat; it does nothing before Run.
+func New(cfg Config) (*Seat, error) {
+	if err := cfg.Validate(); err != nil {
+		return nil, err
+	}
+	return &Seat{
+		cfg:        cfg.withDefaults(),
+		inputsWake: make(chan struct{}, 1), tailWake: make(chan struct{}, 1), coreWake: make(chan struct{}, 1),
+		attempts: make(chan uint64, 1), started: make(chan struct{}),
+		replies: make(map[uint64]chan Reply),
+		status:  Status{Term: NoBarrier, Held: make(map[event.RegionID]time.Duration)},
+	}, nil
+}
+
+// beginEvery is the pause between two tries to begin.
+const beginEvery = 250 * time.Millisecond
+
+func poke(c chan struct{}) {
+	select {
+	case c <- struct{}{}:
+	default:
+	}
+}
+
+func (s *Seat) pokeInputs() { poke(s.inputsWake) }
+
+func (s *Seat) dot(region event.RegionID, incarnation uint16, offset int64) event.Dot {
+	return event.Dot{Region: region, Incarnation: incarnation, Partition: s.cfg.Partition, Offset: offset}
+}
+
+// Run holds the seat until the context ends, and then returns nil. It returns an
+// error that wraps ErrSuperseded when another instance of the region has taken
+// the seat; it must not be run again in this process. All of the seat's
+// goroutines end before Run returns, and every write that waits is answered.
+func (s *Seat) Run(ctx context.Context) error {
+	begin := s.beginUntil(ctx)
+	if begin == nil {
+		return nil
+	}
+	s.cfg.Tail.join(s)
+	defer s.cfg.Tail.leave(s)
+	defer s.end()
+	g, gctx := errgroup.WithContext(ctx)
+	g.Go(func() error { return s.runTail(gctx, begin) })
+	g.Go(func() error { return s.runInputs(gctx, begin) })
+	g.Go(func() error { return s.runCore(gctx) })
+	g.Go(func() error { return s.runOpener(gctx) })
+	err := g.Wait()
+	if ctx.Err() != nil && !errors.Is(err, ErrSuperseded) {
+		return nil
+	}
+	return fmt.Errorf("seat %s/%d: %w", s.cfg.Topic, s.cfg.Partition, err)
+}
+
+// beginUntil tries to begin until it succeeds; nil when the context has ended.
+// Meanwhile the seat is not ready: its topic may be missing or the broker away.
+func (s *Seat) beginUntil(ctx context.Context) *beginning {
+	for {
+		b, err := s.begin(ctx)
+		if err == nil {
+			return b
+		}
+		if ctx.Err() == nil {
+			s.cfg.Logger.Warn("start seat", "topic", s.cfg.Topic, "partition", s.cfg.Partition, "err", err)
+		}
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-time.After(beginEvery):
+		}
+	}
+}
+
+// beginning is where a seat starts to read.
+type beginning struct {
+	committed event.Vector
+	barriers  Barriers
+	tailFrom  int64 // of the local log, uncommitted
+	tailLast  int64 // last barrier below it
+	end       int64 // high watermark listed at the start
+}
+
+// begin finds out where to read from and what was published.
+func (s *Seat) begin(ctx context.Context) (*beginning, error) {
+	own := s.cfg.Region
+	if err := s.cfg.Control.Sync(ctx); err != nil {
+		return nil, err
+	}
+	s.mu.Lock()
+	s.incarnation = s.cfg.Control.Incarnation(s.cfg.Topic, s.cfg.ID, s.cfg.Partition)
+	s.mu.Unlock()
+	published, _ := s.cfg.Control.Progress(own, s.cfg.Topic, s.cfg.Partition)
+	s.cfg.Clock.Restore(max(published.Closed, s.cfg.Floor))
+
+	b := &beginning{}
+	b.committed, b.barriers = s.cfg.Folder.Committed()
+	start, end, err := s.cfg.Tail.local.bounds(ctx, place{s.cfg.Topic, s.cfg.Partition})
+	if err != nil {
+		return nil, err
+	}
+	b.end = end
+	// From the lower of index and fold on: what lies above the fold tells the
+	// clock where it stood, and the index takes it twice without harm.
+	applied := s.cfg.Index.Applied()
+	here := event.Point{Incarnation: s.incarnation}
+	b.tailFrom, b.tailLast = from(applied[own], here), NoBarrier
+	if c := from(b.committed[own], here); c < b.tailFrom {
+		b.tailFrom, b.tailLast = c, b.barriers[own]
+	}
+	if b.tailFrom > end {
+		return nil, fmt.Errorf("the log ends at %d, but was indexed to %d: records are lost", end, b.tailFrom)
+	}
+	s.loadMarks()
+	b.tailLast = max(b.tailLast, s.LastBarrier(b.tailFrom))
+	if b.tailFrom < start {
+		s.cfg.Logger.Error("the log begins above what the index needs", "topic", s.cfg.Topic, "partition", s.cfg.Partition,
+			"wanted", b.tailFrom, "start", start)
+		b.tailFrom = start
+	}
+	core := s.cfg.Core
+	core.Region, core.Incarnation, core.Partition, core.Epoch = own, s.incarnation, s.cfg.Partition, s.cfg.Epoch
+	core.Published = Claims{Closed: published.Closed, Promised: published.Promised}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.core = NewCore(core, Surroundings{
+		Index: s.cfg.Index, Clock: s.cfg.Clock, NewID: event.NewID,
+		Committed: func() event.Vector { v, _ := s.cfg.Folder.Committed(); return v },
+		Closed: func() event.Stamp {
+			return s.cfg.Control.ClosedMin(s.cfg.Topic, s.cfg.Partition, s.cfg.Index.Applied())
+		},
+	}, b.tailFrom)
+	s.running = true
+	return b, nil
+}
+
+// loadMarks takes over the barriers that the index knows.
+func (s *Seat) loadMarks() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.marks = s.marks[:0]
+	for _, d := range s.cfg.Index.Barriers() {
+		if d.Incarnation == s.incarnation {
+			s.marks = append(s.marks, d.Offset)
+		}
+	}
+}
+
+// from is the offset in the present incarnation that a point stands for.
+func from(p, present event.Point) int64 {
+	if p.Incarnation != present.Incarnation {
+		return 0
+	}
+	return p.Next
+}
+
+// end answers what still waits when the seat stops running.
+func (s *Seat) end() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.running = false
+	for ref, ch := range s.replies {
+		w := s.core.writes[ref]
+		err := error(ErrNotReady)
+		if w != nil && w.sent {
+			err = &OutcomeError{HadKey: !w.req.Idempotency.IsZero()}
+		}
+		ch <- Reply{Ref: ref, Err: err}
+		delete(s.replies, ref)
+	}
+}
+
+// Write stores one record and returns once it was read back, or an error of this
+// package that says what is known. ctx bounds the waiting, never the write.
+func (s *Seat) Write(ctx context.Context, q *Request) (Answer, error) {
+	now := s.cfg.Wall()
+	deadline := now.Add(s.cfg.Timeout)
+	if d, ok := ctx.Deadline(); ok && d.Before(deadline) {
+		deadline = d
+	}
+	ch := make(chan Reply, 1)
+	s.mu.Lock()
+	if !s.running {
+		defer s.mu.Unlock()
+		if s.status.Superseded {
+			return Answer{}, errSuperseded()
+		}
+		return Answer{}, ErrNotReady
+	}
+	s.ref++
+	ref := s.ref
+	s.replies[ref] = ch
+	s.step(now, Accept{Ref: ref, Request: q, Deadline: deadline})
+	s.mu.Unlock()
+	select {
+	case r := <-ch:
+		return r.Answer, r.Err
+	case <-ctx.Done():
+	}
+	s.mu.Lock()
+	if _, waits := s.replies[ref]; waits && s.running {
+		s.step(s.cfg.Wall(), Cancel{Ref: ref})
+	}
+	s.mu.Unlock()
+	r := <-ch // Cancel or the seat's end has answered it, if nothing else had
+	return r.Answer, r.Err
+}
+
+// Drain refuses new writes and returns when none is in flight any more.
+func (s *Seat) Drain(ctx context.Context) error {
+	s.mu.Lock()
+	if s.running {
+		s.step(s.cfg.Wall(), Drain{})
+	}
+	s.mu.Unlock()
+	tick := time.NewTicker(10 * time.Millisecond)
+	defer tick.Stop()
+	for {
+		s.mu.Lock()
+		done := !s.running || s.core.InFlight() == 0
+		s.mu.Unlock()
+		if done {
+			return nil
+		}
+		select {
+		case <-ctx.Done():
+			return fmt.Errorf("drain seat %s/%d: %w", s.cfg.Topic, s.cfg.Partition, ctx.Err())
+		case <-tick.C:
+		}
+	}
+}
+
+// Claims is what the seat's progress record may say now; ok is false while the
+// seat does not run.
+func (s *Seat) Claims() (cl Claims, ok bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if !s.running {
+		return Claims{}, false
+	}
+	return s.core.Claims(), true
+}
+
+// LastBarrier is the last barrier of the local log below an offset, NoBarrier if
+// there is none: what a reader that starts there gives to NewLog.
+func (s *Seat) LastBarrier(offset int64) int64 {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for i := len(s.marks) - 1; i >= 0; i-- {
+		if s.marks[i] < offset {
+			return s.marks[i]
+		}
+	}
+	return NoBarrier
+}
+
+// Incarnation is that of the local log, known once the seat runs.
+func (s *Seat) Incarnation() uint16 {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.incarnation
+}
+
+// Status is a copy of the seat's state.
+func (s *Seat) Status() Status {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	st := s.status
+	st.Held = make(map[event.RegionID]time.Duration, len(s.status.Held))
+	for r, d := range s.status.Held {
+		st.Held[r] = d
+	}
+	if s.core != nil {
+		st.Term, st.Next, st.InFlight = s.core.Term(), s.core.next, s.core.InFlight()
+		st.Superseded = s.core.Stopped()
+	}
+	return st
+}
+
+// step runs the core and does what it asks for; the caller holds mu, so that
+// records reach the producer in the order in which they were stamped.
+func (s *Seat) step(now time.Time, ev Event) {
+	for _, e := range s.core.Step(now, ev) {
+		switch e := e.(type) {
+		case OpenTerm:
+			select { // one attempt at a time: the core waits for its outcome
+			case s.attempts <- e.Attempt:
+			default:
+			}
+		case Produce:
+			s.cfg.Producer.Produce(s.cfg.Topic, s.cfg.Partition, e.Record, func(err error) {
+				if err != nil { // a stored record is told by the read-back
+					s.result(Produced{Ref: e.Ref, Err: err})
+				}
+			})
+		case Reply:
+			if ch := s.replies[e.Ref]; ch != nil {
+				delete(s.replies, e.Ref)
+				ch <- e
+			}
+		case Stop:
+			s.status.Superseded = true
+			poke(s.coreWake)
+		}
+	}
+}
+
+// result hands the core an event from a goroutine that must not wait.
+func (s *Seat) result(ev Event) {
+	s.resultsMu.Lock()
+	s.results = append(s.results, ev)
+	s.resultsMu.Unlock()
+	poke(s.coreWake)
+}

@@ -1,0 +1,125 @@
+package replicate
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/twmb/franz-go/pkg/kgo"
+
+	"github.com/geogate/geogate/internal/control"
+	"github.com/geogate/geogate/internal/offsets"
+	"github.com/geogate/geogate/internal/txn"
+	"github.com/geogate/geogate/router"
+)
+
+// Barriers says of a commit marker at the source whether it is a seat's barrier;
+// control.Follower does. An error means that it is not known yet.
+type Barriers interface {
+	Barrier(ctx context.Context, topic offsets.TopicID, partition int32, producerID int64, producerEpoch int16) (bool, error)
+}
+
+// Config describes a link.
+type Config struct {
+	Name     string // for people
+	From, To router.Region
+	Source   []string // seeds of the clusters
+	Target   []string
+
+	Include, Exclude []string // topic patterns; see router.NewMatcher
+
+	// Shards is the number of transactional producers, 1 to 32. 0 takes what the
+	// link ran with last, DefaultShards at first; another number than that moves
+	// the link to a new generation.
+	Shards int
+	// FetchBytes bounds what all shards together fetch at once; they keep about
+	// three times that. Default 8 MiB.
+	FetchBytes int
+	// DiscoverEvery is how often topics are looked for. Default 3 s.
+	DiscoverEvery time.Duration
+
+	// Barriers may be nil where no seat writes: then no marker is a barrier.
+	Barriers Barriers
+	// Incarnation is the number of a source partition's incarnation; nil means
+	// that every partition has its first, 0.
+	Incarnation func(topic string, id offsets.TopicID, partition int32) uint16
+
+	// SourceOptions and TargetOptions are added to the clients' (TLS, SASL, a
+	// dialler).
+	SourceOptions, TargetOptions []kgo.Opt
+
+	Logger     *slog.Logger          // nil discards
+	Registerer prometheus.Registerer // nil: no metrics
+}
+
+// Validate returns an error that wraps ErrConfig for what can be seen without a
+// network.
+func (c Config) Validate() error {
+	var bad []error
+	complain := func(format string, args ...any) {
+		bad = append(bad, fmt.Errorf("%w: "+format, append([]any{ErrConfig}, args...)...))
+	}
+	for _, r := range []router.Region{c.From, c.To} {
+		if err := router.CheckAlias(r.Name); err != nil || !r.ID.Valid() {
+			complain("region %q with id %d", r.Name, r.ID)
+		}
+	}
+	if c.From == c.To {
+		complain("a link leads to another region")
+	}
+	if len(c.Source) == 0 || len(c.Target) == 0 {
+		complain("both clusters need seeds")
+	}
+	if c.Shards < 0 || c.Shards > maxShards {
+		complain("%d shards, want 1 to %d", c.Shards, maxShards)
+	}
+	if _, err := router.NewMatcher(c.Include, c.Exclude); err != nil {
+		bad = append(bad, fmt.Errorf("%w: %w", ErrConfig, err))
+	}
+	return errors.Join(bad...)
+}
+
+const (
+	defaultFetchBytes    = 8 << 20
+	defaultDiscoverEvery = 3 * time.Second
+)
+
+func (c Config) withDefaults() Config {
+	c.Name = cmp.Or(c.Name, c.From.Name+"-"+c.To.Name)
+	c.FetchBytes = cmp.Or(c.FetchBytes, defaultFetchBytes)
+	c.DiscoverEvery = cmp.Or(c.DiscoverEvery, defaultDiscoverEvery)
+	if c.Logger == nil {
+		c.Logger = slog.New(slog.DiscardHandler)
+	}
+	c.Logger = c.Logger.With("link", c.Name)
+	return c
+}
+
+// client makes a client for one end of the link.
+func (c *Config) client(seeds []string, extra []kgo.Opt) (*kgo.Client, error) {
+	cl, err := kgo.NewClient(append([]kgo.Opt{
+		kgo.SeedBrokers(seeds...),
+		kgo.ClientID("geogate-link-" + c.Name),
+		kgo.RequiredAcks(kgo.AllISRAcks()),
+		kgo.MetadataMinAge(50 * time.Millisecond),
+		kgo.RetryTimeout(10 * time.Second),
+	}, extra...)...)
+	if err != nil {
+		return nil, fmt.Errorf("make client: %w", err)
+	}
+	return cl, nil
+}
+
+func (c *Config) source() (*kgo.Client, error) { return c.client(c.Source, c.SourceOptions) }
+func (c *Config) target() (*kgo.Client, error) { return c.client(c.Target, c.TargetOptions) }
+
+func (c *Config) positions() string { return control.PositionsFrom(c.From.Name) }
+func (c *Config) runs() string      { return control.RunsFrom(c.From.Name) }
+
+func (c *Config) coreConfig(g Generation, shard int) CoreConfig {
+	return CoreConfig{Generation: g, Shard: shard, Positions: c.positions(), Runs: c.runs(), Timeout: txn.DefaultTimeout}
+}

@@ -1,0 +1,771 @@
+package replicate
+
+import (
+	"cmp"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"time"
+
+	"github.com/twmb/franz-go/pkg/kerr"
+
+	"github.com/geogate/geogate/internal/offsets"
+	"github.com/geogate/geogate/internal/txn"
+	"github.com/geogate/geogate/router"
+)
+
+// Part names a partition of a topic at the source.
+type Part struct {
+	Topic  string
+	Number int32
+}
+
+// Stream is a partition that a link copies.
+type Stream struct {
+	Part
+	Source      offsets.TopicID
+	Incarnation uint16
+	Registered  offsets.TopicID // the source that the remote topic was made for
+	Remote      string          // topic at the target
+	Target      offsets.TopicID // its id when it was made
+	// Facts marks the control topic: records are carried by an allow-list, and
+	// no runs are written, because nobody maps its offsets.
+	Facts bool
+}
+
+// Slot is the partition of the positions and runs topics for the stream.
+func (s *Stream) Slot() int32 { return router.Slot(s.Remote, s.Number) }
+
+// CoreConfig is what a Core is told once.
+type CoreConfig struct {
+	Generation Generation
+	Shard      int
+	Positions  string // topic names at the target
+	Runs       string
+	// IdleAdvance is how long covered offsets without records may stay unwritten.
+	IdleAdvance time.Duration
+	// Timeout is the transactions' time-out: an id that was lost after it is not
+	// a sign of another instance.
+	Timeout time.Duration
+	// HoldFor is how long a partition that cannot be written or listed waits
+	// before it is tried again.
+	HoldFor time.Duration
+	// Sweep is how often the ends of quiet remote partitions are looked at, so
+	// that a foreign writer is found there too.
+	Sweep time.Duration
+}
+
+// Defaults of CoreConfig.
+const (
+	defaultIdleAdvance = 250 * time.Millisecond
+	defaultHoldFor     = 5 * time.Second
+	defaultSweep       = 5 * time.Second
+	firstBackoff       = 50 * time.Millisecond
+	maxBackoff         = 5 * time.Second
+	maxBarriersWaiting = 1 << 10 // in memory, of a partition without records
+	foldAfter          = 512     // records of runs that are folded into one
+)
+
+// Core is the protocol of one shard. It is pure: Step takes what happened and
+// returns what to do, in order. The events that tell of an effect's end must be
+// given in the order in which the effects were carried out. Core is not safe for
+// use by several goroutines.
+//
+//	start ─ Init ─ FindGeneration ─ ReadPositions ─ List ─┐
+//	  ▲        (stop when it has changed)                 ▼
+//	  │                                       ┌──────── idle ◄───────┐
+//	  └── backoff ◄── anything odd ◄── Produce (records, runs, positions)
+//	                                          └──────── End ─────────┘
+//
+// Invariant: what is fetched begins where the committed position ends, because
+// reading starts anew (with another number) whenever positions were read.
+type Core struct {
+	cfg       CoreConfig
+	phase     phase
+	streams   map[Part]*stream
+	order     []Part // of streams, sorted: decisions do not depend on map order
+	assigned  []Stream
+	changed   bool // assigned differs from streams
+	positions map[posKey]offsets.Position
+	recorded  map[string]bool // keys of incidents that are recorded already
+	reading   int             // number of the current reading
+	plan      *plan
+	gone      Counts // of streams that are no longer there
+	wake      time.Time
+	tries     int
+	stopped   error
+}
+
+type posKey struct {
+	id  offsets.TopicID
+	num int32
+}
+
+type phase uint8
+
+const (
+	phaseNew phase = iota
+	phaseInit
+	phaseGeneration
+	phasePositions
+	phaseList
+	phaseIdle
+	phaseProduce
+	phaseDescribe // second flight of a transaction that learns its offsets
+	phaseEnd
+	phaseBackoff
+	phaseStopped
+)
+
+// stream is what a Core knows of a partition.
+type stream struct {
+	Stream
+	known     bool // pos is a committed position, not a beginning
+	listed    bool
+	pos       offsets.Position
+	end       int64 // the offset that the next batch will get
+	epoch     int32 // leader epoch of the remote partition, -1 unknown
+	learn     bool  // take the offset from the answer: somebody else writes here
+	suspect   int64 // an answer below the predicted offset, -1 none
+	limit     int   // batch size that the target takes, 0 no limit met
+	parked    *Incident
+	held      error // why it waits until heldUntil
+	heldUntil time.Time
+
+	pending  []Item
+	since    time.Time // when the first pending item came
+	hasData  bool
+	barriers []int64 // since the last run
+	stable   int64   // last stable offset of the source, -1 unknown
+	waiting  int64   // least timestamp of what is pending, Unix ms, 0 none
+	moved    bool    // the source's leader or log changed: validate before reading on
+	trouble  error   // of the source, behind what is pending
+	dirty    bool    // target-covered is to be written though nothing is copied
+	swept    time.Time
+
+	written    []int64       // keys of the runs' records that are not folded yet
+	runs       []offsets.Run // what they hold
+	asked      int64         // nextOffset when the last listing was asked for
+	unrecorded []Incident
+	foreignAt  time.Time // when a foreign writer was last recorded
+	counts     Counts
+}
+
+// Counts are what a stream or a shard has done since it was made.
+type Counts struct {
+	Copied  int64 // records
+	Passed  int64 // batches as they were
+	Opened  int64 // batches that were decoded
+	Denied  int64 // records held back by a rule or allow-list
+	Foreign int64 // offsets in remote topics that others have taken
+}
+
+func (c *Counts) add(o Counts) {
+	c.Copied += o.Copied
+	c.Passed += o.Passed
+	c.Opened += o.Opened
+	c.Denied += o.Denied
+	c.Foreign += o.Foreign
+}
+
+// NewCore makes a Core that waits for Start.
+func NewCore(cfg CoreConfig) *Core {
+	cfg.IdleAdvance = cmp.Or(cfg.IdleAdvance, defaultIdleAdvance)
+	cfg.Timeout = cmp.Or(cfg.Timeout, txn.DefaultTimeout)
+	cfg.HoldFor = cmp.Or(cfg.HoldFor, defaultHoldFor)
+	cfg.Sweep = cmp.Or(cfg.Sweep, defaultSweep)
+	return &Core{cfg: cfg, streams: map[Part]*stream{}, recorded: map[string]bool{}}
+}
+
+// What happens.
+type (
+	// Start begins the first take-over.
+	Start struct{}
+	// Assigned replaces the list of streams. It may come at any time.
+	Assigned struct{ Streams []Stream }
+	// Inited ends Init.
+	Inited struct{ Err error }
+	// GenerationRead ends FindGeneration.
+	GenerationRead struct {
+		Found Found
+		Err   error
+	}
+	// PositionsRead ends ReadPositions: what the shard's slots hold, committed.
+	PositionsRead struct {
+		Positions []PositionRecord
+		Incidents []Incident
+		Err       error
+	}
+	// Listed ends List; a stream that is missing was not listed.
+	Listed struct {
+		Listings map[Part]Listing
+		Err      error
+	}
+	// Fetched brings what was fetched in the reading with the number.
+	Fetched struct {
+		Reading int
+		Parts   []FetchedPart
+	}
+	// Produced ends Produce. Epochs are the leader epochs of the remote
+	// partitions that got records, listed after the answers.
+	Produced struct {
+		Produced []txn.Produced
+		Epochs   map[Part]int32
+		Err      error
+	}
+	// Ended ends End.
+	Ended struct{ Err error }
+	// Tick says that time has passed; see Core.Wake.
+	Tick struct{}
+)
+
+// FetchedPart holds items of one partition, in the order of its log. Err is a
+// *SourceError for trouble with this partition alone; items come before it.
+type FetchedPart struct {
+	Part   Part
+	Items  []Item
+	Stable int64 // last stable offset of the source
+	Err    error
+}
+
+// PositionRecord is a record of the positions topic.
+type PositionRecord struct {
+	Source offsets.TopicID
+	Number int32
+	offsets.Position
+}
+
+// Listing is what both clusters say about a stream.
+type Listing struct {
+	SourceStart    int64 // first offset that the source still has
+	SourceEnd      int64 // its log end
+	SourceEpochEnd int64 // end of the position's leader epoch at the source, -1 unknown
+	Target         offsets.TopicID
+	TargetEnd      int64
+	TargetEpoch    int32 // leader epoch now, -1 unknown
+	TargetEpochEnd int64 // end of the position's leader epoch at the target, -1 unknown
+	Err            error // it could not be listed
+}
+
+// What to do.
+type (
+	// Init: initialise the shard's producer.
+	Init struct{}
+	// ReadGeneration: find the record to a high watermark listed from now on;
+	// answered with GenerationRead.
+	ReadGeneration struct{}
+	// ReadPositions: read the shard's slots of the positions topic, committed, to
+	// high watermarks listed from now on.
+	ReadPositions struct{}
+	// List: ask both clusters about streams, given their positions.
+	List struct{ Streams []ListStream }
+	// Read: drop what was being fetched and fetch from these offsets; Fetched
+	// events carry the number.
+	Read struct {
+		Number int
+		From   map[Part]ReadFrom
+	}
+	// Leave: fetch a partition no longer.
+	Leave struct{ Part Part }
+	// Produce: send the batches in the open transaction, then list the leader
+	// epochs of Check.
+	Produce struct {
+		Batches []txn.PartitionBatch
+		Check   []Stream
+	}
+	// End: commit the transaction.
+	End struct{}
+	// Report: tell people.
+	Report struct{ Incident Incident }
+	// Stop: the shard's work is over; nothing may be sent any more.
+	Stop struct{ Err error }
+)
+
+// ListStream is a stream to be listed.
+type ListStream struct {
+	Stream
+	SourceEpoch, TargetEpoch int32 // of the committed position, -1 none
+}
+
+// ReadFrom says where the reading of a partition begins.
+type ReadFrom struct {
+	Stream Stream
+	Offset int64
+}
+
+// SourceError is trouble with fetching one partition: a batch that cannot be
+// read, or else a leader or a log that is not what it was, so that the position
+// must be validated before reading goes on.
+type SourceError struct {
+	Corrupt error
+	At      int64 // offset of the batch that cannot be read
+}
+
+// Error implements error.
+func (e *SourceError) Error() string {
+	if e.Corrupt != nil {
+		return fmt.Sprintf("batch at %d: %v", e.At, e.Corrupt)
+	}
+	return "leader or log changed"
+}
+
+// Step takes an event. now only decides when something is due.
+func (c *Core) Step(now time.Time, ev any) []any {
+	if c.phase == phaseStopped {
+		return nil
+	}
+	switch ev := ev.(type) {
+	case Start:
+		return c.takeOver()
+	case Assigned:
+		c.assigned, c.changed = ev.Streams, true
+		return c.next(now)
+	case Inited:
+		return c.inited(now, ev)
+	case GenerationRead:
+		return c.generationRead(now, ev)
+	case PositionsRead:
+		return c.positionsRead(now, ev)
+	case Listed:
+		return c.listed(now, ev)
+	case Fetched:
+		return c.fetched(now, ev)
+	case Produced:
+		return c.produced(now, ev)
+	case Ended:
+		return c.ended(now, ev)
+	case Tick:
+		if c.phase == phaseBackoff && !now.Before(c.wake) {
+			return c.takeOver()
+		}
+		return c.next(now)
+	}
+	panic(fmt.Sprintf("replicate: event %T", ev))
+}
+
+// takeOver is the start and the one recovery: the producer first, so that nobody
+// else can commit under the shard's id; then the generation; then the positions.
+func (c *Core) takeOver() []any {
+	c.phase, c.plan = phaseInit, nil
+	return []any{Init{}}
+}
+
+func (c *Core) inited(now time.Time, ev Inited) []any {
+	if ev.Err != nil {
+		return c.recover(now, ev.Err)
+	}
+	c.phase = phaseGeneration
+	return []any{ReadGeneration{}}
+}
+
+func (c *Core) generationRead(now time.Time, ev GenerationRead) []any {
+	if ev.Err != nil {
+		return c.recover(now, ev.Err)
+	}
+	if !ev.Found.OK || ev.Found.Record != c.cfg.Generation || !ev.Found.Record.Fenced {
+		return c.stop(ErrGeneration)
+	}
+	c.phase = phasePositions
+	return []any{ReadPositions{}}
+}
+
+func (c *Core) positionsRead(now time.Time, ev PositionsRead) []any {
+	if ev.Err != nil {
+		return c.recover(now, ev.Err)
+	}
+	c.positions = make(map[posKey]offsets.Position, len(ev.Positions))
+	for _, p := range ev.Positions {
+		c.positions[posKey{p.Source, p.Number}] = p.Position
+	}
+	for i := range ev.Incidents {
+		c.recorded[string(ev.Incidents[i].AppendKey(nil))] = true
+	}
+	for _, s := range c.streams {
+		s.reset()
+		c.place(s)
+	}
+	c.reading++ // whatever is on its way was read for another beginning
+	c.adopt(now)
+	c.phase = phaseIdle
+	return c.list(now)
+}
+
+// reset forgets everything that is not committed.
+func (s *stream) reset() {
+	s.listed, s.known, s.moved, s.dirty = false, false, false, false
+	s.barriers, s.written, s.runs = nil, nil, nil
+	s.drop()
+}
+
+// drop forgets what was fetched.
+func (s *stream) drop() {
+	s.pending, s.hasData, s.waiting, s.trouble = nil, false, 0, nil
+}
+
+// place gives a stream its committed position.
+func (c *Core) place(s *stream) {
+	s.pos, s.known = c.positions[posKey{s.Source, s.Number}]
+	if !s.known {
+		s.pos = offsets.Position{Incarnation: s.Incarnation, SourceEpoch: -1, TargetEpoch: -1, Barrier: offsets.NoBarrier, Target: s.Target}
+	}
+}
+
+// adopt makes the streams those that were assigned, and keeps what is known of
+// those that stay. It tells whether any went.
+func (c *Core) adopt(time.Time) (gone []Part) {
+	if !c.changed {
+		return nil
+	}
+	c.changed = false
+	want := make(map[Part]Stream, len(c.assigned))
+	for _, s := range c.assigned {
+		want[s.Part] = s
+	}
+	for part, s := range c.streams {
+		if w, ok := want[part]; !ok || w != s.Stream {
+			delete(c.streams, part)
+			c.gone.add(s.counts)
+			gone = append(gone, part)
+		}
+	}
+	for part, w := range want {
+		if c.streams[part] == nil {
+			s := &stream{Stream: w, epoch: -1, suspect: -1, stable: -1}
+			c.place(s)
+			c.streams[part] = s
+		}
+	}
+	c.order = slices.SortedFunc(maps.Keys(c.streams), Part.compare)
+	slices.SortFunc(gone, Part.compare)
+	return gone
+}
+
+func (p Part) compare(o Part) int {
+	return cmp.Or(cmp.Compare(p.Topic, o.Topic), cmp.Compare(p.Number, o.Number))
+}
+
+// list asks about every stream that has not been listed or must be looked at
+// again, or goes on.
+func (c *Core) list(now time.Time) []any {
+	var ask []ListStream
+	for _, part := range c.order {
+		s := c.streams[part]
+		if s.parked != nil || now.Before(s.heldUntil) || s.listed && !s.moved && now.Sub(s.swept) < c.cfg.Sweep {
+			continue
+		}
+		s.asked = s.nextOffset()
+		ask = append(ask, ListStream{s.Stream, s.pos.SourceEpoch, s.pos.TargetEpoch})
+	}
+	if len(ask) == 0 {
+		return c.begin(now)
+	}
+	c.phase = phaseList
+	return []any{List{ask}}
+}
+
+func (c *Core) listed(now time.Time, ev Listed) []any {
+	if ev.Err != nil {
+		return c.recover(now, ev.Err)
+	}
+	c.phase, c.tries = phaseIdle, 0
+	var out []any
+	read := false
+	for _, part := range c.order {
+		l, ok := ev.Listings[part]
+		s := c.streams[part]
+		if !ok || s.parked != nil {
+			continue
+		}
+		s.swept = now
+		if l.Err != nil {
+			out = append(out, c.hold(now, s, l.Err)...)
+			continue
+		}
+		read = read || !s.listed || s.moved
+		out = append(out, c.check(now, s, &l)...)
+	}
+	if read {
+		c.reading++
+		from := map[Part]ReadFrom{}
+		for part, s := range c.streams {
+			if s.listed && s.parked == nil {
+				from[part] = ReadFrom{s.Stream, s.nextOffset()}
+			}
+		}
+		out = append(out, Read{c.reading, from})
+	}
+	return append(out, c.begin(now)...)
+}
+
+// nextOffset is the first source offset that the stream has not got.
+func (s *stream) nextOffset() int64 {
+	if n := len(s.pending); n > 0 {
+		return s.pending[n-1].Next
+	}
+	return s.pos.SourceCovered
+}
+
+// check compares the committed position with what both clusters say, and begins
+// the stream if they agree.
+func (c *Core) check(now time.Time, s *stream, l *Listing) []any {
+	first := !s.listed
+	if !s.known && first {
+		s.pos.SourceCovered = l.SourceStart
+		s.pos.Target, s.pos.TargetEpoch = l.Target, l.TargetEpoch
+	}
+	if x, bad := s.incident(l); bad {
+		return c.park(now, s, x)
+	}
+	var out []any
+	switch {
+	case first:
+		s.end, s.epoch = l.TargetEnd, l.TargetEpoch
+		s.dirty = s.known && s.end > s.pos.TargetCovered+1 // more than our last commit marker
+	case l.TargetEnd > s.end:
+		out = c.foreign(now, s, s.end, l.TargetEnd)
+		s.end, s.dirty = l.TargetEnd, true
+	}
+	if s.dirty && len(s.pending) == 0 {
+		s.since = now
+	}
+	s.listed, s.moved, s.held = true, false, nil
+	return out
+}
+
+// foreign notes offsets of a remote partition that somebody else has taken.
+func (c *Core) foreign(now time.Time, s *stream, from, until int64) []any {
+	s.counts.Foreign += until - from
+	if !s.foreignAt.IsZero() && now.Sub(s.foreignAt) < c.cfg.HoldFor {
+		return nil // one record a while is enough
+	}
+	s.foreignAt = now
+	return c.park(now, s, Incident{Kind: ForeignWriter, From: from, Until: until})
+}
+
+// incident finds what must not be passed over in silence.
+func (s *stream) incident(l *Listing) (Incident, bool) {
+	// What was fetched while the listing was on its way may lie above it.
+	covered := s.asked
+	switch {
+	case s.Registered != s.Source:
+		return Incident{Kind: SourceRecreated, Until: s.pos.SourceCovered}, true
+	case s.Target != l.Target || s.known && s.pos.Target != l.Target:
+		return Incident{Kind: TargetRecreated, From: 0, Until: s.pos.TargetCovered}, true
+	case s.known && l.SourceEpochEnd >= 0 && l.SourceEpochEnd < covered:
+		return Incident{Kind: SourceTruncated, From: l.SourceEpochEnd, Until: covered}, true
+	case l.SourceEnd < covered:
+		return Incident{Kind: SourceTruncated, From: l.SourceEnd, Until: covered}, true
+	case l.SourceStart > covered:
+		return Incident{Kind: RetentionGap, From: covered, Until: l.SourceStart}, true
+	}
+	// Abort markers may have refilled a truncated log, so its end alone proves
+	// nothing: the lowest sign counts.
+	lowest := l.TargetEnd
+	if l.TargetEpochEnd >= 0 {
+		lowest = min(lowest, l.TargetEpochEnd)
+	}
+	if s.suspect >= 0 {
+		lowest = min(lowest, s.suspect)
+	}
+	if lowest < s.pos.TargetCovered {
+		return Incident{Kind: TargetTruncated, From: lowest, Until: s.pos.TargetCovered}, true
+	}
+	s.suspect = -1
+	return Incident{}, false
+}
+
+// park has an incident recorded and, for most kinds, holds the stream back until
+// somebody decides.
+func (c *Core) park(now time.Time, s *stream, x Incident) []any {
+	x.Source, x.Topic, x.Partition, x.At = s.Source, s.Topic, s.Number, now
+	if !c.recorded[string(x.AppendKey(nil))] {
+		s.unrecorded = append(s.unrecorded, x)
+	}
+	out := []any{Report{x}}
+	if x.Kind.Parks() {
+		s.parked = &x
+		s.drop()
+		out = append(out, Leave{s.Part})
+	}
+	return out
+}
+
+// hold leaves a stream out for a while.
+func (c *Core) hold(now time.Time, s *stream, why error) []any {
+	s.held, s.heldUntil = why, now.Add(c.cfg.HoldFor)
+	s.listed = false
+	s.drop()
+	return []any{Leave{s.Part}}
+}
+
+func (c *Core) fetched(now time.Time, ev Fetched) []any {
+	if ev.Reading != c.reading {
+		return nil
+	}
+	var out []any
+	for i := range ev.Parts {
+		f := &ev.Parts[i]
+		s := c.streams[f.Part]
+		if s == nil || s.parked != nil || !s.listed || s.moved {
+			continue
+		}
+		s.stable = f.Stable
+		s.take(now, f.Items)
+		if f.Err != nil {
+			out = append(out, c.sourceTrouble(now, s, f.Err)...)
+		}
+	}
+	return append(out, c.next(now)...)
+}
+
+// take appends items to what is pending.
+func (s *stream) take(now time.Time, items []Item) {
+	if len(items) > 0 && len(s.pending) == 0 {
+		s.since = now
+	}
+	s.pending = append(s.pending, items...)
+	for i := range items {
+		if items[i].Kind != ItemData {
+			continue
+		}
+		s.hasData = true
+		if b := items[i].Batch; s.waiting == 0 && b.Magic() == 2 {
+			s.waiting = b.BaseTimestamp()
+		}
+	}
+}
+
+// sourceTrouble deals with an error once everything before it is copied.
+func (c *Core) sourceTrouble(now time.Time, s *stream, err error) []any {
+	s.trouble = err
+	if len(s.pending) > 0 {
+		return nil
+	}
+	s.trouble = nil
+	var trouble *SourceError
+	switch {
+	case !errors.As(err, &trouble):
+		return c.hold(now, s, err)
+	case trouble.Corrupt != nil:
+		return c.park(now, s, Incident{Kind: Corrupt, From: trouble.At, Until: trouble.At + 1, Detail: trouble.Corrupt.Error()})
+	}
+	s.moved = true
+	return nil
+}
+
+// next does whatever the phase allows: with a transaction under way, nothing.
+func (c *Core) next(now time.Time) []any {
+	if c.phase != phaseIdle {
+		return nil
+	}
+	var out []any
+	for _, part := range c.adopt(now) {
+		out = append(out, Leave{part})
+	}
+	return append(out, c.list(now)...)
+}
+
+// recover goes back to the take-over after a while.
+func (c *Core) recover(now time.Time, err error) []any {
+	if errors.Is(err, txn.ErrFenced) && !c.timedOut(now) {
+		return c.stop(fmt.Errorf("%w: %w", ErrTakenOver, err))
+	}
+	c.phase, c.plan = phaseBackoff, nil
+	c.wake = now.Add(min(firstBackoff<<min(c.tries, 10), maxBackoff))
+	c.tries++
+	return nil
+}
+
+// timedOut tells whether the cluster may have taken the id from us because the
+// transaction took too long.
+func (c *Core) timedOut(now time.Time) bool {
+	return c.plan != nil && now.Sub(c.plan.began) >= c.cfg.Timeout*4/5
+}
+
+func (c *Core) stop(err error) []any {
+	c.phase, c.stopped = phaseStopped, err
+	return []any{Stop{err}}
+}
+
+// Wake is when a Tick is wanted; the zero time is never.
+func (c *Core) Wake() time.Time {
+	switch c.phase {
+	case phaseBackoff:
+		return c.wake
+	case phaseIdle:
+		var first time.Time
+		for _, s := range c.streams {
+			var at time.Time
+			switch {
+			case s.parked != nil:
+			case s.held != nil:
+				at = s.heldUntil
+			case len(s.pending) > 0 || s.dirty:
+				at = s.since.Add(c.cfg.IdleAdvance)
+			default:
+				at = s.swept.Add(c.cfg.Sweep)
+			}
+			if !at.IsZero() && (first.IsZero() || at.Before(first)) {
+				first = at
+			}
+		}
+		return first
+	}
+	return time.Time{}
+}
+
+// unwritable finds the stream that a failed produce is about.
+func (c *Core) unwritable(err error) (s *stream, refused *txn.RefusedError, notWritable *txn.NotWritableError) {
+	var topic string
+	var num int32
+	switch {
+	case errors.As(err, &refused):
+		topic, num = refused.Topic, refused.Partition
+	case errors.As(err, &notWritable):
+		topic, num = notWritable.Topic, notWritable.Partition
+	}
+	for _, s := range c.streams {
+		if s.Remote == topic && s.Number == num {
+			return s, refused, notWritable
+		}
+	}
+	return nil, refused, notWritable
+}
+
+// produceFailed decides what one partition's trouble means for it; the
+// transaction is lost either way.
+func (c *Core) produceFailed(now time.Time, err error) []any {
+	s, refused, notWritable := c.unwritable(err)
+	var out []any
+	switch {
+	case s == nil:
+	case refused != nil && refused.Code == kerr.MessageTooLarge.Code && c.shrink(s, refused):
+	case refused != nil:
+		out = c.park(now, s, Incident{Kind: Refused, From: s.pos.SourceCovered, Until: c.planned(s), Detail: refused.Error()})
+	case errors.Is(notWritable, txn.ErrTopicChanged):
+		out = c.park(now, s, Incident{Kind: TargetRecreated, Until: s.pos.TargetCovered})
+	default:
+		out = c.hold(now, s, notWritable)
+	}
+	return append(out, c.recover(now, err)...)
+}
+
+// shrink makes the stream's batches smaller; false when one record is too large.
+func (c *Core) shrink(s *stream, refused *txn.RefusedError) bool {
+	b := c.plan.sent[refused.Index]
+	if b.Count() <= 1 {
+		return false
+	}
+	s.limit = len(b) / 2
+	return true
+}
+
+func (c *Core) planned(s *stream) int64 {
+	for i := range c.plan.parts {
+		if c.plan.parts[i].s == s {
+			return c.plan.parts[i].next
+		}
+	}
+	return s.pos.SourceCovered
+}

@@ -1,0 +1,291 @@
+package replicate
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"time"
+
+	"github.com/twmb/franz-go/pkg/kadm"
+	"github.com/twmb/franz-go/pkg/kerr"
+	"github.com/twmb/franz-go/pkg/kgo"
+
+	"github.com/geogate/geogate/internal/control"
+	"github.com/geogate/geogate/internal/offsets"
+	"github.com/geogate/geogate/internal/txn"
+	"github.com/geogate/geogate/router"
+)
+
+const adminWait = 15 * time.Second
+
+// TopicRuling says what a link does with a topic of its source, and why.
+type TopicRuling struct {
+	Topic   string `json:"topic"`
+	Remote  string `json:"remote,omitempty"`
+	Carried bool   `json:"carried"`
+	Blocked bool   `json:"blocked"` // wanted, but it cannot be done
+	Reason  string `json:"reason"`
+}
+
+// registry follows a cluster's registry of topics.
+type registry struct {
+	ask    *asker
+	next   int64
+	byName map[string]control.Topic
+}
+
+func newRegistry(ask *asker) *registry {
+	return &registry{ask: ask, byName: map[string]control.Topic{}}
+}
+
+// sync reads to a high watermark listed now: only then does it count that a topic
+// is in no record.
+func (g *registry) sync(ctx context.Context) error {
+	next, err := g.ask.readToEnd(ctx, place{Topic: control.TopicTopics}, g.next, func(r txn.Record) error {
+		if r.Value == nil {
+			delete(g.byName, string(r.Key))
+			return nil
+		}
+		t, err := control.ParseTopic(r.Key, r.Value)
+		if err != nil {
+			return err
+		}
+		g.byName[t.Name] = t
+		return nil
+	})
+	g.next = next
+	if err != nil {
+		return fmt.Errorf("read registry: %w", err)
+	}
+	return nil
+}
+
+// discovery finds the topics to copy and makes their remote topics.
+type discovery struct {
+	cfg            *Config
+	matcher        *router.Matcher
+	source, target *kgo.Client
+	atSource       *registry
+	atTarget       *registry
+}
+
+// look makes one round. Topics are listed before the registry is read: a topic
+// is registered before it is made, so whatever was listed is in it.
+func (d *discovery) look(ctx context.Context) ([]Stream, []TopicRuling, error) {
+	ctx, cancel := context.WithTimeout(ctx, adminWait)
+	defer cancel()
+	here, err := txn.Describe(ctx, d.source)
+	if err != nil {
+		return nil, nil, fmt.Errorf("list source topics: %w", err)
+	}
+	there, err := txn.Describe(ctx, d.target)
+	if err != nil {
+		return nil, nil, fmt.Errorf("list target topics: %w", err)
+	}
+	if _, ok := here[control.TopicTopics]; ok {
+		if err := d.atSource.sync(ctx); err != nil {
+			return nil, nil, err
+		}
+	}
+	if err := d.atTarget.sync(ctx); err != nil {
+		return nil, nil, err
+	}
+	var streams []Stream
+	var rulings []TopicRuling
+	for _, name := range slices.Sorted(maps.Keys(here)) {
+		t := here[name]
+		if name == control.TopicControl {
+			streams = append(streams, d.facts(t, there)...)
+			continue
+		}
+		if t.Internal || router.Internal(name) {
+			continue
+		}
+		r := d.rule(name)
+		if r.Carried {
+			mine, err := d.carry(ctx, t, there)
+			if err != nil && !isBlocked(err) {
+				return nil, nil, err
+			}
+			if err != nil {
+				r.Carried, r.Blocked, r.Reason = false, true, err.Error()
+			}
+			streams = append(streams, mine...)
+		}
+		rulings = append(rulings, r)
+	}
+	return streams, rulings, nil
+}
+
+// rule decides by registry and patterns.
+func (d *discovery) rule(name string) TopicRuling {
+	r := TopicRuling{Topic: name}
+	if reg, ok := d.atSource.byName[name]; ok {
+		r.Reason = "derived topic"
+		if reg.Kind == control.KindRemote {
+			r.Reason = fmt.Sprintf("remote topic of region %d", reg.Origin)
+		}
+		return r
+	}
+	m := d.matcher.Match(name)
+	r.Reason = m.String()
+	if !m.Included {
+		return r
+	}
+	r.Remote = router.RemoteName(d.cfg.From.Name, name)
+	if err := router.CheckTopic(r.Remote); err != nil {
+		r.Blocked, r.Reason = true, err.Error()
+		return r
+	}
+	r.Carried = true
+	return r
+}
+
+// blockedError says why a wanted topic is not copied.
+type blockedError struct{ reason string }
+
+func (e *blockedError) Error() string { return e.reason }
+
+func isBlocked(err error) bool {
+	var b *blockedError
+	return errors.As(err, &b)
+}
+
+// carry finds or makes the remote topic of a local one and returns its streams.
+// The registry record stands before the topic does: whoever sees the topic knows
+// that it is not local.
+func (d *discovery) carry(ctx context.Context, t txn.Topic, there map[string]txn.Topic) ([]Stream, error) {
+	remote := router.RemoteName(d.cfg.From.Name, t.Name)
+	reg, registered := d.atTarget.byName[remote]
+	now, exists := there[remote]
+	switch {
+	case registered && (reg.Kind != control.KindRemote || reg.Origin != d.cfg.From.ID || reg.Source != t.Name):
+		return nil, &blockedError{fmt.Sprintf("%s is another topic of geogate's at the target", remote)}
+	case !registered && exists:
+		return nil, &blockedError{fmt.Sprintf("%s is a local topic at the target", remote)}
+	case !registered:
+		reg = control.Topic{
+			Name: remote, Kind: control.KindRemote, Origin: d.cfg.From.ID, Link: d.cfg.Name, Source: t.Name, SourceID: t.ID,
+		}
+		if err := d.register(ctx, reg); err != nil {
+			return nil, err
+		}
+	}
+	if reg.ID == (offsets.TopicID{}) {
+		if !exists {
+			var err error
+			if now, err = d.create(ctx, t, remote); err != nil {
+				return nil, err
+			}
+			exists = true
+		}
+		reg.ID = now.ID
+		if err := d.register(ctx, reg); err != nil {
+			return nil, err
+		}
+	}
+	if exists && now.ID == reg.ID && len(now.Leaders) < len(t.Leaders) {
+		if err := d.grow(ctx, remote, len(t.Leaders)); err != nil {
+			return nil, err
+		}
+	}
+	return d.streams(t, remote, reg), nil
+}
+
+func (d *discovery) streams(t txn.Topic, remote string, reg control.Topic) []Stream {
+	out := make([]Stream, len(t.Leaders))
+	for i := range out {
+		out[i] = Stream{
+			Part: Part{t.Name, int32(i)}, Source: t.ID, Registered: reg.SourceID, Remote: remote, Target: reg.ID,
+		}
+		if d.cfg.Incarnation != nil {
+			out[i].Incarnation = d.cfg.Incarnation(t.Name, t.ID, int32(i))
+		}
+	}
+	return out
+}
+
+// facts is the stream of the control topic, which has one partition.
+func (d *discovery) facts(t txn.Topic, there map[string]txn.Topic) []Stream {
+	remote := control.ControlFrom(d.cfg.From.Name)
+	now, ok := there[remote]
+	if !ok {
+		return nil
+	}
+	return []Stream{{Part: Part{t.Name, 0}, Source: t.ID, Registered: t.ID, Remote: remote, Target: now.ID, Facts: true}}
+}
+
+func (d *discovery) register(ctx context.Context, t control.Topic) error {
+	rec := &kgo.Record{Topic: control.TopicTopics, Key: t.AppendKey(nil), Value: t.AppendValue(nil)}
+	if err := d.target.ProduceSync(ctx, rec).FirstErr(); err != nil {
+		return fmt.Errorf("register topic %s: %w", t.Name, err)
+	}
+	d.atTarget.byName[t.Name] = t
+	return nil
+}
+
+// carriedConfigs are the settings of a source topic that its remote topic gets
+// when it is made: without them records could be refused or vanish early.
+var carriedConfigs = []string{"max.message.bytes", "retention.ms", "retention.bytes"}
+
+func (d *discovery) create(ctx context.Context, t txn.Topic, remote string) (txn.Topic, error) {
+	configs := map[string]*string{
+		"cleanup.policy":         kadm.StringPtr("delete"),
+		"message.timestamp.type": kadm.StringPtr("CreateTime"),
+	}
+	described, err := kadm.NewClient(d.source).DescribeTopicConfigs(ctx, t.Name)
+	if err != nil {
+		return txn.Topic{}, fmt.Errorf("describe settings of %s: %w", t.Name, err)
+	}
+	for _, rc := range described {
+		for _, c := range rc.Configs {
+			if c.Value != nil && c.Source.String() == "DYNAMIC_TOPIC_CONFIG" && slices.Contains(carriedConfigs, c.Key) {
+				configs[c.Key] = c.Value
+			}
+		}
+	}
+	if err := createTopic(ctx, d.target, remote, int32(len(t.Leaders)), configs); err != nil {
+		return txn.Topic{}, err
+	}
+	d.cfg.Logger.Info("made remote topic", "topic", remote, "partitions", len(t.Leaders))
+	return awaitTopic(ctx, d.target, remote)
+}
+
+func (d *discovery) grow(ctx context.Context, remote string, partitions int) error {
+	resp, err := kadm.NewClient(d.target).UpdatePartitions(ctx, partitions, remote)
+	if err == nil {
+		err = resp.Error()
+	}
+	if err != nil {
+		return fmt.Errorf("add partitions to %s: %w", remote, err)
+	}
+	d.cfg.Logger.Info("added partitions to remote topic", "topic", remote, "partitions", partitions)
+	return nil
+}
+
+// createTopic makes a topic; that it exists already is no error.
+func createTopic(ctx context.Context, cl *kgo.Client, name string, partitions int32, configs map[string]*string) error {
+	resp, err := kadm.NewClient(cl).CreateTopics(ctx, partitions, -1, configs, name)
+	if err != nil {
+		return fmt.Errorf("create topic %s: %w", name, err)
+	}
+	if r := resp[name]; r.Err != nil && !errors.Is(r.Err, kerr.TopicAlreadyExists) {
+		return fmt.Errorf("create topic %s: %w (%s)", name, r.Err, r.ErrMessage)
+	}
+	return nil
+}
+
+// awaitTopic returns a topic that was just made once its partitions have leaders.
+func awaitTopic(ctx context.Context, cl *kgo.Client, name string) (txn.Topic, error) {
+	for {
+		all, err := txn.Describe(ctx, cl, name)
+		if t, ok := all[name]; err == nil && ok && len(t.Leaders) > 0 && !slices.Contains(t.Leaders, -1) {
+			return t, nil
+		}
+		if pause(ctx, askPause); ctx.Err() != nil {
+			return txn.Topic{}, fmt.Errorf("await topic %s: %w", name, errors.Join(ctx.Err(), err))
+		}
+	}
+}

@@ -1,0 +1,21 @@
+package replicate
+
+// SetBefore has f called before each effect of a shard (-1: of the agreement) is
+// carried out; an error ends the work on the spot, as a kill would.
+func (l *Link) SetBefore(f func(shard int, effect any) error) { l.before = f }
+
+// Covered is the committed source position of every stream.
+func (l *Link) Covered() map[Part]int64 {
+	views, _ := l.views()
+	out := map[Part]int64{}
+	for _, v := range views {
+		out[v.part] = v.covered
+	}
+	return out
+}
+
+// Resets is how often shards have begun anew.
+func (s Status) Resets() int64 { return s.resets }
+
+// Commits is how many transactions were committed.
+func (s Status) Commits() int64 { return s.commits }

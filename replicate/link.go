@@ -1,0 +1,313 @@
+package replicate
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"time"
+
+	"github.com/twmb/franz-go/pkg/kadm"
+	"github.com/twmb/franz-go/pkg/kgo"
+
+	"github.com/geogate/geogate/internal/control"
+	"github.com/geogate/geogate/internal/txn"
+	"github.com/geogate/geogate/router"
+)
+
+const (
+	startRetry = 500 * time.Millisecond
+	lagEvery   = time.Second
+	lagStale   = 10 * time.Second // without news of the source, lag is unknown
+)
+
+// Link copies the local topics of one region to another. New makes it, Run runs
+// it once; Status and Topics may be called at any time.
+//
+// Goroutines: Run's own looks for topics; one looks at lag; each shard has one
+// and its reader's. All end with Run.
+type Link struct {
+	cfg     Config
+	matcher *router.Matcher
+	metrics *metrics
+
+	before func(shard int, effect any) error // see shard.before
+
+	mu      sync.Mutex
+	shards  []*shard // guarded by mu, as everything below
+	rulings []TopicRuling
+	data    int // topics of data that are carried
+	looked  bool
+	err     error
+	badFrom time.Time
+	lag     lag
+}
+
+// New checks the configuration (ErrConfig) and makes a link. It connects to
+// nothing before Run.
+func New(cfg Config) (*Link, error) {
+	if err := cfg.Validate(); err != nil {
+		return nil, err
+	}
+	cfg = cfg.withDefaults()
+	m, err := router.NewMatcher(cfg.Include, cfg.Exclude)
+	if err != nil {
+		return nil, fmt.Errorf("%w: %w", ErrConfig, err)
+	}
+	l := &Link{cfg: cfg, matcher: m, lag: newLag()}
+	if cfg.Registerer != nil {
+		l.metrics = newMetrics(l)
+		if err := cfg.Registerer.Register(l.metrics); err != nil {
+			return nil, fmt.Errorf("register metrics of link %s: %w", cfg.Name, err)
+		}
+	}
+	return l, nil
+}
+
+// Run copies until ctx ends, then finishes the transactions under way and returns
+// nil. It waits for clusters that cannot be reached. Its errors are final:
+// ErrSameCluster, ErrSettings, and when every shard has stopped, why
+// (ErrGeneration, ErrTakenOver).
+func (l *Link) Run(ctx context.Context) error {
+	source, err := l.cfg.source()
+	if err != nil {
+		return err
+	}
+	defer source.Close()
+	target, err := l.cfg.target()
+	if err != nil {
+		return err
+	}
+	defer target.Close()
+	if l.metrics != nil {
+		defer l.cfg.Registerer.Unregister(l.metrics)
+	}
+	gen, err := l.start(ctx, source, target)
+	if err != nil || ctx.Err() != nil {
+		l.fail(err)
+		return err
+	}
+	return l.work(ctx, source, target, gen)
+}
+
+// start tries until the clusters have answered and the generation is agreed on.
+func (l *Link) start(ctx context.Context, source, target *kgo.Client) (Generation, error) {
+	for {
+		gen, err := l.tryStart(ctx, source, target)
+		switch {
+		case err == nil:
+			l.fail(nil)
+			return gen, nil
+		case ctx.Err() != nil:
+			return Generation{}, nil
+		case errors.Is(err, ErrSameCluster), errors.Is(err, ErrSettings):
+			return Generation{}, err
+		}
+		l.fail(err)
+		l.cfg.Logger.Warn("start link", "err", err)
+		pause(ctx, startRetry)
+	}
+}
+
+func (l *Link) fail(err error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.err = err
+	switch {
+	case err == nil:
+		l.badFrom = time.Time{}
+	case l.badFrom.IsZero():
+		l.badFrom = time.Now()
+	}
+}
+
+func (l *Link) tryStart(ctx context.Context, source, target *kgo.Client) (Generation, error) {
+	from, err := clusterID(ctx, source)
+	if err != nil {
+		return Generation{}, fmt.Errorf("reach source: %w", err)
+	}
+	to, err := clusterID(ctx, target)
+	if err != nil {
+		return Generation{}, fmt.Errorf("reach target: %w", err)
+	}
+	if from == to {
+		return Generation{}, fmt.Errorf("%w: %s and %s are both %q", ErrSameCluster, l.cfg.From.Name, l.cfg.To.Name, from)
+	}
+	if err := l.prepareTarget(ctx, target); err != nil {
+		return Generation{}, err
+	}
+	return l.agree(ctx, target, from)
+}
+
+func clusterID(ctx context.Context, cl *kgo.Client) (string, error) {
+	ctx, cancel := context.WithTimeout(ctx, adminWait)
+	defer cancel()
+	m, err := kadm.NewClient(cl).BrokerMetadata(ctx)
+	if err != nil {
+		return "", err
+	}
+	if m.Cluster == "" {
+		return "", errors.New("the cluster does not say its id")
+	}
+	return m.Cluster, nil
+}
+
+// prepareTarget makes the internal topics that the link writes. The target's own
+// gateway makes the same ones; either may come first.
+func (l *Link) prepareTarget(ctx context.Context, target *kgo.Client) error {
+	ctx, cancel := context.WithTimeout(ctx, adminWait)
+	defer cancel()
+	compact := map[string]*string{"cleanup.policy": kadm.StringPtr("compact")}
+	for name, partitions := range map[string]int32{
+		l.cfg.positions(): control.LinkPartitions, l.cfg.runs(): control.LinkPartitions,
+		control.ControlFrom(l.cfg.From.Name): 1, control.TopicTopics: 1,
+	} {
+		if err := createTopic(ctx, target, name, partitions, compact); err != nil {
+			return err
+		}
+		if _, err := awaitTopic(ctx, target, name); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// agree carries out an Agreement.
+func (l *Link) agree(ctx context.Context, target *kgo.Client, cluster string) (Generation, error) {
+	ask := newAsker(target)
+	p := txn.New(target, GenerationID(l.cfg.From.Name, l.cfg.To.Name), txn.Options{Topics: ask.topics})
+	a := NewAgreement(l.cfg.Shards, cluster)
+	var found *Found
+	for {
+		effect, err := a.Step(found)
+		if err != nil {
+			return Generation{}, err
+		}
+		if l.before != nil {
+			if err := l.before(-1, effect); err != nil {
+				return Generation{}, err
+			}
+		}
+		found = nil
+		switch e := effect.(type) {
+		case InitGeneration:
+			err = p.Init(ctx)
+		case FindGeneration:
+			var f Found
+			f, err = findGeneration(ctx, ask, l.cfg.positions())
+			found = &f
+		case WriteGeneration:
+			_, err = p.Commit(ctx, []txn.Record{{
+				Topic: l.cfg.positions(), Key: []byte(GenerationKey), Value: e.Record.Append(nil), Timestamp: time.Now().UnixMilli(),
+			}})
+		case FenceShards:
+			for i := range e.Shards {
+				old := txn.New(target, ShardID(l.cfg.From.Name, l.cfg.To.Name, e.Number, i), txn.Options{Topics: ask.topics})
+				if err = old.Init(ctx); err != nil {
+					break
+				}
+			}
+		case Agreed:
+			return e.Record, nil
+		}
+		if err != nil {
+			return Generation{}, fmt.Errorf("agree on a generation: %w", err)
+		}
+	}
+}
+
+// work runs the shards and gives them their streams.
+func (l *Link) work(ctx context.Context, source, target *kgo.Client, gen Generation) error {
+	for i := range gen.Shards {
+		s, err := newShard(&l.cfg, gen, i, source)
+		if err != nil {
+			return err
+		}
+		if l.before != nil {
+			s.before = func(effect any) error { return l.before(i, effect) }
+		}
+		l.mu.Lock()
+		l.shards = append(l.shards, s)
+		l.mu.Unlock()
+	}
+	l.cfg.Logger.Info("link runs", "generation", gen.Number, "shards", gen.Shards)
+	wctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	var shards, others sync.WaitGroup
+	errs := make([]error, len(l.shards))
+	for i, s := range l.shards {
+		shards.Go(func() {
+			if errs[i] = s.run(wctx); errs[i] != nil {
+				l.cfg.Logger.Error("shard stopped", "shard", i, "err", errs[i])
+			}
+		})
+	}
+	others.Go(func() { l.discover(wctx, source, target, gen) })
+	others.Go(func() { l.follow(wctx, source) })
+	shards.Wait()
+	cancel()
+	others.Wait()
+	return errors.Join(errs...)
+}
+
+// discover looks for topics until ctx ends.
+func (l *Link) discover(ctx context.Context, source, target *kgo.Client, gen Generation) {
+	d := discovery{
+		cfg: &l.cfg, matcher: l.matcher, source: source, target: target,
+		atSource: newRegistry(newAsker(source)), atTarget: newRegistry(newAsker(target)),
+	}
+	blocked := map[string]bool{}
+	for ctx.Err() == nil {
+		streams, rulings, err := d.look(ctx)
+		if ctx.Err() != nil {
+			return
+		}
+		l.fail(err)
+		if err != nil {
+			l.cfg.Logger.Warn("look for topics", "err", err)
+			pause(ctx, startRetry)
+			continue
+		}
+		for _, r := range rulings {
+			if r.Blocked && !blocked[r.Topic] {
+				l.cfg.Logger.Warn("topic is blocked", "topic", r.Topic, "reason", r.Reason)
+			}
+			blocked[r.Topic] = r.Blocked
+		}
+		l.assign(streams, rulings, gen)
+		pause(ctx, l.cfg.DiscoverEvery)
+	}
+}
+
+// assign gives each shard the streams of its slots.
+func (l *Link) assign(streams []Stream, rulings []TopicRuling, gen Generation) {
+	by := make([][]Stream, gen.Shards)
+	for i := range streams {
+		n := int(streams[i].Slot()) % gen.Shards
+		by[n] = append(by[n], streams[i])
+	}
+	data := 0
+	for _, r := range rulings {
+		if r.Carried {
+			data++
+		}
+	}
+	l.mu.Lock()
+	l.rulings, l.data, l.looked = rulings, data, true
+	l.mu.Unlock()
+	for i, s := range l.shards {
+		s.assign(by[i])
+	}
+}
+
+// Topics tells for every topic of the source what the link does with it, and
+// which include or exclude patterns match nothing.
+func (l *Link) Topics() (rulings []TopicRuling, idle []string) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	names := make([]string, len(l.rulings))
+	for i, r := range l.rulings {
+		names[i] = r.Topic
+	}
+	return append([]TopicRuling(nil), l.rulings...), l.matcher.Idle(names)
+}

@@ -1,0 +1,291 @@
+package replicate
+
+import (
+	"fmt"
+	"slices"
+
+	"github.com/twmb/franz-go/pkg/kgo"
+
+	"github.com/geogate/geogate/internal/control"
+	"github.com/geogate/geogate/internal/txn"
+)
+
+// What joining small batches saves and costs was measured: below these sizes a
+// request of its own costs the target more than opening costs the link.
+const (
+	joinCompressed   = 10 << 10 // bytes on the wire
+	joinUncompressed = 16 << 10
+	joinedBytes      = 256 << 10 // uncompressed size of a joined batch
+	openedBytes      = txn.DefaultBatchBytes
+)
+
+// ItemKind says what lies at a place of a source log.
+type ItemKind uint8
+
+// The kinds of items.
+const (
+	ItemSkip    ItemKind = iota // a marker that is no barrier, an aborted batch, a hole
+	ItemBarrier                 // a barrier's marker, at Base
+	ItemData                    // a batch that was committed
+)
+
+// Item is one place in a source partition's log, below the last stable offset.
+type Item struct {
+	Kind  ItemKind
+	Base  int64
+	Next  int64     // first offset after it
+	Batch txn.Batch // data; its memory is the item's own
+}
+
+// segment is a stretch of source offsets that is copied whole.
+type segment struct {
+	source, count int64
+	barrier       int64   // last barrier below source
+	barriers      []int64 // since the end of the segment before
+}
+
+// prepared is what becomes of the items of one partition in a transaction.
+type prepared struct {
+	batches  []txn.Batch
+	counts   []int64
+	segments []segment
+	next     int64   // everything below is dealt with
+	epoch    int32   // leader epoch of the last data batch, or as before
+	barrier  int64   // last barrier below next
+	waiting  []int64 // barriers since the last segment
+	oldest   int64   // least base timestamp, Unix milliseconds, 0 none
+
+	copied, passed, opened, denied int64
+}
+
+// preparer turns items into batches to produce: passed on as they are wherever
+// possible, opened where something must look inside or be changed.
+type preparer struct {
+	stream *Stream
+	limit  int // uncompressed size of a batch, 0: as usual; also what the target refused to take larger
+	out    prepared
+
+	builder txn.Builder
+	codec   kgo.CompressionCodecType
+	held    *Item // a small batch that may be joined with the next
+}
+
+// prepare deals with items in order. An error says that a batch cannot be read:
+// the result then holds what lies before it.
+func prepare(s *Stream, from prepared, limit int, items []Item) (prepared, error) {
+	p := preparer{stream: s, limit: limit, out: from}
+	p.out.waiting = slices.Clone(from.waiting)
+	for i := range items {
+		it := &items[i]
+		if it.Next <= p.out.next {
+			continue
+		}
+		if err := p.take(it); err != nil {
+			before, _ := prepare(s, from, limit, items[:i])
+			return before, fmt.Errorf("open batch at %d: %w", it.Base, err)
+		}
+		p.out.next = it.Next
+	}
+	return p.out, p.flush()
+}
+
+func (p *preparer) take(it *Item) error {
+	switch it.Kind {
+	case ItemSkip:
+		return nil
+	case ItemBarrier:
+		p.out.barrier = it.Base
+		p.out.waiting = append(p.out.waiting, it.Base)
+		return nil
+	}
+	if p.held != nil && !p.joins(it) {
+		if err := p.flush(); err != nil {
+			return err
+		}
+	}
+	open, err := p.mustOpen(it)
+	switch {
+	case err != nil:
+		return err
+	case open || p.held != nil || p.builder.Len() > 0 && p.joins(it):
+		return p.open(it)
+	case p.small(it):
+		if err := p.flush(); err != nil {
+			return err
+		}
+		p.held = it
+	default:
+		if err := p.flush(); err != nil {
+			return err
+		}
+		p.pass(it.Batch)
+	}
+	p.describe(it.Base, int64(it.Batch.Count()), it)
+	return nil
+}
+
+// small tells whether a batch is worth joining with its neighbours.
+func (p *preparer) small(it *Item) bool {
+	if it.Batch.Codec() == kgo.CodecNone {
+		return len(it.Batch) < joinUncompressed
+	}
+	return len(it.Batch) < joinCompressed
+}
+
+// joins tells whether a batch may go into the batch being built.
+func (p *preparer) joins(it *Item) bool {
+	if it.Batch.Magic() < 2 {
+		return false
+	}
+	codec := p.codec
+	if p.held != nil {
+		codec = p.held.Batch.Codec()
+	}
+	return it.Batch.Codec() == codec && p.small(it) && p.builder.Size() < joinedBytes
+}
+
+// mustOpen tells whether a batch cannot pass as it is.
+func (p *preparer) mustOpen(it *Item) (bool, error) {
+	b := it.Batch
+	switch {
+	case b.Magic() < 2,
+		b.Holes(),            // a broker refuses it
+		it.Base < p.out.next, // its first records are copied already
+		b.Attributes()&txn.AttrLogAppendTime != 0, // remote topics are CreateTime: keep the time readers see
+		p.limit > 0 && len(b) > p.limit:
+		return true, nil
+	case p.stream.Facts:
+		denied := false
+		err := b.EachRaw(false, func(r txn.Raw) error {
+			rec, err := r.Decode()
+			denied = denied || !carried(rec.Key)
+			return err
+		})
+		return denied, err
+	}
+	return false, nil
+}
+
+// carried is the allow-list of control records: facts that other regions need.
+// Barriers travel with the runs.
+func carried(key []byte) bool {
+	t, ok := control.TypeOf(key)
+	return ok && (t == control.TypeProgress || t == control.TypeIncarnation)
+}
+
+// describe adds copied source offsets to the segments.
+func (p *preparer) describe(source, count int64, it *Item) {
+	if n := len(p.out.segments); n > 0 && len(p.out.waiting) == 0 {
+		if s := &p.out.segments[n-1]; s.source+s.count == source {
+			s.count += count
+			p.note(it, count)
+			return
+		}
+	}
+	p.out.segments = append(p.out.segments, segment{source, count, p.out.barrier, p.out.waiting})
+	p.out.waiting = nil
+	p.note(it, count)
+}
+
+func (p *preparer) note(it *Item, count int64) {
+	p.out.copied += count
+	if it.Batch.Magic() >= 2 {
+		p.out.epoch = it.Batch.LeaderEpoch()
+		if ts := it.Batch.BaseTimestamp(); p.out.oldest == 0 || ts < p.out.oldest {
+			p.out.oldest = ts
+		}
+	}
+}
+
+func (p *preparer) pass(b txn.Batch) {
+	p.out.batches = append(p.out.batches, b)
+	p.out.counts = append(p.out.counts, int64(b.Count()))
+	p.out.passed++
+}
+
+// open puts a batch's records into the batch being built.
+func (p *preparer) open(it *Item) error {
+	if h := p.held; h != nil {
+		p.held = nil
+		p.codec = h.Batch.Codec()
+		if err := p.unpack(h, h.Base, func(int64) {}); err != nil { // described when it was held
+			return err
+		}
+	}
+	if p.builder.Len() > 0 && it.Batch.Magic() == 2 && it.Batch.Codec() != p.codec {
+		if err := p.flush(); err != nil {
+			return err
+		}
+	}
+	if p.builder.Len() == 0 {
+		p.codec = kgo.CodecNone
+		if it.Batch.Magic() == 2 {
+			p.codec = it.Batch.Codec()
+		}
+	}
+	return p.unpack(it, p.out.next, func(source int64) { p.describe(source, 1, it) })
+}
+
+// unpack adds the records of a batch from an offset on, telling of each that is
+// copied.
+func (p *preparer) unpack(it *Item, from int64, copied func(source int64)) error {
+	p.out.opened++
+	add := func(offset int64, fits func() bool) error {
+		if !fits() {
+			if err := p.flush(); err != nil {
+				return err
+			}
+			fits()
+		}
+		copied(offset)
+		return nil
+	}
+	p.builder.Limit = openedBytes
+	if p.limit > 0 {
+		p.builder.Limit = min(p.limit, openedBytes)
+	}
+	if it.Batch.Magic() < 2 {
+		return it.Batch.Each(func(r txn.Record) error {
+			if r.Offset < from {
+				return nil
+			}
+			return add(r.Offset, func() bool { return p.builder.Add(&r) })
+		})
+	}
+	return it.Batch.EachRaw(true, func(r txn.Raw) error {
+		if r.Offset < from {
+			return nil
+		}
+		if p.stream.Facts {
+			rec, err := r.Decode()
+			if err != nil {
+				return err
+			}
+			if !carried(rec.Key) {
+				p.out.denied++
+				return nil
+			}
+		}
+		return add(r.Offset, func() bool { return p.builder.AddRaw(r) })
+	})
+}
+
+// flush finishes the batch being built, or passes on a small batch that stayed
+// alone.
+func (p *preparer) flush() error {
+	if h := p.held; h != nil {
+		p.held = nil
+		p.pass(h.Batch)
+	}
+	if p.builder.Len() == 0 {
+		return nil
+	}
+	n := int64(p.builder.Len())
+	b, err := p.builder.Batch(p.codec)
+	if err != nil {
+		return fmt.Errorf("build batch: %w", err)
+	}
+	p.out.batches = append(p.out.batches, b)
+	p.out.counts = append(p.out.counts, n)
+	return nil
+}

@@ -1,0 +1,343 @@
+package replicate
+
+import (
+	"errors"
+	"slices"
+	"time"
+
+	"github.com/twmb/franz-go/pkg/kgo"
+
+	"github.com/geogate/geogate/internal/offsets"
+	"github.com/geogate/geogate/internal/txn"
+)
+
+// plan is one transaction.
+type plan struct {
+	parts   []plannedPart
+	batches int         // data batches; they come first
+	sent    []txn.Batch // data batches, for what a refusal is about
+	learn   bool        // offsets come from the answers, runs in a second flight
+	records []Incident  // recorded with it
+	began   time.Time
+}
+
+// plannedPart is one stream's share of a transaction.
+type plannedPart struct {
+	s *stream
+	prepared
+	first int     // index of its first data batch
+	bases []int64 // of its batches, predicted or learnt
+
+	described []offsets.Run // the part's runs as they are sent
+	folded    bool          // the transaction folds the stream's earlier runs
+}
+
+// begin starts a transaction if there is anything to do.
+func (c *Core) begin(now time.Time) []any {
+	data, due := false, false
+	for _, part := range c.order {
+		s := c.streams[part]
+		waits := len(s.pending) > 0 || s.dirty && s.parked == nil
+		data = data || s.hasData
+		due = due || len(s.unrecorded) > 0 || waits && !now.Before(s.since.Add(c.cfg.IdleAdvance))
+	}
+	if !data && !due {
+		return nil
+	}
+	p := &plan{began: now}
+	var out []any
+	for _, part := range c.order {
+		s := c.streams[part]
+		if len(s.pending) == 0 && !s.dirty || s.parked != nil || !s.listed {
+			continue
+		}
+		from := prepared{next: s.pos.SourceCovered, epoch: s.pos.SourceEpoch, barrier: s.pos.Barrier, waiting: s.barriers}
+		ready, err := prepare(&s.Stream, from, s.limit, s.pending)
+		if err != nil {
+			out = append(out, c.park(now, s, Incident{Kind: Corrupt, From: ready.next, Until: ready.next + 1, Detail: err.Error()})...)
+		}
+		p.parts = append(p.parts, plannedPart{s: s, prepared: ready, first: p.batches})
+		p.batches += len(ready.batches)
+		p.sent = append(p.sent, ready.batches...)
+		p.learn = p.learn || s.learn && len(ready.batches) > 0
+	}
+	for _, part := range c.order {
+		p.records = append(p.records, c.streams[part].unrecorded...)
+	}
+	if len(p.parts) == 0 && len(p.records) == 0 {
+		return out
+	}
+	c.plan, c.phase = p, phaseProduce
+	return append(out, c.flight(now))
+}
+
+// flight is the first flight: data, and with predicted offsets everything.
+func (c *Core) flight(now time.Time) any {
+	p := c.plan
+	var send Produce
+	for i := range p.parts {
+		part := &p.parts[i]
+		if len(part.batches) == 0 {
+			continue
+		}
+		send.Check = append(send.Check, part.s.Stream)
+		at := part.s.end
+		for j, b := range part.batches {
+			send.Batches = append(send.Batches, txn.PartitionBatch{
+				Topic: part.s.Remote, TopicID: part.s.Target, Partition: part.s.Number, Batch: b,
+			})
+			part.bases = append(part.bases, at)
+			at += part.counts[j]
+		}
+	}
+	if !p.learn {
+		send.Batches = append(send.Batches, c.describe(now)...)
+	}
+	return send
+}
+
+// describe makes the batches of positions, runs and incidents, one of each for a
+// slot.
+func (c *Core) describe(now time.Time) []txn.PartitionBatch {
+	type place struct {
+		topic string
+		slot  int32
+	}
+	builders := map[place]*txn.Builder{}
+	var order []place
+	add := func(topic string, slot int32, key, value []byte) {
+		at := place{topic, slot}
+		b := builders[at]
+		if b == nil {
+			b = new(txn.Builder)
+			builders[at] = b
+			order = append(order, at)
+		}
+		b.Add(&txn.Record{Key: key, Value: value, Timestamp: now.UnixMilli()})
+	}
+	p := c.plan
+	for i := range p.parts {
+		part := &p.parts[i]
+		s := part.s
+		pos := part.position()
+		add(c.cfg.Positions, s.Slot(), offsets.AppendPositionKey(nil, s.Source, s.Number), pos.Append(nil))
+		if s.Facts {
+			continue
+		}
+		part.described = part.runs()
+		for block := range slices.Chunk(part.described, maxRunsInBlock) {
+			add(c.cfg.Runs, s.Slot(), offsets.AppendKey(nil, s.Target, s.Number, block[0].Target), offsets.AppendRuns(nil, block))
+		}
+		if len(s.written) < foldAfter {
+			continue
+		}
+		// One block takes the place of the oldest record; the tombstones of the
+		// others come behind it, so that no reader ever misses a run.
+		part.folded = true
+		add(c.cfg.Runs, s.Slot(), offsets.AppendKey(nil, s.Target, s.Number, s.written[0]), offsets.AppendRuns(nil, s.runs))
+		for _, first := range s.written[1:] {
+			add(c.cfg.Runs, s.Slot(), offsets.AppendKey(nil, s.Target, s.Number, first), nil)
+		}
+	}
+	for _, x := range p.records {
+		s := c.streams[Part{x.Topic, x.Partition}]
+		add(c.cfg.Positions, s.Slot(), x.AppendKey(nil), x.AppendValue(nil))
+	}
+	var out []txn.PartitionBatch
+	for _, at := range order {
+		b, err := builders[at].Batch(kgo.CodecNone)
+		if err != nil {
+			panic(err) // the builder holds records and needs no codec
+		}
+		out = append(out, txn.PartitionBatch{Topic: at.topic, Partition: at.slot, Batch: b})
+	}
+	return out
+}
+
+const maxRunsInBlock = 1 << 12
+
+// targetEnd is the remote offset after the part's last record.
+func (p *plannedPart) targetEnd() int64 {
+	n := len(p.bases)
+	return p.bases[n-1] + p.counts[n-1]
+}
+
+// position is what the stream's position will be.
+func (p *plannedPart) position() offsets.Position {
+	pos := p.s.pos
+	pos.Incarnation = p.s.Incarnation
+	pos.SourceCovered, pos.SourceEpoch, pos.Barrier = p.next, p.epoch, p.barrier
+	pos.Target, pos.TargetEpoch = p.s.Target, p.s.epoch
+	if len(p.bases) > 0 {
+		pos.TargetCovered = p.targetEnd()
+	} else {
+		// Nothing is written, so all that lies there, markers included, is
+		// described.
+		pos.TargetCovered = max(pos.TargetCovered, p.s.end)
+	}
+	return pos
+}
+
+// runs maps the part's records. A source marker, a hole or a filtered record
+// takes an offset at the source only, so no run is continued over one.
+func (p *plannedPart) runs() []offsets.Run {
+	var out []offsets.Run
+	b, used := 0, int64(0)
+	for _, seg := range p.segments {
+		source, left := seg.source, seg.count
+		barriers := seg.barriers
+		for left > 0 {
+			if used == p.counts[b] {
+				b, used = b+1, 0
+			}
+			n := min(left, p.counts[b]-used)
+			target := p.bases[b] + used
+			if last := len(out) - 1; last >= 0 && len(barriers) == 0 && out[last].TargetEnd() == target && out[last].SourceEnd() == source {
+				out[last].Count += n
+			} else {
+				out = append(out, offsets.Run{
+					Target: target, Source: source, Count: n, Incarnation: p.s.Incarnation, Barrier: seg.barrier, Barriers: barriers,
+				})
+			}
+			barriers = nil
+			source, left, used = source+n, left-n, used+n
+		}
+	}
+	return out
+}
+
+// produced compares where the records lie with where they were to lie.
+func (c *Core) produced(now time.Time, ev Produced) []any {
+	if ev.Err != nil {
+		if errors.Is(ev.Err, txn.ErrFenced) {
+			return c.recover(now, ev.Err)
+		}
+		return c.produceFailed(now, ev.Err)
+	}
+	if c.phase == phaseDescribe {
+		c.phase = phaseEnd
+		return []any{End{}}
+	}
+	p := c.plan
+	odd := false
+	var out []any
+	for i := range p.parts {
+		part := &p.parts[i]
+		if len(part.batches) == 0 {
+			continue
+		}
+		reports, ok := c.compare(now, part, ev.Produced[part.first:part.first+len(part.batches)])
+		out = append(out, reports...)
+		odd = odd || !ok
+		if epoch, listed := ev.Epochs[part.s.Part]; listed && epoch != part.s.epoch {
+			// The position would name a leader epoch that the records do not
+			// have; readers and the truncation check go by it.
+			odd = odd || part.s.epoch >= 0
+			part.s.epoch = epoch
+		}
+	}
+	if odd {
+		return append(out, c.recover(now, errOdd)...)
+	}
+	if p.learn {
+		c.phase = phaseDescribe
+		return append(out, Produce{Batches: c.describe(now)})
+	}
+	c.phase = phaseEnd
+	return append(out, End{})
+}
+
+var errOdd = errors.New("replicate: records lie elsewhere than predicted")
+
+// compare takes the offsets of a part's batches. A higher one than predicted is a
+// foreign writer's doing, a lower one means that the remote log lost records.
+func (c *Core) compare(now time.Time, part *plannedPart, got []txn.Produced) (out []any, ok bool) {
+	s := part.s
+	expected := part.bases[0]
+	ok = true
+	for i, g := range got {
+		switch {
+		case g.Base < expected:
+			s.suspect = g.Base
+			return out, false
+		case g.Base > expected:
+			out = append(out, c.foreign(now, s, expected, g.Base)...)
+			s.learn = true
+			ok = c.plan.learn
+		}
+		part.bases[i] = g.Base
+		expected = g.Base + part.counts[i]
+	}
+	return out, ok
+}
+
+// ended takes the commit: what was planned is now the truth.
+func (c *Core) ended(now time.Time, ev Ended) []any {
+	if ev.Err != nil {
+		return c.recover(now, ev.Err)
+	}
+	p := c.plan
+	for i := range p.parts {
+		part := &p.parts[i]
+		s := part.s
+		s.pos, s.known = part.position(), true
+		c.positions[posKey{s.Source, s.Number}] = s.pos
+		if len(part.batches) > 0 {
+			s.end = part.targetEnd() + 1 // the commit marker
+			s.learn = false
+		}
+		s.barriers = part.waiting
+		if n := len(s.barriers); n > maxBarriersWaiting {
+			s.barriers = s.barriers[n-maxBarriersWaiting:]
+		}
+		s.dirty = false
+		s.remember(part)
+		s.counts.add(Counts{Copied: part.copied, Passed: part.passed, Opened: part.opened, Denied: part.denied})
+		s.commit(part.next)
+	}
+	for _, x := range p.records {
+		c.recorded[string(x.AppendKey(nil))] = true
+		s := c.streams[Part{x.Topic, x.Partition}]
+		s.unrecorded = slices.DeleteFunc(s.unrecorded, func(u Incident) bool { return c.recorded[string(u.AppendKey(nil))] })
+	}
+	c.plan, c.phase, c.tries = nil, phaseIdle, 0
+	var out []any
+	for i := range p.parts {
+		if s := p.parts[i].s; s.trouble != nil && s.parked == nil {
+			out = append(out, c.sourceTrouble(now, s, s.trouble)...)
+		}
+	}
+	return append(out, c.next(now)...)
+}
+
+// remember keeps the runs that are to be folded later.
+func (s *stream) remember(p *plannedPart) {
+	if p.folded {
+		s.written, s.runs = nil, nil
+	}
+	for i, r := range p.described {
+		// A block is of one incarnation and its barriers follow on each other.
+		if len(s.runs) >= maxRunsInBlock {
+			s.written, s.runs = nil, nil
+		}
+		if i%maxRunsInBlock == 0 {
+			s.written = append(s.written, r.Target)
+		}
+		s.runs = append(s.runs, r)
+	}
+}
+
+// commit takes the items below an offset off the pending ones.
+func (s *stream) commit(next int64) {
+	n := 0
+	for n < len(s.pending) && s.pending[n].Next <= next {
+		n++
+	}
+	s.pending = slices.Clone(s.pending[n:])
+	s.hasData, s.waiting = false, 0
+	for i := range s.pending {
+		if s.pending[i].Kind == ItemData {
+			s.hasData = true
+		}
+	}
+}

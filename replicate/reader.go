@@ -1,0 +1,405 @@
+package replicate
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"sync"
+	"time"
+
+	"github.com/twmb/franz-go/pkg/kerr"
+	"github.com/twmb/franz-go/pkg/kgo"
+	"github.com/twmb/franz-go/pkg/kmsg"
+
+	"github.com/geogate/geogate/internal/txn"
+)
+
+const (
+	fetchWait       = 250 * time.Millisecond // of a long poll; also how long a change may wait for it
+	fetchRetry      = 100 * time.Millisecond
+	minPartFetch    = 16 << 10
+	readCommitted   = 1
+	noSession       = 0
+	resolveInterval = 250 * time.Millisecond
+)
+
+// reader fetches a shard's partitions, one session and goroutine for each broker
+// that leads any of them. It is at most one answer ahead of the shard.
+//
+// The client must be the reader's own: a client has one fetch connection for a
+// broker, which serves one request at a time.
+type reader struct {
+	cl       *kgo.Client
+	bytes    int // of one fetch
+	barriers Barriers
+	log      *slog.Logger
+	out      chan Fetched
+	wake     chan struct{} // holds one signal
+
+	mu       sync.Mutex
+	reading  int                 // guarded by mu, as everything below
+	parts    map[Part]*cursor    // what is fetched
+	sessions map[int32]bool      // brokers that have a goroutine
+	shape    map[int32]int       // by broker: counts changes of its partitions
+	names    map[[16]byte]string // topics by id
+}
+
+// cursor is where the reading of a partition stands.
+type cursor struct {
+	stream   Stream
+	offset   int64
+	leader   int32
+	epoch    int32 // the leader's, -1 unknown
+	resolved bool
+}
+
+func newReader(cl *kgo.Client, bytes int, barriers Barriers, log *slog.Logger) *reader {
+	return &reader{
+		cl: cl, bytes: bytes, barriers: barriers, log: log,
+		out: make(chan Fetched), wake: make(chan struct{}, 1),
+		parts: map[Part]*cursor{}, sessions: map[int32]bool{}, shape: map[int32]int{}, names: map[[16]byte]string{},
+	}
+}
+
+// read begins a new reading; answers of an earlier one are dropped by whoever
+// gets them.
+func (r *reader) read(number int, from map[Part]ReadFrom) {
+	r.mu.Lock()
+	r.reading = number
+	old := r.parts
+	r.parts = make(map[Part]*cursor, len(from))
+	for part, f := range from {
+		c := &cursor{stream: f.Stream, offset: f.Offset, epoch: -1}
+		if o := old[part]; o != nil && o.stream == f.Stream {
+			c.leader, c.epoch, c.resolved = o.leader, o.epoch, o.resolved
+		}
+		r.parts[part] = c
+		r.names[f.Stream.Source] = part.Topic
+	}
+	for b := range r.shape {
+		r.shape[b]++
+	}
+	r.mu.Unlock()
+	r.signal()
+}
+
+// leave stops fetching a partition.
+func (r *reader) leave(part Part) {
+	r.mu.Lock()
+	if c := r.parts[part]; c != nil {
+		r.shape[c.leader]++
+		delete(r.parts, part)
+	}
+	r.mu.Unlock()
+}
+
+func (r *reader) signal() {
+	select {
+	case r.wake <- struct{}{}:
+	default:
+	}
+}
+
+// run finds leaders and keeps a session for each, until ctx ends.
+func (r *reader) run(ctx context.Context) {
+	var wg sync.WaitGroup
+	defer wg.Wait()
+	for {
+		wait := r.resolve(ctx)
+		r.mu.Lock()
+		for _, c := range r.parts {
+			if c.resolved && !r.sessions[c.leader] {
+				r.sessions[c.leader] = true
+				s := session{r: r, broker: c.leader}
+				wg.Go(func() { s.run(ctx) })
+			}
+		}
+		r.mu.Unlock()
+		var again <-chan time.Time
+		if wait {
+			again = time.After(resolveInterval)
+		}
+		select {
+		case <-ctx.Done():
+			return
+		case <-r.wake:
+		case <-again:
+		}
+	}
+}
+
+// resolve looks up leaders that are not known; it tells whether some are missing
+// still.
+func (r *reader) resolve(ctx context.Context) (missing bool) {
+	ask := map[string]bool{}
+	r.mu.Lock()
+	for part, c := range r.parts {
+		if !c.resolved {
+			ask[part.Topic] = true
+		}
+	}
+	r.mu.Unlock()
+	if len(ask) == 0 {
+		return false
+	}
+	names := make([]string, 0, len(ask))
+	for n := range ask {
+		names = append(names, n)
+	}
+	found, err := txn.Describe(ctx, r.cl, names...)
+	if err != nil {
+		if ctx.Err() == nil {
+			r.log.Warn("look up leaders at the source", "err", err)
+		}
+		return true
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	for part, c := range r.parts {
+		t, ok := found[part.Topic]
+		if c.resolved {
+			continue
+		}
+		if !ok || t.ID != c.stream.Source || int(part.Number) >= len(t.Leaders) || t.Leaders[part.Number] < 0 {
+			missing = true // discovery will tell when the topic is gone
+			continue
+		}
+		c.leader, c.epoch, c.resolved = t.Leaders[part.Number], t.Epochs[part.Number], true
+		r.shape[c.leader]++
+	}
+	return missing
+}
+
+// session is the fetching from one broker.
+type session struct {
+	r      *reader
+	broker int32
+
+	id       int32
+	epoch    int32
+	shape    int // of the reader's partitions when the session was made
+	told     map[Part]int64
+	partsMax int32
+	again    bool // a partition's leader must be looked up; do not hurry
+}
+
+// run fetches until ctx ends or no partition is left at the broker.
+func (s *session) run(ctx context.Context) {
+	for ctx.Err() == nil {
+		req, reading, ok := s.request()
+		if !ok {
+			return
+		}
+		kresp, err := s.r.cl.Broker(int(s.broker)).Request(ctx, req)
+		resp, isFetch := kresp.(*kmsg.FetchResponse)
+		switch {
+		case err != nil:
+			s.lost(ctx, err)
+			continue
+		case !isFetch:
+			s.lost(ctx, fmt.Errorf("answer %T", kresp))
+			continue
+		case resp.ErrorCode == kerr.FetchSessionIDNotFound.Code || resp.ErrorCode == kerr.InvalidFetchSessionEpoch.Code:
+			s.id, s.told = noSession, nil
+			continue
+		case resp.ErrorCode != 0:
+			s.lost(ctx, kerr.ErrorForCode(resp.ErrorCode))
+			continue
+		}
+		s.id = resp.SessionID
+		s.epoch++
+		answer := s.take(ctx, resp, reading)
+		if s.id == noSession {
+			s.told = nil // the broker keeps none for us: ask for everything each time
+		}
+		if s.again {
+			s.again = false
+			pause(ctx, fetchRetry)
+		}
+		if len(answer.Parts) == 0 {
+			continue
+		}
+		select {
+		case <-ctx.Done():
+		case s.r.out <- answer:
+		}
+	}
+}
+
+// lost begins anew after a request failed: leaders are looked up again.
+func (s *session) lost(ctx context.Context, err error) {
+	s.id, s.told = noSession, nil
+	if ctx.Err() != nil {
+		return
+	}
+	s.r.log.Warn("fetch from the source", "broker", s.broker, "err", err)
+	s.r.mu.Lock()
+	for _, c := range s.r.parts {
+		if c.leader == s.broker {
+			c.resolved = false
+		}
+	}
+	s.r.mu.Unlock()
+	s.r.signal()
+	pause(ctx, fetchRetry)
+}
+
+func pause(ctx context.Context, d time.Duration) {
+	t := time.NewTimer(d)
+	defer t.Stop()
+	select {
+	case <-ctx.Done():
+	case <-t.C:
+	}
+}
+
+// request builds the next fetch: what changed since the last one, or everything.
+// ok is false when nothing is left to fetch here; then the session is over.
+func (s *session) request() (req *kmsg.FetchRequest, reading int, ok bool) {
+	r := s.r
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	mine := 0
+	for _, c := range r.parts {
+		if c.resolved && c.leader == s.broker {
+			mine++
+		}
+	}
+	if mine == 0 {
+		delete(r.sessions, s.broker)
+		return nil, 0, false
+	}
+	if s.told == nil || s.shape != r.shape[s.broker] {
+		s.told, s.epoch, s.shape = map[Part]int64{}, 0, r.shape[s.broker]
+		// An answer cut short inside a partition may lose its list of aborted
+		// transactions on the embedded broker: let every partition fit.
+		s.partsMax = int32(max(r.bytes/mine, minPartFetch))
+	}
+	req = kmsg.NewPtrFetchRequest()
+	req.MaxWaitMillis = int32(fetchWait.Milliseconds())
+	req.MinBytes = 1
+	req.MaxBytes = max(int32(r.bytes), s.partsMax*int32(mine))
+	req.IsolationLevel = readCommitted
+	req.SessionID, req.SessionEpoch = s.id, s.epoch
+	at := map[string]int{}
+	for part, c := range r.parts {
+		if told, was := s.told[part]; !c.resolved || c.leader != s.broker || was && told == c.offset {
+			continue
+		}
+		s.told[part] = c.offset
+		n, ok := at[part.Topic]
+		if !ok {
+			rt := kmsg.NewFetchRequestTopic()
+			rt.Topic, rt.TopicID = part.Topic, c.stream.Source
+			n = len(req.Topics)
+			at[part.Topic] = n
+			req.Topics = append(req.Topics, rt)
+		}
+		rp := kmsg.NewFetchRequestTopicPartition()
+		rp.Partition, rp.FetchOffset, rp.CurrentLeaderEpoch, rp.PartitionMaxBytes = part.Number, c.offset, c.epoch, s.partsMax
+		req.Topics[n].Partitions = append(req.Topics[n].Partitions, rp)
+	}
+	return req, r.reading, true
+}
+
+// take turns an answer into items and moves the cursors.
+func (s *session) take(ctx context.Context, resp *kmsg.FetchResponse, reading int) Fetched {
+	out := Fetched{Reading: reading}
+	for t := range resp.Topics {
+		rt := &resp.Topics[t]
+		name := rt.Topic
+		if resp.Version >= 13 {
+			s.r.mu.Lock()
+			name = s.r.names[rt.TopicID]
+			s.r.mu.Unlock()
+		}
+		for i := range rt.Partitions {
+			rp := &rt.Partitions[i]
+			part := Part{name, rp.Partition}
+			from, stream, ok := s.r.cursor(part, reading)
+			if !ok {
+				continue
+			}
+			f := FetchedPart{Part: part, Stable: rp.LastStableOffset}
+			switch {
+			case rp.ErrorCode != 0:
+				f.Err = s.partError(part, rp.ErrorCode)
+			default:
+				f.Items, f.Err = s.r.scan(ctx, &stream, rp, from)
+			}
+			if len(f.Items) > 0 {
+				s.r.move(part, reading, f.Items[len(f.Items)-1].Next)
+			}
+			if f.Err != nil {
+				s.r.leave(part) // until a new reading says otherwise
+			}
+			if len(f.Items) > 0 || f.Err != nil {
+				out.Parts = append(out.Parts, f)
+			}
+		}
+	}
+	return out
+}
+
+// partError decides what a partition's error means: an error for the shard, or
+// nil when only the leader has to be looked up again.
+func (s *session) partError(part Part, code int16) error {
+	switch err := kerr.ErrorForCode(code); {
+	case errors.Is(err, kerr.NotLeaderForPartition), errors.Is(err, kerr.FencedLeaderEpoch), errors.Is(err, kerr.OffsetOutOfRange):
+		return &SourceError{}
+	case kerr.IsRetriable(err):
+		s.r.mu.Lock()
+		if c := s.r.parts[part]; c != nil {
+			c.resolved = false
+		}
+		s.r.mu.Unlock()
+		s.told, s.again = nil, true
+		s.r.signal()
+		return nil
+	default:
+		return fmt.Errorf("fetch: %w", err)
+	}
+}
+
+func (r *reader) cursor(part Part, reading int) (offset int64, s Stream, ok bool) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	c := r.parts[part]
+	if c == nil || r.reading != reading {
+		return 0, Stream{}, false
+	}
+	return c.offset, c.stream, true
+}
+
+func (r *reader) move(part Part, reading int, next int64) {
+	r.mu.Lock()
+	if c := r.parts[part]; c != nil && r.reading == reading {
+		c.offset = next
+	}
+	r.mu.Unlock()
+}
+
+// scan reads one partition's answer and asks of each commit marker whether it is
+// a barrier.
+func (r *reader) scan(ctx context.Context, s *Stream, rp *kmsg.FetchResponseTopicPartition, from int64) ([]Item, error) {
+	items, commits, err := scan(rp.RecordBatches, rp.AbortedTransactions, from)
+	if s.Facts || r.barriers == nil {
+		return items, err
+	}
+	for _, m := range commits {
+		barrier, berr := r.barriers.Barrier(ctx, s.Source, s.Number, m.producer, m.epoch)
+		if berr != nil {
+			if ctx.Err() == nil {
+				r.log.Warn("ask for a barrier", "topic", s.Topic, "partition", s.Number, "err", berr)
+			}
+			// The verdict must not be guessed: what lies before goes on, the
+			// rest is fetched again.
+			return items[:m.item], &SourceError{}
+		}
+		if barrier {
+			items[m.item].Kind = ItemBarrier
+		}
+	}
+	return items, err
+}

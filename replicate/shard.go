@@ -1,0 +1,405 @@
+package replicate
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"sync"
+	"time"
+
+	"github.com/twmb/franz-go/pkg/kerr"
+	"github.com/twmb/franz-go/pkg/kgo"
+
+	"github.com/geogate/geogate/internal/offsets"
+	"github.com/geogate/geogate/internal/txn"
+	"github.com/geogate/geogate/router"
+)
+
+const (
+	readWait   = 45 * time.Second // for open transactions of others, longer than their time-out
+	finishWait = 5 * time.Second  // for a transaction under way when the link is stopped
+)
+
+// shard carries out what a Core decides. Its goroutines are that of run and those
+// of its reader.
+type shard struct {
+	cfg    *Config
+	number int
+	gen    Generation
+	log    *slog.Logger
+
+	source, fetch, target *kgo.Client
+	atSource, atTarget    *asker
+	producer              *txn.Producer
+	reader                *reader
+	assigned              chan []Stream
+
+	// before is called before each effect is carried out; an error ends the shard
+	// on the spot, as a kill would. Only tests set it.
+	before func(effect any) error
+
+	mu      sync.Mutex
+	core    *Core // guarded by mu, as everything below
+	commits int64
+	resets  int64
+	lastErr error
+	badFrom time.Time // since when nothing has succeeded, zero while all is well
+	ended   error
+}
+
+func newShard(cfg *Config, gen Generation, number int, source *kgo.Client) (*shard, error) {
+	s := &shard{
+		cfg: cfg, number: number, gen: gen, source: source,
+		log:      cfg.Logger.With("shard", number),
+		assigned: make(chan []Stream, 1),
+		core:     NewCore(cfg.coreConfig(gen, number)),
+	}
+	var err error
+	if s.fetch, err = cfg.source(); err != nil {
+		return nil, err
+	}
+	if s.target, err = cfg.target(); err != nil {
+		s.fetch.Close()
+		return nil, err
+	}
+	s.atSource, s.atTarget = newAsker(source), newAsker(s.target)
+	s.producer = txn.New(s.target, ShardID(cfg.From.Name, cfg.To.Name, gen.Number, number), txn.Options{Topics: s.atTarget.topics})
+	s.reader = newReader(s.fetch, max(cfg.FetchBytes/gen.Shards, minPartFetch), cfg.Barriers, s.log)
+	return s, nil
+}
+
+// assign replaces the shard's streams; it never waits.
+func (s *shard) assign(streams []Stream) {
+	select {
+	case <-s.assigned:
+	default:
+	}
+	s.assigned <- streams
+}
+
+// run works until ctx ends (nil) or the core stops.
+func (s *shard) run(ctx context.Context) error {
+	defer s.fetch.Close()
+	defer s.target.Close()
+	rctx, stop := context.WithCancel(ctx)
+	var wg sync.WaitGroup
+	wg.Go(func() { s.reader.run(rctx) })
+	defer wg.Wait()
+	defer stop()
+
+	err := s.handle(ctx, Start{})
+	for err == nil {
+		var ev any
+		if ev = s.wait(ctx); ev == nil {
+			break
+		}
+		err = s.handle(ctx, ev)
+	}
+	if ctx.Err() != nil && (err == nil || errors.Is(err, ctx.Err())) {
+		err = nil
+	}
+	s.mu.Lock()
+	s.ended = err
+	s.mu.Unlock()
+	return err
+}
+
+// wait returns the next event, nil when ctx ends.
+func (s *shard) wait(ctx context.Context) any {
+	s.mu.Lock()
+	wake, idle := s.core.Wake(), s.core.phase == phaseIdle
+	s.mu.Unlock()
+	var timer <-chan time.Time
+	if !wake.IsZero() {
+		t := time.NewTimer(max(time.Until(wake), 0))
+		defer t.Stop()
+		timer = t.C
+	}
+	var fetched <-chan Fetched // only an idle shard takes more: that is the back-pressure
+	if idle {
+		fetched = s.reader.out
+	}
+	select {
+	case <-ctx.Done():
+		return nil
+	case streams := <-s.assigned:
+		return Assigned{streams}
+	case f := <-fetched:
+		return s.more(f)
+	case <-timer:
+		return Tick{}
+	}
+}
+
+// more adds answers that wait already.
+func (s *shard) more(f Fetched) Fetched {
+	for range maxShards {
+		select {
+		case g := <-s.reader.out:
+			if g.Reading > f.Reading {
+				f = Fetched{Reading: g.Reading}
+			}
+			if g.Reading == f.Reading {
+				f.Parts = append(f.Parts, g.Parts...)
+			}
+		default:
+			return f
+		}
+	}
+	return f
+}
+
+// handle gives the core an event and carries out what follows from it, until it
+// is at rest.
+func (s *shard) handle(ctx context.Context, ev any) error {
+	queue := []any{ev}
+	for len(queue) > 0 {
+		s.mu.Lock()
+		effects := s.core.Step(time.Now().Round(0), queue[0]) // wall clock: a suspended machine counts
+		s.observe(queue[0])
+		s.mu.Unlock()
+		queue = queue[1:]
+		for _, e := range effects {
+			if s.before != nil {
+				if err := s.before(e); err != nil {
+					return err
+				}
+			}
+			next, err := s.do(ctx, e)
+			if err != nil {
+				return err
+			}
+			if next != nil {
+				queue = append(queue, next)
+			}
+		}
+	}
+	return nil
+}
+
+// observe keeps what status tells.
+func (s *shard) observe(ev any) {
+	var err error
+	switch ev := ev.(type) {
+	case Inited:
+		err = ev.Err
+	case GenerationRead:
+		err = ev.Err
+	case PositionsRead:
+		err = ev.Err
+	case Listed:
+		err = ev.Err
+	case Produced:
+		err = ev.Err
+	case Ended:
+		if err = ev.Err; err == nil {
+			s.commits++
+		}
+	default:
+		return
+	}
+	if s.core.phase == phaseBackoff {
+		s.resets++
+		if s.badFrom.IsZero() {
+			s.badFrom = time.Now()
+		}
+		s.lastErr = err
+		s.log.Warn("begin the shard anew", "err", err)
+	} else if s.core.phase == phaseIdle {
+		s.badFrom, s.lastErr = time.Time{}, nil
+	}
+}
+
+// do carries out one effect and returns the event that ends it, if any.
+func (s *shard) do(ctx context.Context, effect any) (any, error) {
+	switch e := effect.(type) {
+	case Init:
+		if ctx.Err() != nil {
+			return nil, ctx.Err()
+		}
+		return Inited{s.producer.Init(ctx)}, nil
+	case ReadGeneration:
+		found, err := findGeneration(ctx, s.atTarget, s.cfg.positions())
+		return GenerationRead{found, err}, nil
+	case ReadPositions:
+		return s.readPositions(ctx), nil
+	case List:
+		return Listed{Listings: s.list(ctx, e.Streams)}, nil
+	case Read:
+		s.reader.read(e.Number, e.From)
+	case Leave:
+		s.reader.leave(e.Part)
+	case Produce:
+		return s.produce(ctx, e)
+	case End:
+		fctx, cancel := s.finish(ctx)
+		defer cancel()
+		_, err := s.producer.End(fctx, true)
+		return Ended{err}, nil
+	case Report:
+		x := e.Incident
+		s.log.Error("incident", "kind", x.Kind.String(), "topic", x.Topic, "partition", x.Partition,
+			"from", x.From, "until", x.Until, "parked", x.Kind.Parks(), "detail", x.Detail)
+	case Stop:
+		return nil, e.Err
+	default:
+		return nil, fmt.Errorf("replicate: effect %T", effect)
+	}
+	return nil, nil
+}
+
+// finish lets a transaction that is under way end although ctx has.
+func (s *shard) finish(ctx context.Context) (context.Context, context.CancelFunc) {
+	if ctx.Err() != nil {
+		return context.WithTimeout(context.WithoutCancel(ctx), finishWait)
+	}
+	fctx, cancel := context.WithCancel(context.WithoutCancel(ctx))
+	stop := context.AfterFunc(ctx, func() { time.AfterFunc(finishWait, cancel) })
+	return fctx, func() { stop(); cancel() }
+}
+
+func (s *shard) produce(ctx context.Context, e Produce) (any, error) {
+	s.mu.Lock()
+	first := s.core.phase == phaseProduce
+	s.mu.Unlock()
+	if first && ctx.Err() != nil {
+		return nil, ctx.Err() // nothing of this transaction was sent
+	}
+	fctx, cancel := s.finish(ctx)
+	defer cancel()
+	out := Produced{}
+	if out.Produced, out.Err = s.producer.Produce(fctx, e.Batches); out.Err != nil {
+		return out, nil
+	}
+	// Behind the produce: a leader that changed in between shows.
+	parts := make([]place, len(e.Check))
+	for i, c := range e.Check {
+		parts[i] = place{Topic: c.Remote, Partition: c.Number}
+	}
+	listed := s.atTarget.offsets(fctx, latest, false, parts)
+	out.Epochs = make(map[Part]int32, len(parts))
+	for i, c := range e.Check {
+		l := listed[parts[i]]
+		if l.err != nil {
+			out.Err = fmt.Errorf("list epoch of %s/%d: %w", c.Remote, c.Number, l.err)
+			return out, nil
+		}
+		if l.epoch >= 0 {
+			out.Epochs[c.Part] = l.epoch
+		}
+	}
+	return out, nil
+}
+
+// findGeneration finds the record, read to a high watermark listed now.
+func findGeneration(ctx context.Context, a *asker, topic string) (Found, error) {
+	ctx, cancel := context.WithTimeout(ctx, readWait)
+	defer cancel()
+	var found Found
+	_, err := a.readToEnd(ctx, place{Topic: topic}, 0, func(r txn.Record) error {
+		if string(r.Key) != GenerationKey {
+			return nil
+		}
+		g, err := ParseGeneration(r.Value)
+		found = Found{g, true}
+		return err
+	})
+	if err != nil {
+		return Found{}, fmt.Errorf("find generation: %w", err)
+	}
+	return found, nil
+}
+
+// readPositions reads the shard's slots.
+func (s *shard) readPositions(ctx context.Context) PositionsRead {
+	ctx, cancel := context.WithTimeout(ctx, readWait)
+	defer cancel()
+	type key struct {
+		id  offsets.TopicID
+		num int32
+	}
+	last := map[key]PositionRecord{}
+	var out PositionsRead
+	for slot := s.number; slot < router.Slots; slot += s.gen.Shards {
+		_, err := s.atTarget.readToEnd(ctx, place{Topic: s.cfg.positions(), Partition: int32(slot)}, 0, func(r txn.Record) error {
+			if x, ok, err := ParseIncident(r.Key, r.Value); err != nil || ok {
+				out.Incidents = append(out.Incidents, x)
+				return err
+			}
+			if string(r.Key) == GenerationKey || r.Value == nil {
+				return nil
+			}
+			id, num, err := offsets.ParsePositionKey(r.Key)
+			if err != nil {
+				return err
+			}
+			pos, err := offsets.ParsePosition(r.Value)
+			last[key{id, num}] = PositionRecord{id, num, pos}
+			return err
+		})
+		if err != nil {
+			return PositionsRead{Err: fmt.Errorf("read positions: %w", err)}
+		}
+	}
+	for _, p := range last {
+		out.Positions = append(out.Positions, p)
+	}
+	return out
+}
+
+// list asks both clusters about streams.
+func (s *shard) list(ctx context.Context, streams []ListStream) map[Part]Listing {
+	var at, to []place
+	atEpochs, toEpochs := map[place]int32{}, map[place]int32{}
+	for _, l := range streams {
+		from, there := place{Topic: l.Topic, Partition: l.Number}, place{Topic: l.Remote, Partition: l.Number}
+		s.atSource.topics.Forget(l.Topic)
+		s.atTarget.topics.Forget(l.Remote)
+		at, to = append(at, from), append(to, there)
+		if l.SourceEpoch >= 0 {
+			atEpochs[from] = l.SourceEpoch
+		}
+		if l.TargetEpoch >= 0 {
+			toEpochs[there] = l.TargetEpoch
+		}
+	}
+	starts := s.atSource.offsets(ctx, earliest, false, at)
+	sourceEnds := s.atSource.offsets(ctx, latest, false, at)
+	sourceEpochs := s.atSource.epochEnds(ctx, atEpochs)
+	targetEpochs := s.atTarget.epochEnds(ctx, toEpochs)
+	targetEnds := s.atTarget.offsets(ctx, latest, false, to)
+	out := make(map[Part]Listing, len(streams))
+	for i, l := range streams {
+		out[l.Part] = s.listing(ctx, &l, starts[at[i]], sourceEnds[at[i]], targetEnds[to[i]],
+			endOf(sourceEpochs, at[i]), endOf(targetEpochs, to[i]))
+	}
+	return out
+}
+
+// endOf is what was said of an epoch's end; no question is "unknown".
+func endOf(ends map[place]offsetAnswer, p place) offsetAnswer {
+	if e, ok := ends[p]; ok {
+		return e
+	}
+	return offsetAnswer{offset: -1}
+}
+
+func (s *shard) listing(ctx context.Context, l *ListStream, start, sourceEnd, targetEnd, sourceEpoch, targetEpoch offsetAnswer) Listing {
+	out := Listing{
+		SourceStart: start.offset, SourceEnd: sourceEnd.offset, SourceEpochEnd: sourceEpoch.offset,
+		TargetEnd: targetEnd.offset, TargetEpoch: -1, TargetEpochEnd: targetEpoch.offset,
+	}
+	there, err := s.atTarget.topics.Lookup(ctx, l.Remote)
+	if errors.Is(err, kerr.UnknownTopicOrPartition) && start.err == nil && sourceEnd.err == nil {
+		return out // no topic has the id that the stream's has: it is gone
+	}
+	if out.Err = errors.Join(err, start.err, sourceEnd.err, targetEnd.err, sourceEpoch.err, targetEpoch.err); out.Err != nil {
+		return out
+	}
+	out.Target = there.ID
+	if int(l.Number) < len(there.Epochs) {
+		out.TargetEpoch = there.Epochs[l.Number]
+	}
+	return out
+}

@@ -1,0 +1,310 @@
+package replicate
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/twmb/franz-go/pkg/kgo"
+)
+
+// State is what a link is doing.
+type State string
+
+// The states.
+const (
+	Running State = "running"
+	Parked  State = "parked" // running, with partitions held back
+	Failed  State = "failed" // nothing has succeeded for a while, or it has stopped
+)
+
+// failAfter is how long errors may last before a link says that it has failed.
+const failAfter = 10 * time.Second
+
+// Status is what a link tells about itself. A nil lag is unknown, which is not 0.
+type Status struct {
+	Name       string        `json:"name"`
+	From       string        `json:"from"`
+	To         string        `json:"to"`
+	State      State         `json:"state"`
+	Topics     int           `json:"topics"`
+	LagRecords *int64        `json:"lag_records"` // offsets, markers included, that are committed at the source and not covered
+	LagSeconds *float64      `json:"lag_seconds"`
+	Copied     int64         `json:"copied"`
+	Passed     int64         `json:"passed_batches"`
+	Opened     int64         `json:"opened_batches"`
+	Denied     int64         `json:"denied"`
+	Parked     []ParkedEntry `json:"parked"`
+	Foreign    int64         `json:"foreign"`
+	Error      string        `json:"error,omitempty"`
+
+	commits, resets int64
+}
+
+// ParkedEntry is a partition that is held back.
+type ParkedEntry struct {
+	Topic     string `json:"topic"`
+	Partition int32  `json:"partition"`
+	Reason    string `json:"reason"`
+}
+
+// streamView is what status needs of a stream.
+type streamView struct {
+	part    Part
+	covered int64
+	known   bool // covered is known
+	waiting int64
+	facts   bool
+	parked  *ParkedEntry
+}
+
+// view reads the core; the shard's mutex is held.
+func (c *Core) view() (streams []streamView, counts Counts) {
+	counts = c.gone
+	for _, part := range c.order {
+		s := c.streams[part]
+		v := streamView{part: part, covered: s.pos.SourceCovered, known: s.known || s.listed, waiting: s.waiting, facts: s.Facts}
+		switch {
+		case s.parked != nil:
+			reason := s.parked.Kind.String()
+			if s.parked.Detail != "" {
+				reason += ": " + s.parked.Detail
+			}
+			v.parked = &ParkedEntry{part.Topic, part.Number, reason}
+		case s.held != nil:
+			v.parked = &ParkedEntry{part.Topic, part.Number, s.held.Error()}
+		}
+		streams = append(streams, v)
+		counts.add(s.counts)
+	}
+	return streams, counts
+}
+
+// lag follows the ends of the source's partitions.
+type lag struct {
+	stable  map[Part]int64     // last stable offsets
+	behind  map[Part]time.Time // since when a partition has been behind
+	listed  time.Time          // when all of them were listed
+	missing bool               // some could not be
+}
+
+func newLag() lag { return lag{stable: map[Part]int64{}, behind: map[Part]time.Time{}} }
+
+// follow lists the source's ends until ctx ends. It does so apart from the
+// fetching, which stands still while the target cannot be reached.
+func (l *Link) follow(ctx context.Context, source *kgo.Client) {
+	ask := newAsker(source)
+	for ctx.Err() == nil {
+		views, _ := l.views()
+		parts := make([]place, 0, len(views))
+		for _, v := range views {
+			if !v.facts {
+				parts = append(parts, place{Topic: v.part.Topic, Partition: v.part.Number})
+			}
+		}
+		began := time.Now()
+		ends := ask.offsets(ctx, latest, true, parts)
+		l.mu.Lock()
+		l.lag.missing = false
+		for p, e := range ends {
+			if e.err != nil {
+				l.lag.missing = true
+				continue
+			}
+			l.lag.stable[Part{p.Topic, p.Partition}] = e.offset
+		}
+		if !l.lag.missing {
+			l.lag.listed = began
+		}
+		l.mu.Unlock()
+		pause(ctx, lagEvery)
+	}
+}
+
+// views collects the shards' streams.
+func (l *Link) views() ([]streamView, Counts) {
+	l.mu.Lock()
+	shards := l.shards
+	l.mu.Unlock()
+	var all []streamView
+	var counts Counts
+	for _, s := range shards {
+		s.mu.Lock()
+		v, c := s.core.view()
+		s.mu.Unlock()
+		all = append(all, v...)
+		counts.add(c)
+	}
+	slices.SortFunc(all, func(a, b streamView) int { return a.part.compare(b.part) })
+	return all, counts
+}
+
+// Status tells how the link is. Counts begin with the process.
+func (l *Link) Status() Status {
+	views, counts := l.views()
+	now := time.Now()
+	st := Status{
+		Name: l.cfg.Name, From: l.cfg.From.Name, To: l.cfg.To.Name, State: Running,
+		Copied: counts.Copied, Passed: counts.Passed, Opened: counts.Opened, Denied: counts.Denied, Foreign: counts.Foreign,
+		Parked: []ParkedEntry{},
+	}
+	for _, v := range views {
+		if v.parked != nil {
+			st.Parked = append(st.Parked, *v.parked)
+			st.State = Parked
+		}
+	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	st.Topics = l.data
+	st.LagRecords, st.LagSeconds = l.lag.measure(now, views, l.looked)
+	l.errors(now, &st)
+	return st
+}
+
+// errors adds what has gone wrong; the link's mutex is held.
+func (l *Link) errors(now time.Time, st *Status) {
+	since, err := l.badFrom, l.err
+	for _, s := range l.shards {
+		s.mu.Lock()
+		st.commits += s.commits
+		st.resets += s.resets
+		if s.ended != nil {
+			since, err = time.Unix(0, 0), s.ended
+		} else if !s.badFrom.IsZero() && (since.IsZero() || s.badFrom.Before(since)) {
+			since, err = s.badFrom, s.lastErr
+		}
+		s.mu.Unlock()
+	}
+	if err != nil {
+		st.Error = err.Error()
+	}
+	if !since.IsZero() && now.Sub(since) >= failAfter {
+		st.State = Failed
+	}
+}
+
+// measure sums what the source has committed and the link has not covered; nil
+// when any part of that is not known. started is false before topics were looked
+// for.
+func (g *lag) measure(now time.Time, views []streamView, started bool) (records *int64, seconds *float64) {
+	if !started || now.Sub(g.listed) > lagStale {
+		return nil, nil
+	}
+	var sum int64
+	var worst time.Duration
+	for _, v := range views {
+		if v.facts {
+			continue
+		}
+		stable, ok := g.stable[v.part]
+		if !ok || !v.known {
+			return nil, nil
+		}
+		if stable <= v.covered {
+			delete(g.behind, v.part)
+			continue
+		}
+		sum += stable - v.covered
+		since, ok := g.behind[v.part]
+		if !ok {
+			since = now
+			g.behind[v.part] = now
+		}
+		age := now.Sub(since)
+		if v.waiting > 0 {
+			age = max(age, now.Sub(time.UnixMilli(v.waiting)))
+		}
+		worst = max(worst, age)
+	}
+	s := worst.Seconds()
+	return &sum, &s
+}
+
+// metrics gives a link's status to Prometheus.
+type metrics struct {
+	link             *Link
+	gauges, counters []metric
+}
+
+type metric struct {
+	desc  *prometheus.Desc
+	value func(*Status) (v float64, known bool)
+}
+
+func newMetrics(l *Link) *metrics {
+	labels := prometheus.Labels{"link": l.cfg.Name, "from": l.cfg.From.Name, "to": l.cfg.To.Name}
+	make := func(name, help string, value func(*Status) (float64, bool)) metric {
+		return metric{prometheus.NewDesc("geogate_link_"+name, help, nil, labels), value}
+	}
+	count := func(f func(*Status) int64) func(*Status) (float64, bool) {
+		return func(s *Status) (float64, bool) { return float64(f(s)), true }
+	}
+	return &metrics{
+		link: l,
+		gauges: []metric{
+			make("lag_records", "Offsets committed at the source and not covered; absent while unknown.", func(s *Status) (float64, bool) {
+				return float64(deref(s.LagRecords)), s.LagRecords != nil
+			}),
+			make("lag_seconds", "How long the oldest of them has been waiting; absent while unknown.", func(s *Status) (float64, bool) {
+				return deref(s.LagSeconds), s.LagSeconds != nil
+			}),
+			make("topics", "Topics of data that are carried.", count(func(s *Status) int64 { return int64(s.Topics) })),
+			make("parked_partitions", "Partitions held back.", count(func(s *Status) int64 { return int64(len(s.Parked)) })),
+			make("up", "1 unless the link has failed.", func(s *Status) (float64, bool) { return 1 - float64(btoi(s.State == Failed)), true }),
+		},
+		counters: []metric{
+			make("copied_records_total", "Records copied.", count(func(s *Status) int64 { return s.Copied })),
+			make("passed_batches_total", "Batches passed on as they were.", count(func(s *Status) int64 { return s.Passed })),
+			make("opened_batches_total", "Batches decoded and written anew.", count(func(s *Status) int64 { return s.Opened })),
+			make("denied_records_total", "Records held back by a rule or allow-list.", count(func(s *Status) int64 { return s.Denied })),
+			make("foreign_offsets_total", "Offsets of remote topics taken by others.", count(func(s *Status) int64 { return s.Foreign })),
+			make("commits_total", "Transactions committed.", count(func(s *Status) int64 { return s.commits })),
+			make("resets_total", "Shards begun anew after something odd.", count(func(s *Status) int64 { return s.resets })),
+		},
+	}
+}
+
+func deref[T int64 | float64](p *T) T {
+	if p == nil {
+		return 0
+	}
+	return *p
+}
+
+// Describe implements prometheus.Collector.
+func (m *metrics) Describe(ch chan<- *prometheus.Desc) {
+	for _, x := range slices.Concat(m.gauges, m.counters) {
+		ch <- x.desc
+	}
+}
+
+// Collect implements prometheus.Collector.
+func (m *metrics) Collect(ch chan<- prometheus.Metric) {
+	st := m.link.Status()
+	send := func(xs []metric, typ prometheus.ValueType) {
+		for _, x := range xs {
+			v, known := x.value(&st)
+			if !known {
+				continue // absent, for 0 would be a lie
+			}
+			if mm, err := prometheus.NewConstMetric(x.desc, typ, v); err == nil {
+				ch <- mm
+			} else {
+				ch <- prometheus.NewInvalidMetric(x.desc, fmt.Errorf("collect metrics of link %s: %w", cmp.Or(m.link.cfg.Name, "?"), err))
+			}
+		}
+	}
+	send(m.gauges, prometheus.GaugeValue)
+	send(m.counters, prometheus.CounterValue)
+}
+
+func btoi(b bool) int {
+	if b {
+		return 1
+	}
+	return 0
+}

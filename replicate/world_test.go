@@ -1,0 +1,347 @@
+//go:build unix
+
+package replicate_test
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"os"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/twmb/franz-go/pkg/kadm"
+	"github.com/twmb/franz-go/pkg/kfake"
+	"github.com/twmb/franz-go/pkg/kgo"
+
+	"github.com/geogate/geogate/internal/control"
+	"github.com/geogate/geogate/internal/offsets"
+	"github.com/geogate/geogate/internal/txn"
+	"github.com/geogate/geogate/replicate"
+	"github.com/geogate/geogate/router"
+	"github.com/geogate/geogate/testbench/apache"
+)
+
+var (
+	us = router.Region{Name: "us", ID: 1}
+	eu = router.Region{Name: "eu", ID: 2}
+)
+
+// end is one cluster of a test.
+type end struct {
+	region router.Region
+	seeds  []string
+	fake   *kfake.Cluster // nil for real Kafka
+	cl     *kgo.Client
+}
+
+func newEnd(t testing.TB, region router.Region, seeds []string) *end {
+	t.Helper()
+	e := &end{region: region, seeds: seeds}
+	e.cl = e.client(t)
+	return e
+}
+
+func fakeEnd(t testing.TB, region router.Region) *end {
+	t.Helper()
+	c, err := kfake.NewCluster(kfake.NumBrokers(1), kfake.ClusterID("cluster-"+region.Name))
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(c.Close)
+	e := newEnd(t, region, c.ListenAddrs())
+	e.fake = c
+	return e
+}
+
+func (e *end) client(t testing.TB, opts ...kgo.Opt) *kgo.Client {
+	t.Helper()
+	cl, err := kgo.NewClient(append([]kgo.Opt{
+		kgo.SeedBrokers(e.seeds...), kgo.MetadataMinAge(10 * time.Millisecond), kgo.RecordPartitioner(kgo.ManualPartitioner()),
+	}, opts...)...)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(cl.Close)
+	return cl
+}
+
+func (e *end) create(t testing.TB, partitions int32, configs map[string]string, topics ...string) {
+	t.Helper()
+	cfg := map[string]*string{}
+	for k, v := range configs {
+		cfg[k] = &v
+	}
+	resp, err := kadm.NewClient(e.cl).CreateTopics(t.Context(), partitions, 1, cfg, topics...)
+	if err == nil {
+		err = resp.Error()
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+func (e *end) produce(t testing.TB, recs ...*kgo.Record) {
+	t.Helper()
+	if err := e.cl.ProduceSync(t.Context(), recs...).FirstErr(); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// kafkaEnds starts two real clusters, skipping the test unless they are wanted.
+func kafkaEnds(t *testing.T, version string) (from, to *end) {
+	t.Helper()
+	apache.Require(t)
+	ends := make([]*end, 2)
+	for i, region := range []router.Region{us, eu} {
+		b, err := apache.Start(t.Context(), apache.Config{Version: version, Dir: t.TempDir(), HeapMB: 512})
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { _ = b.Kill() })
+		ends[i] = newEnd(t, region, b.Seeds())
+	}
+	return ends[0], ends[1]
+}
+
+// onAll runs a test between two kfake clusters and, when real ones are asked for,
+// between Kafka clusters of both generations.
+func onAll(t *testing.T, f func(t *testing.T, from, to *end)) {
+	t.Run("kfake", func(t *testing.T) { f(t, fakeEnd(t, us), fakeEnd(t, eu)) })
+	for _, version := range []string{apache.Default, apache.Older} {
+		t.Run("kafka-"+version, func(t *testing.T) {
+			from, to := kafkaEnds(t, version)
+			f(t, from, to)
+		})
+	}
+}
+
+// rows makes records of one partition, numbered.
+func rows(topic string, partition int32, from, n int) []*kgo.Record {
+	out := make([]*kgo.Record, n)
+	for i := range out {
+		out[i] = &kgo.Record{
+			Topic: topic, Partition: partition, Key: fmt.Appendf(nil, "k%d", (from+i)%7), Value: fmt.Appendf(nil, "%d", from+i),
+			Timestamp: time.UnixMilli(1_700_000_000_000 + int64(from+i)),
+		}
+	}
+	return out
+}
+
+// read consumes everything committed in a topic up to its last stable offsets, by
+// partition, in order.
+func (e *end) read(t testing.TB, topic string, opts ...kgo.Opt) map[int32][]*kgo.Record {
+	t.Helper()
+	ends, err := kadm.NewClient(e.cl).ListCommittedOffsets(t.Context(), topic)
+	if err != nil {
+		t.Fatal(err)
+	}
+	cl := e.client(t, append([]kgo.Opt{
+		kgo.ConsumeTopics(topic), kgo.ConsumeResetOffset(kgo.NewOffset().AtStart()), kgo.KeepControlRecords(),
+		kgo.FetchIsolationLevel(kgo.ReadCommitted()), kgo.FetchMaxWait(50 * time.Millisecond),
+	}, opts...)...)
+	defer cl.Close()
+	out := map[int32][]*kgo.Record{}
+	at := map[int32]int64{}
+	done := func() bool {
+		for _, o := range ends[topic] {
+			if at[o.Partition] < o.Offset {
+				return false
+			}
+		}
+		return true
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+	defer cancel()
+	for !done() {
+		fs := cl.PollFetches(ctx)
+		if ctx.Err() != nil {
+			t.Fatalf("read %s: stopped at %v of %v", topic, at, ends[topic])
+		}
+		fs.EachRecord(func(r *kgo.Record) {
+			at[r.Partition] = r.Offset + 1
+			if !r.Attrs.IsControl() {
+				out[r.Partition] = append(out[r.Partition], r)
+			}
+		})
+		// Aborted records at the end are seen by nobody.
+		fs.EachPartition(func(p kgo.FetchTopicPartition) {
+			if len(p.Records) == 0 && p.LastStableOffset == ends[topic][p.Partition].Offset && ctx.Err() == nil {
+				at[p.Partition] = max(at[p.Partition], p.LastStableOffset)
+			}
+		})
+		if allQuiet(fs) && len(fs.Records()) == 0 {
+			break
+		}
+	}
+	return out
+}
+
+func allQuiet(kgo.Fetches) bool { return false }
+
+// config is a link's configuration for tests.
+func config(from, to *end) replicate.Config {
+	level := slog.LevelError + 1
+	if os.Getenv("GEOGATE_TEST_LOG") != "" {
+		level = slog.LevelDebug
+	}
+	return replicate.Config{
+		From: from.region, To: to.region, Source: from.seeds, Target: to.seeds, Include: []string{"*"},
+		DiscoverEvery: 100 * time.Millisecond,
+		Logger:        slog.New(slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{Level: level})),
+	}
+}
+
+// running is a link that a test started.
+type running struct {
+	*replicate.Link
+	cancel context.CancelFunc
+	done   chan error
+}
+
+func start(t testing.TB, cfg replicate.Config, change ...func(*replicate.Link)) *running {
+	t.Helper()
+	l, err := replicate.New(cfg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, f := range change {
+		f(l)
+	}
+	ctx, cancel := context.WithCancel(context.Background())
+	r := &running{l, cancel, make(chan error, 1)}
+	go func() { r.done <- l.Run(ctx) }()
+	t.Cleanup(func() {
+		cancel()
+		r.wait(t)
+	})
+	return r
+}
+
+// wait returns what Run returned.
+func (r *running) wait(t testing.TB) error {
+	t.Helper()
+	select {
+	case err := <-r.done:
+		r.done <- err
+		return err
+	case <-time.After(30 * time.Second):
+		t.Fatal("the link does not end")
+		return nil
+	}
+}
+
+func (r *running) stop(t testing.TB) {
+	t.Helper()
+	r.cancel()
+	if err := r.wait(t); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// eventually polls until f is true.
+func eventually(t testing.TB, what string, f func() bool) {
+	t.Helper()
+	deadline := time.Now().Add(30 * time.Second)
+	tick := time.NewTicker(20 * time.Millisecond)
+	defer tick.Stop()
+	for !f() {
+		if time.Now().After(deadline) {
+			t.Fatalf("waited too long for: %s", what)
+		}
+		<-tick.C
+	}
+}
+
+// caughtUp waits until the link has covered what the source has now.
+func (r *running) caughtUp(t testing.TB, from *end, topics ...string) {
+	t.Helper()
+	ends, err := kadm.NewClient(from.cl).ListCommittedOffsets(t.Context(), topics...)
+	if err != nil {
+		t.Fatal(err)
+	}
+	eventually(t, fmt.Sprintf("the link to cover %v: %+v", topics, r.Status()), func() bool {
+		covered := r.Covered()
+		ok := true
+		ends.Each(func(o kadm.ListedOffset) {
+			ok = ok && covered[replicate.Part{o.Topic, o.Partition}] >= o.Offset
+		})
+		return ok
+	})
+}
+
+// equal compares what was copied with the source, byte for byte.
+func equal(t testing.TB, from, to *end, topic string) {
+	t.Helper()
+	want, got := from.read(t, topic), to.read(t, router.RemoteName(from.region.Name, topic))
+	for p, ws := range want {
+		if len(got[p]) != len(ws) {
+			t.Fatalf("%s/%d: %d records copied of %d", topic, p, len(got[p]), len(ws))
+		}
+		for i, w := range ws {
+			g := got[p][i]
+			if !bytes.Equal(g.Key, w.Key) || !bytes.Equal(g.Value, w.Value) || (g.Key == nil) != (w.Key == nil) || (g.Value == nil) != (w.Value == nil) ||
+				!g.Timestamp.Equal(w.Timestamp) || !slices.EqualFunc(g.Headers, w.Headers, func(a, b kgo.RecordHeader) bool {
+				return a.Key == b.Key && bytes.Equal(a.Value, b.Value) && (a.Value == nil) == (b.Value == nil)
+			}) {
+				t.Fatalf("%s/%d record %d:\n%+v, want\n%+v", topic, p, i, g, w)
+			}
+		}
+	}
+	for p := range got {
+		if len(want[p]) == 0 {
+			t.Fatalf("%s/%d: %d records that the source does not have", topic, p, len(got[p]))
+		}
+	}
+}
+
+// linksOf reads positions and runs as a follower does.
+func linksOf(t testing.TB, from, to *end) *control.Links {
+	t.Helper()
+	links := control.NewLinks()
+	for slot, recs := range to.read(t, control.RunsFrom(from.region.Name)) {
+		for _, r := range recs {
+			if err := links.TakeRuns(r.Key, r.Value); err != nil {
+				t.Fatal(err)
+			}
+		}
+		links.RunsRead(slot, 1<<40)
+	}
+	for slot, recs := range to.read(t, control.PositionsFrom(from.region.Name)) {
+		for _, r := range recs {
+			if _, err := links.TakePosition(slot, r.Key, r.Value); err != nil {
+				t.Fatal(err)
+			}
+		}
+		list := links.Mark()
+		list(map[int32]int64{slot: 0})
+		links.RunsRead(slot, 1<<40)
+	}
+	return links
+}
+
+// mapped reads positions and runs as a follower does and checks that every record
+// of the remote topic is mapped to its source.
+func mapped(t testing.TB, from, to *end, topic string) {
+	t.Helper()
+	links := linksOf(t, from, to)
+	remote := router.RemoteName(from.region.Name, topic)
+	there, err := txn.Describe(t.Context(), to.cl, remote)
+	if err != nil {
+		t.Fatal(err)
+	}
+	source := from.read(t, topic)
+	for p, recs := range to.read(t, remote) {
+		for i, r := range recs {
+			loc := links.Locate(offsets.TopicID(there[remote].ID), p, r.Offset, r.LeaderEpoch)
+			if loc.State != control.Mapped || loc.Source != source[p][i].Offset {
+				t.Fatalf("%s/%d at %d: %+v, want source %d", remote, p, r.Offset, loc, source[p][i].Offset)
+			}
+		}
+	}
+}
+
+var errKilled = errors.New("killed by the test")

@@ -1,0 +1,97 @@
+// Command sim runs seeded histories of a world of regions (package world) and
+// checks what geogate guarantees.
+//
+//	go run ./testbench/sim -seed 7 [-v]      one history, -v with its trace
+//	go run ./testbench/sim -seeds 1-200      many, with the seeds that fail
+//	go run ./testbench/sim -mutants          deviations from the protocol: each must be caught
+//
+// It exits 1 when a guarantee is broken, or a mutant is not caught.
+package main
+
+import (
+	"fmt"
+	"maps"
+	"os"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/spf13/pflag"
+
+	"github.com/geogate/geogate/testbench/sim/world"
+)
+
+func main() {
+	var (
+		seed    = pflag.Uint64("seed", 0, "play one seed")
+		seeds   = pflag.String("seeds", "1-200", "play a range of seeds")
+		verbose = pflag.BoolP("verbose", "v", false, "print the trace of --seed")
+		first   = pflag.Bool("first", false, "stop at the first seed that fails")
+		mutants = pflag.Bool("mutants", false, "check that every mutant is caught")
+		only    = pflag.StringSlice("only", nil, "with --mutants: these alone")
+		most    = pflag.Uint64("most", 5000, "with --mutants: seeds to try")
+	)
+	pflag.Parse()
+	ok := true
+	switch {
+	case *mutants:
+		ok = runMutants(*only, *most)
+	case pflag.Lookup("seed").Changed:
+		ok = runSeed(*seed, *verbose)
+	default:
+		var from, to uint64
+		if n, err := fmt.Sscanf(*seeds, "%d-%d", &from, &to); n != 2 || err != nil || from > to {
+			fmt.Fprintf(os.Stderr, "--seeds %q: want <first>-<last>\n", *seeds)
+			os.Exit(2)
+		}
+		ok = runSeeds(from, to, *first)
+	}
+	if !ok {
+		os.Exit(1)
+	}
+}
+
+func runSeed(seed uint64, verbose bool) bool {
+	res := world.Run(seed, world.Options{Trace: verbose})
+	fmt.Print(res.Trace)
+	report(res)
+	if len(res.Violations) == 0 {
+		fmt.Printf("seed %d: ok, %d steps, %v of virtual time\n", seed, res.Steps, res.Time.Round(time.Millisecond))
+	}
+	return len(res.Violations) == 0
+}
+
+func report(res world.Result) {
+	for _, v := range res.Violations {
+		fmt.Printf("seed %d: %s: %s\n", res.Seed, v.Rule, v.Text)
+	}
+}
+
+func runSeeds(from, to uint64, first bool) bool {
+	start, failing, steps, counts := time.Now(), []string(nil), 0, map[string]int{}
+	for seed := from; seed <= to; seed++ {
+		res := world.Run(seed, world.Options{})
+		steps += res.Steps
+		for k, n := range res.Counts {
+			counts[k] += n
+		}
+		if len(res.Violations) == 0 {
+			continue
+		}
+		failing = append(failing, fmt.Sprint(seed))
+		report(res)
+		fmt.Printf("seed %d: replay with: go run ./testbench/sim -v --seed %d\n", seed, seed)
+		if first {
+			break
+		}
+	}
+	for _, k := range slices.Sorted(maps.Keys(counts)) {
+		fmt.Printf("%s %d  ", k, counts[k])
+	}
+	fmt.Printf("\nseeds %d-%d: %d steps in %v, %d seeds failed", from, to, steps, time.Since(start).Round(time.Millisecond), len(failing))
+	if len(failing) > 0 {
+		fmt.Printf(": %s", strings.Join(failing, " "))
+	}
+	fmt.Println()
+	return len(failing) == 0
+}

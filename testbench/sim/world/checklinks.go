@@ -1,0 +1,189 @@
+package world
+
+import (
+	"bytes"
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/geogate/geogate/conflict"
+	"github.com/geogate/geogate/internal/control"
+	"github.com/geogate/geogate/internal/event"
+	"github.com/geogate/geogate/testbench/sim/kafka"
+)
+
+func isBarrier(rec *kafka.Record) bool {
+	return rec.Kind == kafka.Commit && strings.HasPrefix(rec.TxnID, "geogate.own.")
+}
+
+// sourceOf finds a record in its origin's log.
+func (w *World) sourceOf(at event.Dot, topic string) *kafka.Record {
+	log, _ := w.regions[at.Region-1].kafka.Log(kafka.TP{Topic: topic, Partition: at.Partition})
+	i, ok := slices.BinarySearchFunc(log, at.Offset, func(r kafka.Record, o int64) int { return int(r.Offset - o) })
+	if !ok {
+		return nil
+	}
+	return &log[i]
+}
+
+func sameRecord(a, b *kafka.Record) bool {
+	return bytes.Equal(a.Key, b.Key) && (a.Value == nil) == (b.Value == nil) && bytes.Equal(a.Value, b.Value) && a.Timestamp == b.Timestamp &&
+		slices.EqualFunc(a.Headers, b.Headers, func(x, y event.Header) bool { return x.Key == y.Key && bytes.Equal(x.Value, y.Value) })
+}
+
+// checkDot (G8): the runs gave a remote record its true place.
+func (w *World) checkDot(in *remoteIn, r *kafka.Record, at event.Dot) {
+	src := w.sourceOf(at, in.s.tp.Topic)
+	if src == nil || src.Kind != kafka.Data || !sameRecord(src, r) {
+		w.fail("G8", "%s takes %v/%d for a copy of %v, which is another record", in.s.p.name, in.tp, r.Offset, at)
+	}
+}
+
+// checkRemote (G1, G3, G8): each remote partition has, for a committed reader,
+// each committed record of its origin once, in order, and the runs say so in both
+// directions; nothing else lies there.
+func (w *World) checkRemote(tp kafka.TP, t *truth) {
+	for _, r := range w.regions {
+		for _, from := range w.regions {
+			if from != r && !w.parked(r, from, tp) {
+				w.checkRuns(r, from, tp)
+			}
+		}
+	}
+}
+
+func (w *World) checkRuns(r, from *region, tp kafka.TP) {
+	remote := remoteTP(from, tp)
+	links := w.readLinks(r, from, remote)
+	id := r.kafka.TopicID(remote.Topic)
+	got, err := r.kafka.Fetch(remote, 0, true, 1<<30)
+	if err != nil {
+		w.fail("link", "read %v: %v", remote, err)
+		return
+	}
+	all, err := from.kafka.Fetch(tp, 0, true, 1<<30)
+	if err != nil {
+		w.fail("link", "read %v: %v", tp, err)
+		return
+	}
+	want := slices.DeleteFunc(all.Records, func(r kafka.Record) bool { return r.Kind != kafka.Data })
+	have := slices.DeleteFunc(got.Records, func(r kafka.Record) bool { return r.Kind != kafka.Data })
+	if len(want) != len(have) {
+		w.fail("G1", "%s: %v has %d records, the origin %d", r.name, remote, len(have), len(want))
+	}
+	for i := range min(len(want), len(have)) {
+		if !sameRecord(&want[i], &have[i]) {
+			w.fail("G1", "%s: %v/%d is not the copy of %d", r.name, remote, have[i].Offset, want[i].Offset)
+			return
+		}
+		loc := links.Locate(id, remote.Partition, have[i].Offset, have[i].LeaderEpoch)
+		if loc.State != control.Mapped || loc.Source != want[i].Offset {
+			w.fail("G8", "%s: %v/%d is located at %+v, it is a copy of %d", r.name, remote, have[i].Offset, loc, want[i].Offset)
+		}
+		if back, ok := links.Find(id, remote.Partition, 0, want[i].Offset); !ok || back != have[i].Offset {
+			w.fail("G8", "%s: %v: source %d is found at %d (%v), it lies at %d", r.name, remote, want[i].Offset, back, ok, have[i].Offset)
+		}
+	}
+}
+
+// readLinks is what a reader that comes after the end knows of a link.
+func (w *World) readLinks(r, from *region, remote kafka.TP) *control.Links {
+	links, slot := control.NewLinks(), slotOf(remote)
+	runs := kafka.TP{Topic: control.RunsFrom(from.name), Partition: slot}
+	read := func(tp kafka.TP, take func(*kafka.Record) error) {
+		got, err := r.kafka.Fetch(tp, 0, true, 1<<30)
+		for i := range got.Records {
+			if err == nil && got.Records[i].Kind == kafka.Data {
+				err = take(&got.Records[i])
+			}
+		}
+		if err != nil {
+			w.fail("link", "read %v: %v", tp, err)
+		}
+	}
+	read(kafka.TP{Topic: control.PositionsFrom(from.name), Partition: slot}, func(rec *kafka.Record) error {
+		_, err := links.TakePosition(slot, rec.Key, rec.Value)
+		return err
+	})
+	read(runs, func(rec *kafka.Record) error { return links.TakeRuns(rec.Key, rec.Value) })
+	end := r.kafka.List(runs, false)
+	links.RunsRead(slot, end)
+	links.Mark()(map[int32]int64{slot: end})
+	return links
+}
+
+// checkCursors (G8): a reader of the merged view of an events topic stops after
+// any step in one region and goes on in another with its cursor: each effect
+// reaches it once.
+func (w *World) checkCursors(tp kafka.TP, t *truth) {
+	effs := w.plainEffects(t)
+	for _, a := range w.regions {
+		stepsA := w.committed(a, tp)
+		for _, b := range w.regions {
+			if a == b || len(stepsA) == 0 {
+				continue
+			}
+			for range 3 {
+				i := w.rand.IntN(len(stepsA))
+				seen := map[event.Dot]int{}
+				for _, s := range stepsA[:i+1] {
+					for _, m := range s.out.Merged {
+						seen[m.Event.At]++
+					}
+				}
+				resume(w.committed(b, tp), stepsA[i].position.Vector, seen)
+				w.checkSeen(effs, seen, fmt.Sprintf("a reader that goes from %s after step %d to %s", a.name, i, b.name))
+			}
+		}
+	}
+}
+
+// plainEffects leaves out keys that were used again after their window: there the
+// copies that one group holds can change, and what was emitted stays.
+func (w *World) plainEffects(t *truth) []effect {
+	groups := map[event.IdempotencyKey]int{}
+	all := effects(t.valid, w.cfg.window)
+	for _, e := range all {
+		groups[e.stands.Envelope.Key]++
+	}
+	return slices.DeleteFunc(all, func(e effect) bool {
+		k := e.stands.Envelope.Key
+		return !k.IsZero() && groups[k] > 1
+	})
+}
+
+func resume(steps []*step, cursor event.Vector, seen map[event.Dot]int) {
+	twins := map[event.IdempotencyKey]conflict.Twin{}
+	for _, s := range steps {
+		for _, tw := range s.out.Twins {
+			twins[tw.Key] = tw
+		}
+	}
+	for _, s := range steps {
+		if cursor.CoversAll(&s.position.Vector) {
+			continue
+		}
+		for _, m := range s.out.Merged {
+			tw := twins[m.Event.Envelope.Key]
+			covered := cursor.Covers(m.Event.At)
+			for _, alias := range tw.Aliases(m.Event.At) {
+				covered = covered || cursor.Covers(alias)
+			}
+			if !covered {
+				seen[m.Event.At]++
+			}
+		}
+	}
+}
+
+func (w *World) checkSeen(effs []effect, seen map[event.Dot]int, who string) {
+	for _, e := range effs {
+		n := 0
+		for _, c := range e.copies {
+			n += seen[c.At]
+		}
+		if n != 1 {
+			w.fail("G8", "%s gets the effect of %v %d times", who, e.stands.At, n)
+		}
+	}
+}

@@ -1,0 +1,292 @@
+package world
+
+import (
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/geogate/geogate/conflict"
+	"github.com/geogate/geogate/internal/control"
+	"github.com/geogate/geogate/internal/event"
+	"github.com/geogate/geogate/internal/seat"
+	"github.com/geogate/geogate/testbench/sim/kafka"
+)
+
+// step is one committed fold step: what a region put out at once. The world
+// writes it into a log of its own in the step's transaction, so that a checker
+// sees exactly the steps that were committed.
+type step struct {
+	by       string
+	at       time.Duration
+	position conflict.Position
+	out      *conflict.Output
+	claims   seat.Claims
+}
+
+func stepsTP(tp kafka.TP) kafka.TP {
+	return kafka.TP{Topic: "sim.steps." + tp.Topic, Partition: tp.Partition}
+}
+func stateTP(tp kafka.TP) kafka.TP {
+	return kafka.TP{Topic: control.StateOf(tp.Topic), Partition: tp.Partition}
+}
+
+// journal is the view's index: events by entity and key, and how far it is.
+type journal struct {
+	mem      *conflict.Memory
+	applied  event.Vector
+	barriers seat.Barriers
+}
+
+func newJournal(cfg conflict.Config) *journal {
+	return &journal{mem: conflict.NewMemory(cfg), barriers: seat.NoBarriers()}
+}
+
+// Applied implements seat.Sink.
+func (j *journal) Applied() (event.Vector, seat.Barriers) { return j.applied, j.barriers }
+
+// Add implements seat.Sink.
+func (j *journal) Add(items []seat.Item) error {
+	out := make([]conflict.Item, len(items))
+	for i := range items {
+		out[i] = foldItem(&items[i])
+		if o := items[i].Origin; j.applied[o].Compare(items[i].Next) < 0 {
+			j.applied[o], j.barriers[o] = items[i].Next, items[i].Barrier
+		}
+	}
+	j.mem.Add(out)
+	return nil
+}
+
+func foldItem(it *seat.Item) conflict.Item {
+	v := map[seat.Verdict]conflict.Verdict{
+		seat.Valid: conflict.Valid, seat.Void: conflict.Void, seat.Quarantined: conflict.Quarantined, seat.Skip: conflict.Skip,
+	}[it.Verdict]
+	return conflict.Item{Origin: it.Origin, Event: it.Event, Verdict: v, Next: it.Next, Barrier: it.Barrier}
+}
+
+// foldStore reads committed state from a cache of the state topic, and the rest
+// from the journal.
+type foldStore struct {
+	*conflict.Memory
+	entities map[string]conflict.Entity
+	twins    map[event.IdempotencyKey]conflict.Twin
+}
+
+// Entity implements conflict.Store.
+func (s *foldStore) Entity(key []byte) (conflict.Entity, bool, error) {
+	e, ok := s.entities[string(key)]
+	return e, ok, nil
+}
+
+// Twin implements conflict.Store.
+func (s *foldStore) Twin(k event.IdempotencyKey) (conflict.Twin, bool, error) {
+	t, ok := s.twins[k]
+	return t, ok, nil
+}
+
+// foldRun is a seat's fold: one transaction a step.
+type foldRun struct {
+	s     *seatRun
+	prod  *producer
+	part  *conflict.Partition
+	store *foldStore
+	ready bool
+	busy  bool
+	queue []conflict.Item
+}
+
+func newFold(s *seatRun) *foldRun {
+	return &foldRun{s: s, prod: s.p.producer(s.p.region, fmt.Sprintf("geogate.fold.%s.%d", s.tp.Topic, s.tp.Partition))}
+}
+
+// open fences the fold before, then reads the state topic to what it had
+// committed.
+func (f *foldRun) open(done func()) {
+	f.ready = false
+	if f.s.closed {
+		return
+	}
+	p := f.s.p
+	f.prod.init(func(err error) {
+		if err != nil {
+			f.s.fenced("fold: " + err.Error())
+			return
+		}
+		p.list(f.prod.c, stateTP(f.s.tp), false, func(end int64) { f.load(end, done) })
+	})
+}
+
+func (f *foldRun) load(end int64, done func()) {
+	p := f.s.p
+	st := &foldStore{Memory: f.s.journal.mem, entities: map[string]conflict.Entity{}, twins: map[event.IdempotencyKey]conflict.Twin{}}
+	at := conflict.Start()
+	finish := func() {
+		f.store, f.part, f.ready = st, conflict.NewPartition(p.w.foldConfig(f.s.tp.Topic), st, at), true
+		done()
+		f.pump()
+	}
+	if end == 0 {
+		finish()
+		return
+	}
+	var r *reader
+	r = p.read(reader{c: p.dial(p.region), tp: stateTP(f.s.tp), committed: true, take: func(got kafka.Fetched, more func()) {
+		for i := range got.Records {
+			if rec := &got.Records[i]; rec.Kind == kafka.Data {
+				f.take(st, &at, rec)
+			}
+		}
+		if got.Next >= end {
+			r.stopped = true
+			finish()
+			return
+		}
+		more()
+	}})
+}
+
+func (f *foldRun) take(st *foldStore, at *conflict.Position, rec *kafka.Record) {
+	kind, key := rec.Key[0], string(rec.Key[1:])
+	if rec.Value == nil {
+		delete(st.entities, key)
+		return
+	}
+	switch o := f.s.p.w.object(rec.Value).(type) {
+	case conflict.Entity:
+		st.entities[key] = o
+	case conflict.Twin:
+		st.twins[event.IdempotencyKey([]byte(key))] = o
+	case conflict.Position:
+		*at = o
+	default:
+		panic(fmt.Sprintf("world: state record of kind %c holds %T", kind, o))
+	}
+}
+
+// push queues judged items; the indexes have them already.
+func (f *foldRun) push(items ...seat.Item) {
+	for i := range items {
+		f.queue = append(f.queue, foldItem(&items[i]))
+	}
+	f.pump()
+}
+
+func (f *foldRun) pump() {
+	if !f.ready || f.busy || f.s.closed {
+		return
+	}
+	v := f.part.Position().Vector
+	if !f.s.indexesReach(v) {
+		return
+	}
+	for len(f.queue) > 0 && f.queue[0].Next.Compare(v[f.queue[0].Origin]) <= 0 {
+		f.queue = f.queue[1:]
+	}
+	if len(f.queue) == 0 {
+		return
+	}
+	f.busy = true
+	f.s.p.after(f.s.p.w.between(0, f.s.p.w.cfg.foldEvery), f.step)
+}
+
+func (f *foldRun) step() {
+	if f.s.closed {
+		return
+	}
+	w := f.s.p.w
+	n := min(len(f.queue), 1+w.rand.IntN(6))
+	out, err := f.part.Step(f.queue[:n])
+	if err != nil {
+		w.fail("fold", "%s %v: step: %v", f.s.p.name, f.s.tp, err)
+		return
+	}
+	recs := f.records(out)
+	parts := []kafka.TP{stateTP(f.s.tp), stepsTP(f.s.tp), controlTP}
+	f.prod.add(parts, func(err error) {
+		if err != nil {
+			f.failed(err)
+			return
+		}
+		f.send(parts, recs, func() { f.commit(out) })
+	})
+}
+
+func (f *foldRun) records(out *conflict.Output) map[kafka.TP][]kafka.Record {
+	w, tp := f.s.p.w, f.s.tp
+	state := []kafka.Record{}
+	put := func(kind byte, key []byte, o any) {
+		state = append(state, kafka.Record{Key: append([]byte{kind}, key...), Value: w.keep(o)})
+	}
+	for _, c := range out.Entities {
+		if c.Entity.IsZero() {
+			state = append(state, kafka.Record{Key: append([]byte{'e'}, c.Key...)})
+			continue
+		}
+		put('e', c.Key, c.Entity)
+	}
+	for _, t := range out.Twins {
+		put('t', t.Key[:], t)
+	}
+	put('v', nil, out.Position)
+	claims := f.s.core.Claims()
+	prog := control.Progress{
+		ID: f.s.p.region.kafka.TopicID(tp.Topic), Partition: tp.Partition, Topic: tp.Topic,
+		End: claims.End, Closed: claims.Closed, Promised: claims.Promised,
+	}
+	return map[kafka.TP][]kafka.Record{
+		stateTP(tp): state,
+		stepsTP(tp): {{Key: []byte{}, Value: w.keep(&step{by: f.s.p.name, at: w.now, position: out.Position, out: out, claims: claims})}},
+		controlTP:   {{Key: prog.AppendKey(nil), Value: prog.AppendValue(nil)}},
+	}
+}
+
+func (f *foldRun) send(parts []kafka.TP, recs map[kafka.TP][]kafka.Record, done func()) {
+	left, failed := len(parts), error(nil)
+	for _, tp := range parts {
+		f.prod.produce(tp, recs[tp], func(_ int64, err error) {
+			failed = errors.Join(failed, err)
+			if left--; left > 0 {
+				return
+			}
+			if failed != nil {
+				f.failed(failed)
+				return
+			}
+			done()
+		})
+	}
+}
+
+func (f *foldRun) commit(out *conflict.Output) {
+	f.prod.end(true, func(err error) {
+		if err != nil {
+			f.failed(err)
+			return
+		}
+		for _, c := range out.Entities {
+			if c.Entity.IsZero() {
+				delete(f.store.entities, string(c.Key))
+			} else {
+				f.store.entities[string(c.Key)] = c.Entity
+			}
+		}
+		for _, t := range out.Twins {
+			f.store.twins[t.Key] = t
+		}
+		f.part.Commit(out)
+		f.busy = false
+		f.s.folded()
+		f.pump()
+	})
+}
+
+// failed has one answer for whatever went wrong in a transaction: Init again,
+// which aborts or finds it ended, and read what stands. A fence is final.
+func (f *foldRun) failed(err error) {
+	if errors.Is(err, kafka.ErrFenced) {
+		f.s.fenced("fold: " + err.Error())
+		return
+	}
+	f.s.p.logf("fold %v: %v: open again", f.s.tp, err)
+	f.open(func() { f.busy = false })
+}

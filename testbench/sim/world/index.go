@@ -1,0 +1,126 @@
+package world
+
+import (
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/geogate/geogate/dedupe"
+	"github.com/geogate/geogate/internal/event"
+	"github.com/geogate/geogate/internal/seat"
+	"github.com/geogate/geogate/testbench/sim/kafka"
+)
+
+// index is a seat's key index over a store that outlives the process.
+type index struct {
+	*dedupe.Index
+	own event.RegionID
+}
+
+func openIndex(own event.RegionID, window time.Duration, over dedupe.Store) *index {
+	x, err := dedupe.New(dedupe.Config{Region: own, Window: window}, over)
+	if err != nil {
+		panic(fmt.Sprintf("world: open index: %v", err))
+	}
+	return &index{x, own}
+}
+
+// Applied implements seat.Sink: the last barrier is kept of the own log alone.
+func (x *index) Applied() (event.Vector, seat.Barriers) {
+	v, last := x.Index.Applied(), seat.NoBarriers()
+	for _, d := range x.Barriers() {
+		if v.Covers(d) {
+			last[d.Region] = d.Offset
+		}
+	}
+	return v, last
+}
+
+// Add implements seat.Sink, as a seat's tail and inputs feed the index.
+func (x *index) Add(items []seat.Item) error {
+	var copies []event.Copy
+	var barriers []event.Dot
+	var applied event.Vector
+	for i := range items {
+		it := &items[i]
+		if it.Verdict != seat.Skip && !it.Event.Envelope.Key.IsZero() {
+			copies = append(copies, event.CopyOf(&it.Event, it.Verdict == seat.Void))
+		}
+		if it.Origin == x.own && it.Barrier >= 0 {
+			barriers = append(barriers, event.Dot{Region: x.own, Incarnation: it.Next.Incarnation, Partition: it.Event.At.Partition, Offset: it.Barrier})
+		}
+		applied[it.Origin] = it.Next
+	}
+	if err := x.Apply(copies, barriers, applied); err != nil {
+		return fmt.Errorf("index items: %w", err)
+	}
+	return nil
+}
+
+// closed is what a seat may take for the lowest closed stamp of all regions: of
+// each what it has published, once the seat's index has reached the end that was
+// published with it.
+func (w *World) closed(s *seatRun) event.Stamp {
+	applied := s.index.Index.Applied()
+	lowest := ^event.Stamp(0)
+	for _, r := range w.regions {
+		var of event.Stamp
+		for _, st := range w.committed(r, s.tp) {
+			if st.claims.End.Compare(applied[r.id]) <= 0 {
+				of = max(of, st.claims.Closed)
+			}
+		}
+		lowest = min(lowest, of)
+	}
+	return lowest
+}
+
+// checkIndexes: an index that is built anew from the logs, in another order,
+// equals the one that grew with them, and answers like it.
+func (w *World) checkIndexes(tp kafka.TP, t *truth) {
+	for _, r := range w.regions {
+		s := r.procs[r.assigned[tp]].seats[tp]
+		if s == nil {
+			continue
+		}
+		fresh := openIndex(r.id, w.cfg.window, dedupe.NewMemory())
+		keys := w.rebuild(fresh, t, s.index.Index.Applied())
+		for _, k := range keys {
+			live, err1 := s.index.Lookup(k)
+			anew, err2 := fresh.Lookup(k)
+			if err1 != nil || err2 != nil || !slices.EqualFunc(live, anew, func(a, b event.Copy) bool { return a.At == b.At && a.Void == b.Void }) {
+				w.fail("index", "%s %v key %x: live %v, built anew %v", s.p.name, tp, k[:4], places(live), places(anew))
+			}
+			a, okA, _ := s.index.Find(k, 0)
+			b, okB, _ := fresh.Find(k, 0)
+			if okA != okB || a.At != b.At {
+				w.fail("index", "%s %v key %x: a retry is answered with %v, after a rebuild with %v", s.p.name, tp, k[:4], a.At, b.At)
+			}
+		}
+	}
+}
+
+func (w *World) rebuild(x *index, t *truth, upTo event.Vector) (keys []event.IdempotencyKey) {
+	for _, i := range w.rand.Perm(len(w.regions)) {
+		for _, e := range t.logs[w.regions[i].id] {
+			k := e.Envelope.Key
+			if !upTo.Covers(e.At) || k.IsZero() || e.broken {
+				continue
+			}
+			if err := x.Apply([]event.Copy{event.CopyOf(&e.Event, e.void)}, nil, event.Vector{}); err != nil {
+				w.fail("index", "rebuild: %v", err)
+			}
+			if !slices.Contains(keys, k) {
+				keys = append(keys, k)
+			}
+		}
+	}
+	return keys
+}
+
+func places(cs []event.Copy) (out []string) {
+	for _, c := range cs {
+		out = append(out, fmt.Sprintf("%d/%d void %v", c.At.Region, c.At.Offset, c.Void))
+	}
+	return out
+}

@@ -1,0 +1,130 @@
+package world
+
+import (
+	"time"
+
+	"github.com/geogate/geogate/testbench/sim/kafka"
+)
+
+// proc is one gateway process. What it has asked for goes on after it dies:
+// requests in flight may still land; only their answers reach nobody.
+type proc struct {
+	w      *World
+	region *region
+	name   string
+	life   int // counts starts; work of an earlier life does nothing
+	alive  bool
+	skew   time.Duration // of its wall clock
+	store  *store        // its data directory: outlives the process
+
+	seats map[kafka.TP]*seatRun
+	links map[*region]*linkRun
+	ctl   *follower
+}
+
+// wall is the process's clock.
+func (p *proc) wall() time.Time { return epoch0.Add(p.w.now + p.skew) }
+
+// after runs do later unless the process has died by then.
+func (p *proc) after(d time.Duration, do func()) {
+	life := p.life
+	p.w.After(d, func() {
+		if p.alive && p.life == life {
+			do()
+		}
+	})
+}
+
+func (p *proc) logf(format string, args ...any) {
+	if p.w.trace != nil {
+		p.w.logf(p.name+": "+format, args...)
+	}
+}
+
+// conn is a connection to one cluster: requests arrive in the order in which
+// they were sent. A lost answer breaks it; the next call dials anew, and what
+// the old one carried may arrive later than what the new one carries.
+type conn struct {
+	p      *proc
+	to     *region
+	last   time.Duration // arrival of the newest request
+	broken bool
+}
+
+func (p *proc) dial(to *region) *conn { return &conn{p: p, to: to} }
+
+// call sends a request. do runs where the cluster handles it and returns what
+// the process does with the answer; lost runs when the process gives up waiting,
+// whether or not the request has had its effect or will have it later. Exactly
+// one of the two runs, unless the process dies first.
+func (c *conn) call(do func(*kafka.Cluster) (reply func()), lost func()) {
+	p, w := c.p, c.p.w
+	if c.broken {
+		*c = conn{p: c.p, to: c.to}
+	}
+	cut := w.isCut(p.region, c.to)
+	arrive := max(c.last, w.now+w.latency(p.region, c.to))
+	fate := w.fate(cut)
+	timeout := w.now + w.between(300*time.Millisecond, 2*time.Second)
+	gone := func() {
+		c.broken = true
+		p.after(timeout-w.now, lost)
+	}
+	switch fate {
+	case dropRequest:
+		gone()
+		return
+	case lateRequest:
+		arrive = max(c.last, w.now+w.between(time.Second, 12*time.Second))
+		w.After(arrive-w.now, func() { do(c.to.kafka) })
+		gone()
+		return
+	}
+	c.last = arrive
+	life := p.life
+	w.After(arrive-w.now, func() {
+		reply := do(c.to.kafka)
+		if fate == dropAnswer || w.isCut(p.region, c.to) {
+			if p.alive && p.life == life {
+				timeout = max(timeout, w.now)
+				gone()
+			}
+			return
+		}
+		p.after(w.latency(p.region, c.to), reply)
+	})
+}
+
+// kill ends the process as kill -9 does.
+func (p *proc) kill() {
+	if !p.alive {
+		return
+	}
+	p.alive = false
+	p.life++
+	p.logf("killed")
+	for _, s := range p.seats {
+		s.closed = true
+	}
+	p.seats, p.links, p.ctl = nil, nil, nil
+}
+
+type fate uint8
+
+const (
+	delivered fate = iota
+	dropRequest
+	dropAnswer
+	lateRequest
+)
+
+// fate draws what becomes of a request.
+func (w *World) fate(cut bool) fate {
+	if cut {
+		return dropRequest
+	}
+	if w.calm || !w.chance(w.cfg.faults) {
+		return delivered
+	}
+	return fate(1 + w.rand.IntN(3))
+}

@@ -1,0 +1,351 @@
+package world
+
+import (
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/geogate/geogate/internal/control"
+	"github.com/geogate/geogate/internal/event"
+	"github.com/geogate/geogate/internal/seat"
+	"github.com/geogate/geogate/replicate"
+	"github.com/geogate/geogate/testbench/sim/kafka"
+)
+
+// op is one write of a client, with its retries.
+type op struct {
+	n       int
+	tp      kafka.TP
+	req     seat.Request
+	left    int // further attempts
+	answers []answered
+}
+
+// answered is an answer that a seat gave, whether or not the client saw it.
+type answered struct {
+	region *region
+	by     string
+	at     time.Duration
+	seat.Answer
+}
+
+// schedule draws what happens while there are faults.
+func (w *World) schedule() {
+	for n := range w.cfg.writes {
+		w.After(w.between(100*time.Millisecond, w.cfg.length*4/5), func() { w.write(n) })
+	}
+	w.some(3, w.cut)
+	w.some(4, w.kill)
+	w.some(4, w.takeOver)
+	w.some(2, w.moveLink)
+	w.some(25, w.compact)
+	if w.cfg.truncate {
+		w.some(2, w.truncate)
+	}
+	if w.cfg.foreign {
+		w.some(4, w.foreign)
+	}
+}
+
+func (w *World) some(most int, do func()) {
+	for range w.rand.IntN(most + 1) {
+		w.After(w.between(200*time.Millisecond, w.cfg.length), do)
+	}
+}
+
+func (w *World) write(n int) {
+	o := &op{n: n, tp: pick(w.rand, w.seats...), left: w.rand.IntN(4)}
+	q := event.Request{Topic: o.tp.Topic, Op: event.Put, Value: fmt.Appendf(nil, "v%d", n), Partition: -1}
+	q.Key = fmt.Appendf(nil, "p%d-e%d", o.tp.Partition, w.rand.IntN(w.cfg.entities))
+	if o.tp.Topic == entityTopic && w.chance(0.15) {
+		q.Op, q.Value = event.Delete, nil
+	}
+	o.req.Request = q
+	if w.chance(0.75) {
+		o.req.Idempotency = event.HashKey([]byte(event.PublicSecret), "", q.Topic, fmt.Sprintf("k%d", n))
+		o.req.Fingerprint = q.Fingerprint()
+	} else {
+		o.left = 0
+	}
+	w.ops = append(w.ops, o)
+	w.attempt(o, pick(w.rand, w.regions...))
+}
+
+// attempt sends the request to an instance of a region: mostly the one that
+// holds the seat, sometimes one that only held it before.
+func (w *World) attempt(o *op, r *region) {
+	i := r.assigned[o.tp]
+	if !w.calm && w.chance(0.3) {
+		i = w.rand.IntN(len(r.procs))
+	}
+	p := r.procs[i]
+	w.open++
+	closed := false
+	life := p.life
+	finish := func(ok bool) {
+		if !closed {
+			closed = true
+			w.open--
+			w.again(o, r, ok)
+		}
+	}
+	w.After(w.between(100*time.Microsecond, 5*time.Millisecond), func() {
+		if !p.alive || p.life != life {
+			finish(false)
+			return
+		}
+		p.write(o, func(a seat.Answer, err error) {
+			if err != nil {
+				p.logf("write %d: %v", o.n, err)
+				w.counts["refused"]++
+			} else {
+				w.counts["answered"]++
+				p.logf("write %d answered: %v stamp %v replayed %v", o.n, a.At, a.Stamp, a.Replayed)
+				o.answers = append(o.answers, answered{r, p.name, w.now, a})
+			}
+			finish(err == nil)
+		})
+	})
+	// The client gives up waiting at some time, so a killed process does not
+	// keep the operation open.
+	w.After(w.between(2*time.Second, 6*time.Second), func() { finish(false) })
+}
+
+// again retries a keyed write: because it failed, or because the client did not
+// see the answer.
+func (w *World) again(o *op, r *region, ok bool) {
+	if o.left == 0 || o.req.Idempotency.IsZero() || ok && w.chance(0.3) {
+		return
+	}
+	o.left--
+	if w.chance(0.5) {
+		r = pick(w.rand, w.regions...)
+	}
+	w.open++
+	w.After(pick(w.rand, w.between(time.Millisecond, 50*time.Millisecond), w.between(50*time.Millisecond, 6*time.Second)), func() {
+		w.open--
+		w.attempt(o, r)
+	})
+}
+
+func (w *World) cut() {
+	a := pick(w.rand, w.regions...)
+	b := pick(w.rand, w.regions...)
+	if a == b {
+		return
+	}
+	w.logf("cut %s %s", a.name, b.name)
+	w.cuts[cutKey(a, b)]++
+	w.After(w.between(200*time.Millisecond, 6*time.Second), func() {
+		w.cuts[cutKey(a, b)]--
+		w.logf("heal %s %s", a.name, b.name)
+	})
+}
+
+func (w *World) kill() {
+	p := pick(w.rand, pick(w.rand, w.regions...).procs...)
+	if !p.alive {
+		return
+	}
+	p.kill()
+	w.counts["kills"]++
+	w.After(w.between(50*time.Millisecond, 4*time.Second), func() {
+		if !p.alive && w.chance(0.4) {
+			p.store = newStore()
+			p.logf("store deleted")
+		}
+		p.start()
+	})
+}
+
+// takeOver gives a seat to another instance; the one that had it may learn of it
+// late.
+func (w *World) takeOver() {
+	r := pick(w.rand, w.regions...)
+	tp := pick(w.rand, w.seats...)
+	old := r.procs[r.assigned[tp]]
+	r.assigned[tp] = (r.assigned[tp] + 1) % len(r.procs)
+	w.logf("seat %v of %s goes to %s", tp, r.name, r.procs[r.assigned[tp]].name)
+	w.counts["takeovers"]++
+	r.procs[r.assigned[tp]].reassign(tp)
+	old.after(pick(w.rand, 0, w.between(0, 4*time.Second)), func() { old.reassign(tp) })
+}
+
+func (w *World) moveLink() {
+	r := pick(w.rand, w.regions...)
+	to := pick(w.rand, w.regions...)
+	if r == to {
+		return
+	}
+	old := r.procs[r.linked[to]]
+	if w.chance(0.4) {
+		w.shards[[2]event.RegionID{r.id, to.id}] = pick(w.rand, 1, 2, 3, 4)
+	}
+	r.linked[to] = (r.linked[to] + 1) % len(r.procs)
+	w.logf("link %s-%s goes to %s", r.name, to.name, r.procs[r.linked[to]].name)
+	r.procs[r.linked[to]].relink(to)
+	old.after(pick(w.rand, 0, w.between(0, 4*time.Second)), func() { old.relink(to) })
+}
+
+func (w *World) compact() {
+	r := pick(w.rand, w.regions...)
+	var of []kafka.TP
+	for _, from := range w.regions {
+		if from == r {
+			of = append(of, controlTP, stateTP(pick(w.rand, w.seats...)))
+			continue
+		}
+		for _, slot := range w.slots(from) {
+			of = append(of, kafka.TP{Topic: control.PositionsFrom(from.name), Partition: slot}, kafka.TP{Topic: control.RunsFrom(from.name), Partition: slot})
+		}
+	}
+	r.kafka.Compact(pick(w.rand, of...), w.chance(0.3))
+}
+
+// truncate lets a remote log lose its tail, as an unclean election does. It cuts
+// behind a marker or inside what is open: a log that keeps a transaction's records
+// and loses its marker is beyond what a link can repair.
+func (w *World) truncate() {
+	r, from := pick(w.rand, w.regions...), pick(w.rand, w.regions...)
+	if r == from {
+		return
+	}
+	tp := remoteTP(from, pick(w.rand, w.seats...))
+	log, _ := r.kafka.Log(tp)
+	cuts := []int64{0}
+	for i := range log {
+		switch {
+		case log[i].Kind != kafka.Data:
+			cuts = append(cuts, log[i].Offset+1)
+		case log[i].Offset >= r.kafka.List(tp, true):
+			cuts = append(cuts, log[i].Offset)
+		}
+	}
+	n := len(cuts)
+	to := cuts[n-1-w.rand.IntN(min(n, 4))]
+	if len(log) == 0 {
+		return
+	}
+	w.logf("%s loses %v from %d (end %d)", r.name, tp, to, r.kafka.List(tp, false))
+	w.counts["truncations"]++
+	r.kafka.Truncate(tp, to)
+}
+
+// foreign lets another application write into the events topic in a transaction,
+// which it leaves open for a while.
+func (w *World) foreign() {
+	r := pick(w.rand, w.regions...)
+	id := fmt.Sprintf("app-%d", w.rand.IntN(2))
+	tp := kafka.TP{Topic: eventsTopic}
+	num, epoch, err := r.kafka.InitProducer(id)
+	if err != nil {
+		return
+	}
+	wall := epoch0.Add(w.now).UnixMilli()
+	if r.kafka.AddPartitions(id, num, epoch, tp) != nil {
+		return
+	}
+	if w.chance(0.7) {
+		_, _ = r.kafka.Produce(id, num, epoch, 0, tp, []kafka.Record{{Key: []byte("app"), Value: []byte("foreign"), Timestamp: wall}})
+	}
+	commit := w.chance(0.5)
+	w.After(w.between(time.Millisecond, 5*time.Second), func() { _, _ = r.kafka.EndTxn(id, num, epoch, commit) })
+}
+
+// heal ends all faults.
+func (w *World) heal() {
+	w.calm = true
+	w.logf("all faults end")
+	clear(w.cuts)
+	for _, r := range w.regions {
+		for _, p := range r.procs {
+			p.start()
+			for _, tp := range w.seats {
+				p.reassign(tp)
+			}
+			for _, to := range w.regions {
+				if to != r {
+					p.relink(to)
+				}
+			}
+		}
+	}
+}
+
+// drained tells whether every region has applied every log to its end.
+func (w *World) drained() bool {
+	if w.open > 0 || w.now < w.nextLook {
+		return false
+	}
+	w.nextLook = w.now + 100*time.Millisecond
+	return w.undrained() == ""
+}
+
+func (w *World) undrained() string {
+	if w.open > 0 {
+		return fmt.Sprintf("%d operations are open", w.open)
+	}
+	for _, r := range w.regions {
+		for _, tp := range w.seats {
+			steps := w.committed(r, tp)
+			var v event.Vector
+			if len(steps) > 0 {
+				v = steps[len(steps)-1].position.Vector
+			}
+			if slices.ContainsFunc(w.regions, func(from *region) bool { return w.parked(r, from, tp) }) {
+				continue // a fold without its journal waits for what was lost, too
+			}
+			for _, from := range w.regions {
+				if end := from.kafka.List(tp, false); v[from.id].Next < end {
+					return fmt.Sprintf("%s has applied %v of %s to %d, the log ends at %d", r.name, tp, from.name, v[from.id].Next, end)
+				}
+			}
+		}
+	}
+	return ""
+}
+
+// committed is the fold steps of a region's partition that were committed.
+func (w *World) committed(r *region, tp kafka.TP) []*step {
+	log, aborted := r.kafka.Log(stepsTP(tp))
+	lso := r.kafka.List(stepsTP(tp), true)
+	var out []*step
+	for i := range log {
+		if rec := &log[i]; rec.Kind == kafka.Data && rec.Offset < lso && !aborted(rec) {
+			out = append(out, w.object(rec.Value).(*step))
+		}
+	}
+	return out
+}
+
+// slots is the slots of a link's positions and runs that are in use.
+func (w *World) slots(from *region) []int32 {
+	out := []int32{slotOf(kafka.TP{Topic: control.ControlFrom(from.name)})}
+	for _, tp := range w.seats {
+		if s := slotOf(remoteTP(from, tp)); !slices.Contains(out, s) {
+			out = append(out, s)
+		}
+	}
+	return out
+}
+
+// parked tells whether a link has recorded, for good, why it does not copy a
+// partition any further.
+func (w *World) parked(r, from *region, tp kafka.TP) bool {
+	if r == from || w.counts["truncations"] == 0 {
+		return false
+	}
+	got, err := r.kafka.Fetch(kafka.TP{Topic: control.PositionsFrom(from.name), Partition: slotOf(remoteTP(from, tp))}, 0, true, 1<<30)
+	if err != nil {
+		return false
+	}
+	for i := range got.Records {
+		if rec := &got.Records[i]; rec.Kind == kafka.Data {
+			x, ok, err := replicate.ParseIncident(rec.Key, rec.Value)
+			if ok && err == nil && x.Topic == tp.Topic && x.Partition == tp.Partition && x.Kind.Parks() {
+				return true
+			}
+		}
+	}
+	return false
+}

@@ -1,0 +1,376 @@
+package world
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/geogate/geogate/dedupe"
+	"github.com/geogate/geogate/internal/control"
+	"github.com/geogate/geogate/internal/event"
+	"github.com/geogate/geogate/internal/hlc"
+	"github.com/geogate/geogate/internal/seat"
+	"github.com/geogate/geogate/testbench/sim/kafka"
+)
+
+// seatRun is one process's hold on a local partition, from opening to closing.
+type seatRun struct {
+	p      *proc
+	tp     kafka.TP
+	closed bool
+
+	clock   *hlc.Clock
+	core    *seat.Core // nil until the fold's position is known
+	journal *journal
+	index   *index
+	fold    *foldRun
+	local   *localIn
+	remotes []*remoteIn
+	ready   bool
+	readyAt int64 // high watermark listed after the start, -1 not yet
+	tail    int64 // read below it
+
+	out     *appender
+	opener  *producer
+	raises  bool // the cluster raises a producer's epoch at a commit
+	replies map[uint64]func(seat.Answer, error)
+	refs    uint64
+}
+
+func (p *proc) start() {
+	if p.alive {
+		return
+	}
+	p.alive = true
+	p.logf("started")
+	p.seats, p.links = map[kafka.TP]*seatRun{}, map[*region]*linkRun{}
+	p.ctl = newFollower(p)
+	for _, tp := range p.w.seats {
+		p.reassign(tp)
+	}
+	for _, to := range p.w.regions {
+		if to != p.region {
+			p.relink(to)
+		}
+	}
+}
+
+// reassign brings the process in line with what the group has given it.
+func (p *proc) reassign(tp kafka.TP) {
+	if !p.alive {
+		return
+	}
+	mine := p.region.procs[p.region.assigned[tp]] == p
+	s := p.seats[tp]
+	switch {
+	case mine && s == nil:
+		p.openSeat(tp)
+	case !mine && s != nil:
+		s.close("given up")
+	}
+}
+
+func (p *proc) openSeat(tp kafka.TP) {
+	s := &seatRun{
+		p: p, tp: tp, clock: hlc.NewClock(p.wall, hlc.Bounds{}), readyAt: -1,
+		replies: map[uint64]func(seat.Answer, error){}, out: &appender{p: p, tp: tp, c: p.dial(p.region)},
+		opener: p.producer(p.region, fmt.Sprintf("geogate.own.%s.%d", tp.Topic, tp.Partition)),
+	}
+	p.seats[tp] = s
+	s.journal, s.index = p.store.open(tp, p)
+	s.fold = newFold(s)
+	p.logf("opens seat %v", tp)
+	s.fold.open(s.begin)
+}
+
+func (st *store) open(tp kafka.TP, p *proc) (*journal, *index) {
+	if st.journals[tp] == nil {
+		st.journals[tp], st.keys[tp] = newJournal(p.w.foldConfig(tp.Topic)), dedupe.NewMemory()
+	}
+	return st.journals[tp], openIndex(p.region.id, p.w.cfg.window, st.keys[tp])
+}
+
+// begin starts reading where the least advanced of fold and indexes stands.
+func (s *seatRun) begin() {
+	if s.core != nil || s.closed {
+		return
+	}
+	p, at := s.p, s.fold.part.Position()
+	own := p.region.id
+	from, barrier := at.Vector[own].Next, at.Barriers[own]
+	for _, sink := range []seat.Sink{s.journal, s.index} {
+		if v, b := sink.Applied(); v[own].Next < from {
+			from, barrier = v[own].Next, b[own]
+		}
+	}
+	s.clock.Restore(at.Stamp)
+	s.core = seat.NewCore(seat.CoreConfig{
+		Region: own, Partition: s.tp.Partition, Epoch: event.FirstEpoch(own), RetryEvery: 50 * time.Millisecond,
+	}, seat.Surroundings{
+		Index: s.index, Clock: s.clock, NewID: p.w.newID,
+		Committed: func() event.Vector { return s.fold.part.Position().Vector },
+		Closed:    func() event.Stamp { return p.w.closed(s) },
+	}, from)
+	s.local = s.readLocal(from, barrier)
+	for _, r := range p.w.regions {
+		if r != p.region {
+			s.remotes = append(s.remotes, s.readRemote(r))
+		}
+	}
+	p.list(p.dial(p.region), s.tp, false, func(end int64) {
+		s.readyAt = end
+		s.caughtUp(s.tail)
+	})
+	s.tick()
+}
+
+func (s *seatRun) tick() {
+	if s.closed {
+		return
+	}
+	s.step(seat.Tick{})
+	s.p.after(100*time.Millisecond, s.tick)
+}
+
+// judged remembers a verdict for the comparison of readers.
+func (s *seatRun) judged(it seat.Item, how string) {
+	if it.Verdict != seat.Skip {
+		s.p.w.judged(s.p, s.tp.Topic, how, it)
+	}
+}
+
+// indexed gives an item to the indexes, which come before everything else.
+func (s *seatRun) indexed(it seat.Item) {
+	if s.closed {
+		return // the store may have another user now
+	}
+	if it.Verdict == seat.Valid {
+		s.clock.Restore(it.Event.Stamp)
+	}
+	for _, sink := range []seat.Sink{s.journal, s.index} {
+		if err := sink.Add([]seat.Item{it}); err != nil {
+			s.p.w.fail("index", "%v", err)
+		}
+	}
+	s.fold.pump()
+}
+
+// indexesReach tells whether the indexes have all that the fold has, as they
+// must before it goes on: a refold needs every earlier event.
+func (s *seatRun) indexesReach(v event.Vector) bool {
+	return s.journal.applied.CoversAll(&v)
+}
+
+// marker and readBack tell the core what the tail has read.
+func (s *seatRun) readBack(it seat.Item, barrier *seat.Mark) {
+	s.tail = it.Next.Next
+	s.step(seat.Read{Item: it, Barrier: barrier})
+	s.caughtUp(s.tail)
+}
+
+func (s *seatRun) caughtUp(next int64) {
+	s.tail = max(s.tail, next)
+	if !s.ready && s.readyAt >= 0 && s.tail >= s.readyAt && !s.closed {
+		s.ready = true
+		s.p.logf("seat %v is ready at %d", s.tp, s.tail)
+		s.step(seat.Ready{})
+	}
+}
+
+func (s *seatRun) folded() {}
+
+// fenced ends the seat because another instance has taken something of it over.
+// Where the group still gives it to this process, it begins again from nothing.
+func (s *seatRun) fenced(why string) {
+	p, tp := s.p, s.tp
+	s.close(why)
+	p.after(p.w.between(200*time.Millisecond, 1500*time.Millisecond), func() { p.reassign(tp) })
+}
+
+func (s *seatRun) close(why string) {
+	if s.closed {
+		return
+	}
+	s.closed = true
+	s.p.logf("closes seat %v: %s", s.tp, why)
+	delete(s.p.seats, s.tp)
+}
+
+// step runs the core and does what it asks for.
+func (s *seatRun) step(ev seat.Event) {
+	if s.core == nil || s.closed {
+		return
+	}
+	for _, e := range append([]seat.Effect(nil), s.core.Step(s.p.wall(), ev)...) {
+		switch e := e.(type) {
+		case seat.OpenTerm:
+			s.openTerm(e.Attempt)
+		case seat.Produce:
+			s.out.add(e.Record, func(err error) { s.step(seat.Produced{Ref: e.Ref, Err: err}) })
+		case seat.Reply:
+			if done := s.replies[e.Ref]; done != nil {
+				delete(s.replies, e.Ref)
+				done(e.Answer, e.Err)
+			}
+		case seat.Stop:
+			s.fenced("superseded")
+		}
+	}
+}
+
+// openTerm writes a barrier: a transaction without data, whose control record is
+// acknowledged before it ends.
+func (s *seatRun) openTerm(attempt uint64) {
+	p, t := s.p, s.opener
+	var epochs []int16
+	num := int64(-1)
+	failed := func(err error) {
+		p.logf("seat %v: no barrier: %v", s.tp, err)
+		s.step(seat.Unopened{Attempt: attempt, Producer: num, Epochs: epochs})
+	}
+	t.init(func(err error) {
+		if err != nil {
+			failed(err)
+			return
+		}
+		num, epochs = t.num, []int16{t.epoch}
+		p.logf("seat %v: barrier attempt %d as %d epoch %d", s.tp, attempt, t.num, t.epoch)
+		if s.raises {
+			epochs = append(epochs, t.epoch+1)
+		}
+		t.add([]kafka.TP{s.tp}, func(err error) {
+			if err != nil {
+				failed(err)
+				return
+			}
+			rec := control.Barrier{
+				Topic: p.region.kafka.TopicID(s.tp.Topic), Partition: s.tp.Partition,
+				ProducerID: t.num, ProducerEpoch: t.epoch, Instance: p.name,
+			}
+			p.appendControl(seat.Record{Key: rec.AppendKey(nil), Value: rec.AppendValue(nil), Timestamp: p.wall().UnixMilli()}, func(err error) {
+				if err != nil {
+					t.end(false, func(error) {})
+					failed(err)
+					return
+				}
+				s.endTerm(attempt, epochs, failed)
+			})
+		})
+	})
+}
+
+func (s *seatRun) endTerm(attempt uint64, epochs []int16, failed func(error)) {
+	t, init := s.opener, s.opener.epoch
+	t.end(true, func(err error) {
+		if err != nil {
+			failed(err)
+			return
+		}
+		if s.raises = t.epoch != init; !slices.Contains(epochs, t.epoch) {
+			epochs = append(epochs, t.epoch)
+		}
+		s.step(seat.Opened{Attempt: attempt, Producer: t.num, Epochs: epochs})
+	})
+}
+
+func (p *proc) appendControl(r seat.Record, done func(error)) {
+	a := &appender{p: p, tp: controlTP, c: p.dial(p.region)}
+	a.add(r, done)
+}
+
+// write hands a client's request to the seat.
+func (p *proc) write(o *op, done func(seat.Answer, error)) {
+	s := p.seats[o.tp]
+	if s == nil || s.core == nil {
+		done(seat.Answer{}, seat.ErrNotReady)
+		return
+	}
+	s.refs++
+	s.replies[s.refs] = done
+	req := o.req
+	s.step(seat.Accept{Ref: s.refs, Request: &req, Deadline: p.wall().Add(3 * time.Second)})
+}
+
+// appender is an idempotent producer for one partition. It sends batches one
+// after another, and a batch again under the same sequence when no answer came;
+// when it gives up, the outcome is unknown and it goes on as another producer.
+type appender struct {
+	p     *proc
+	tp    kafka.TP
+	c     *conn
+	num   int64
+	named bool
+	seq   int32
+	queue []pending
+	busy  bool
+}
+
+type pending struct {
+	rec  seat.Record
+	done func(error)
+}
+
+func (a *appender) add(r seat.Record, done func(error)) {
+	a.queue = append(a.queue, pending{r, done})
+	a.pump()
+}
+
+func (a *appender) pump() {
+	if a.busy || len(a.queue) == 0 {
+		return
+	}
+	a.busy = true
+	if !a.named {
+		var num int64
+		a.c.call(func(k *kafka.Cluster) func() {
+			num, _, _ = k.InitProducer("")
+			return func() {
+				a.num, a.named, a.seq, a.busy = num, true, 0, false
+				a.pump()
+			}
+		}, func() { a.busy = false; a.pump() })
+		return
+	}
+	batch := a.queue
+	a.queue = nil
+	a.send(batch, a.p.w.rand.IntN(3))
+}
+
+func (a *appender) send(batch []pending, retries int) {
+	recs := make([]kafka.Record, len(batch))
+	for i, b := range batch {
+		recs[i] = kafka.Record{Key: b.rec.Key, Value: b.rec.Value, Headers: b.rec.Headers, Timestamp: b.rec.Timestamp}
+	}
+	num, seq := a.num, a.seq
+	finish := func(err error) {
+		a.seq, a.busy = seq+int32(len(batch)), false
+		if err != nil {
+			// What waits behind it must not overtake it, should it still land.
+			a.named, batch, a.queue = false, append(batch, a.queue...), nil
+		}
+		for _, b := range batch {
+			b.done(err)
+		}
+		a.pump()
+	}
+	a.c.call(func(k *kafka.Cluster) func() {
+		_, err := k.Produce("", num, 0, seq, a.tp, recs)
+		return func() { finish(err) }
+	}, func() {
+		if retries > 0 {
+			a.send(batch, retries-1)
+			return
+		}
+		finish(errors.New("no answer from the broker"))
+	})
+}
+
+// newID makes event ids from the seed.
+func (w *World) newID() (event.ID, error) {
+	var id event.ID
+	for i := range id {
+		id[i] = byte(w.rand.Uint32())
+	}
+	return id, nil
+}

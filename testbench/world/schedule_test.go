@@ -1,0 +1,192 @@
+package world_test
+
+import (
+	"context"
+	"fmt"
+	"math/rand/v2"
+	"os"
+	"strconv"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/geogate/geogate/testbench/world"
+)
+
+// operations is how many client operations a schedule has.
+const operations = 240
+
+// schedule drives a world through writes, retries and faults drawn from a seed.
+// The draw is a function of the seed alone, except that it does not know how an
+// operation will end; which interleaving results is the machine's.
+type schedule struct {
+	t   *testing.T
+	w   *world.World
+	rnd *rand.Rand
+
+	down  map[string]bool      // regions whose instance was killed
+	heal  map[string]int       // steps until a fault is taken back, by what it is
+	undo  map[string]func()    // how
+	tried map[string]*attempts // by topic and idempotency key
+	order []*attempts
+}
+
+// attempts are all tries of one request with one idempotency key, or the only try
+// of one without.
+type attempts struct {
+	wr    world.Write
+	mu    sync.Mutex
+	acked []world.Answer
+}
+
+func (a *attempts) ack(answer world.Answer) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.acked = append(a.acked, answer)
+}
+
+func TestRandomSchedule(t *testing.T) {
+	seed := rand.Uint64()
+	if text := os.Getenv("GEOGATE_SEED"); text != "" {
+		n, err := strconv.ParseUint(text, 10, 64)
+		if err != nil {
+			t.Fatalf("GEOGATE_SEED: %v", err)
+		}
+		seed = n
+	}
+	t.Logf("seed %d; run it again with GEOGATE_SEED=%d", seed, seed)
+	s := &schedule{
+		t: t, w: world.Start(t, world.Options{}), rnd: rand.New(rand.NewPCG(seed, 0)),
+		down: make(map[string]bool), heal: make(map[string]int), undo: make(map[string]func()), tried: make(map[string]*attempts),
+	}
+	for done := 0; done < operations; {
+		s.fault()
+		n := 1 + s.rnd.IntN(8)
+		s.batch(n)
+		done += n
+	}
+	s.end()
+	s.check()
+}
+
+// fault takes back faults whose time has come and perhaps adds one.
+func (s *schedule) fault() {
+	for what, left := range s.heal {
+		if s.heal[what]--; left <= 1 {
+			s.undo[what]()
+			delete(s.heal, what)
+			delete(s.undo, what)
+		}
+	}
+	draw, region, steps := s.rnd.IntN(100), s.draw("us", "eu"), 1+s.rnd.IntN(5)
+	other := map[string]string{"us": "eu", "eu": "us"}[region]
+	switch {
+	case draw < 25:
+		s.add("link "+region, steps, func() { s.w.Cut(region, other) }, func() { s.w.Heal(region, other) })
+	case draw < 35 && !s.down[region]:
+		in := s.w.Region(region).Instance(0)
+		var keep func()
+		s.add("answers "+region, 1, func() { keep = in.LoseAnswers(produceKey) }, func() { keep() })
+	case draw < 45:
+		deleted, stop := draw < 40, s.w.Kill
+		if draw%2 == 0 {
+			stop = s.w.Stop
+		}
+		s.add("gateway "+region, min(steps, 2), func() {
+			s.down[region] = true
+			stop(region)
+			if deleted {
+				s.w.DeleteStore(region)
+			}
+		}, func() {
+			s.w.StartAgain(region)
+			delete(s.down, region)
+		})
+	}
+}
+
+// add begins a fault unless it is there already.
+func (s *schedule) add(what string, steps int, begin, end func()) {
+	if _, there := s.heal[what]; there {
+		return
+	}
+	begin()
+	s.heal[what], s.undo[what] = steps, end
+}
+
+func (s *schedule) draw(from ...string) string { return from[s.rnd.IntN(len(from))] }
+
+// batch sends n requests at the same time and waits for their answers.
+func (s *schedule) batch(n int) {
+	var all sync.WaitGroup
+	for range n {
+		a, region := s.next()
+		if region == "" {
+			continue
+		}
+		r := s.w.Region(region)
+		all.Go(func() {
+			ctx, cancel := context.WithTimeout(context.Background(), 4*time.Second)
+			defer cancel()
+			if answer, err := r.Try(ctx, a.wr); err == nil {
+				a.ack(answer)
+			}
+		})
+	}
+	all.Wait()
+}
+
+// next draws a request, new or a retry, and where it goes; "" if nothing is up
+// there.
+func (s *schedule) next() (*attempts, string) {
+	region := s.draw("us", "eu")
+	if s.down[region] {
+		region = map[string]string{"us": "eu", "eu": "us"}[region]
+	}
+	if s.down[region] {
+		return nil, ""
+	}
+	if len(s.order) > 0 && s.rnd.IntN(3) == 0 {
+		// Recent requests are retried more often than old ones.
+		back := min(len(s.order), 1+s.rnd.IntN(1+s.rnd.IntN(30)))
+		if a := s.order[len(s.order)-back]; a.wr.Idem != "" {
+			return a, region
+		}
+	}
+	number := len(s.order)
+	topic := s.draw(flights, flights, notes, github)
+	key := fmt.Sprintf("k%d", s.rnd.IntN(map[string]int{flights: 5, notes: 2, github: 3}[topic]))
+	wr := world.Write{Topic: topic, Key: &key, Value: fmt.Appendf(nil, `{"n":%d}`, number)}
+	if s.rnd.IntN(8) == 0 && topic != github {
+		wr.Value = nil
+	}
+	if s.rnd.IntN(4) > 0 {
+		wr.Idem = fmt.Sprintf("i%d", number)
+	}
+	a := &attempts{wr: wr}
+	s.order = append(s.order, a)
+	if wr.Idem != "" {
+		s.tried[topic+" "+wr.Idem] = a
+	}
+	return a, region
+}
+
+// end takes every fault back, asks for the true result of every keyed request
+// that has none, as careful clients do, and lets the world come to rest.
+func (s *schedule) end() {
+	for _, undo := range s.undo {
+		undo()
+	}
+	for _, a := range s.order {
+		if a.wr.Idem != "" && len(a.acked) == 0 {
+			ctx, cancel := context.WithTimeout(context.Background(), 20*time.Second)
+			answer, err := s.w.Region(s.draw("us", "eu")).Store(ctx, a.wr)
+			cancel()
+			if err != nil {
+				s.t.Fatalf("ask for the result of %s: %v", a.wr.Idem, err)
+			}
+			a.acked = append(a.acked, answer)
+		}
+	}
+	s.w.Settle()
+}
