@@ -128,19 +128,20 @@ func (m *merged) start(_ context.Context, logs map[int32]span) (map[int32]int64,
 		if p >= m.t.Partitions {
 			continue
 		}
+		cps := m.views[p].Checkpoints()
 		if m.latest {
 			// The end was listed before the vector is asked for, so what lies
 			// between the two is shown rather than missed.
 			m.at[p], _ = m.views[p].Committed()
 			out[p] = l.end
 		} else {
-			o, err := m.begin(p, l)
+			o, err := m.begin(p, l, cps)
 			if err != nil {
 				return nil, err
 			}
 			out[p] = o
 		}
-		m.ahead[p] = after(m.views[p].Checkpoints(), out[p])
+		m.ahead[p] = after(cps, out[p])
 		m.place[p] = out[p]
 	}
 	return out, nil
@@ -148,9 +149,8 @@ func (m *merged) start(_ context.Context, logs map[int32]span) (map[int32]int64,
 
 // begin is the offset behind the last checkpoint that the cursor covers, or the
 // cursor's own place if it lies before the next checkpoint.
-func (m *merged) begin(p int32, l span) (int64, error) {
+func (m *merged) begin(p int32, l span, cps []Checkpoint) (int64, error) {
 	cursor := m.at[p]
-	cps := m.views[p].Checkpoints()
 	i := 0
 	for i < len(cps) && cursor.CoversAll(&cps[i].Vector) {
 		i++

@@ -138,7 +138,11 @@ func (m *mux) fail(c *call, route string, err error) {
 	case p.Code.kind().status >= 500:
 		level = slog.LevelWarn
 	}
-	m.s.log.Log(c.r.Context(), level, "request refused", "request_id", c.id, "route", route, "code", string(p.Code), "err", err)
+	attrs := []any{"request_id", c.id, "route", route, "code", string(p.Code)}
+	if level > slog.LevelDebug {
+		attrs = append(attrs, "err", err) // what a client got wrong can quote what it sent
+	}
+	m.s.log.Log(c.r.Context(), level, "request refused", attrs...)
 	if c.w.status != 0 {
 		panic(http.ErrAbortHandler)
 	}

@@ -521,7 +521,11 @@ func (c *Core) check(now time.Time, s *stream, l *Listing) []any {
 	switch {
 	case first:
 		s.end, s.epoch = l.TargetEnd, l.TargetEpoch
-		s.dirty = s.known && s.end > s.pos.TargetCovered+1 // more than our last commit marker
+		// More there than our last commit marker, or another leader.
+		s.dirty = s.known && (s.end > s.pos.TargetCovered+1 || s.epoch != s.pos.TargetEpoch)
+	case l.TargetEpoch >= 0 && l.TargetEpoch != s.epoch:
+		// Readers judge nothing of the new leader's before a position names it.
+		s.epoch, s.dirty = l.TargetEpoch, true
 	case l.TargetEnd > s.end:
 		out = c.foreign(now, s, s.end, l.TargetEnd)
 		s.end, s.dirty = l.TargetEnd, true

@@ -118,11 +118,12 @@ func TestLostAnswers(t *testing.T) {
 	from.produce(t, rows("orders", 0, 0, 1)...)
 	r.caughtUp(t, from, "orders")
 	on.Store(true)
-	for i := range 150 {
+	i := 0
+	eventually(t, "trouble", func() bool {
 		from.produce(t, rows("orders", int32(i%4), 1+i*3, 3)...)
-	}
-	resets := r.Status().Resets()
-	eventually(t, "trouble", func() bool { return r.Status().Resets() > resets })
+		i++
+		return r.Status().Resets() >= 4
+	})
 	on.Store(false)
 	r.caughtUp(t, from, "orders")
 	equal(t, from, to, "orders")
@@ -351,7 +352,9 @@ func TestRefusedBatchesAreSplitOrParked(t *testing.T) {
 		r.caughtUp(t, from, "orders")
 		equal(t, from, to, "orders")
 		mapped(t, from, to, "orders")
-		from.produce(t, &kgo.Record{Topic: "orders", Partition: 1, Value: []byte(strings.Repeat("x", 30_000))})
+		if err := cl.ProduceSync(t.Context(), &kgo.Record{Topic: "orders", Partition: 1, Value: []byte(strings.Repeat("x", 30_000))}).FirstErr(); err != nil {
+			t.Fatal(err)
+		}
 		r.parked(t, "orders", 1, replicate.Refused)
 		from.produce(t, rows("orders", 0, 300, 5)...)
 		eventually(t, "the other partition to be copied", func() bool { return r.Covered()[replicate.Part{Topic: "orders"}] >= 206 })

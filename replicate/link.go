@@ -66,8 +66,9 @@ func New(cfg Config) (*Link, error) {
 
 // Run copies until ctx ends, then finishes the transactions under way and returns
 // nil. It waits for clusters that cannot be reached. Its errors are final:
-// ErrSameCluster, ErrSettings, and when every shard has stopped, why
-// (ErrGeneration, ErrTakenOver).
+// ErrSameCluster, ErrSettings, and ErrGeneration or ErrTakenOver when another
+// instance has begun to run the link. A shard that stops for another reason stops
+// alone.
 func (l *Link) Run(ctx context.Context) error {
 	source, err := l.cfg.source()
 	if err != nil {
@@ -239,6 +240,9 @@ func (l *Link) work(ctx context.Context, source, target *kgo.Client, gen Generat
 		shards.Go(func() {
 			if errs[i] = s.run(wctx); errs[i] != nil {
 				l.cfg.Logger.Error("shard stopped", "shard", i, "err", errs[i])
+			}
+			if errors.Is(errs[i], ErrTakenOver) || errors.Is(errs[i], ErrGeneration) {
+				cancel() // another instance runs the link, all of it
 			}
 		})
 	}

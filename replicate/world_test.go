@@ -86,7 +86,9 @@ func (e *end) create(t testing.TB, partitions int32, configs map[string]string, 
 
 func (e *end) produce(t testing.TB, recs ...*kgo.Record) {
 	t.Helper()
-	if err := e.cl.ProduceSync(t.Context(), recs...).FirstErr(); err != nil {
+	cl := e.client(t) // a fresh one: topics may have been recreated
+	defer cl.Close()
+	if err := cl.ProduceSync(t.Context(), recs...).FirstErr(); err != nil {
 		t.Fatal(err)
 	}
 }
@@ -316,9 +318,13 @@ func linksOf(t testing.TB, from, to *end) *control.Links {
 				t.Fatal(err)
 			}
 		}
-		list := links.Mark()
-		list(map[int32]int64{slot: 0})
-		links.RunsRead(slot, 1<<40)
+	}
+	for slots := links.Unlisted(); len(slots) > 0; slots = links.Unlisted() {
+		list, at := links.Mark(), map[int32]int64{}
+		for _, slot := range slots {
+			at[slot] = 0
+		}
+		list(at)
 	}
 	return links
 }

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
+	"math/rand/v2"
 	"net"
 	"os"
 	"path/filepath"
@@ -112,10 +113,11 @@ func (d *demo) choosePorts() error {
 	for i := range d.regions {
 		r := &d.regions[i]
 		for _, port := range []*int{&r.Data, &r.Management, &r.Kafka} {
+			listen := func() (net.Listener, error) { return net.Listen("tcp", fmt.Sprintf("127.0.0.1:%d", *port)) }
 			if d.ports == "auto" {
-				*port = 0
+				listen = listenAnywhere
 			}
-			l, err := net.Listen("tcp", fmt.Sprintf("127.0.0.1:%d", *port))
+			l, err := listen()
 			if err != nil {
 				return exitWith(exitPrecondition, "port %d of region %s is taken, by another demo perhaps; use --ports auto: %w", *port, r.Name, err)
 			}
@@ -125,6 +127,20 @@ func (d *demo) choosePorts() error {
 		}
 	}
 	return nil
+}
+
+// listenAnywhere takes a free port below those that systems give to outgoing
+// connections: a port of that range, given back until its server starts, may be
+// the next connection's.
+func listenAnywhere() (net.Listener, error) {
+	const lowest, highest, tries = 20000, 32000, 100
+	for range tries {
+		port := lowest + rand.IntN(highest-lowest)
+		if l, err := net.Listen("tcp", fmt.Sprintf("127.0.0.1:%d", port)); err == nil {
+			return l, nil
+		}
+	}
+	return nil, fmt.Errorf("none of %d ports tried between %d and %d is free", tries, lowest, highest)
 }
 
 var demoConfig = template.Must(template.New("config").Parse(`# Written by geogate demo at every start. Run one region alone with: geogate serve --config {{.Own.Name}}.yaml
@@ -240,8 +256,8 @@ Try, in another terminal:
 2. Retry a write in the other region with its idempotency key: the first answer comes again, and there is one event.
    for r in {{.US}} {{.EU}}; do curl -si $r/v1/topics/github/records -H 'Content-Type: application/json' -H 'Idempotency-Key: try-2' -d '{"key":{"type":"string","data":"me/repo"},"value":{"type":"json","data":{"event":"star"}}}' | grep -i -e '^idempotent' -e '"dot"'; sleep 1; done
 
-3. Update the same airport in both regions at once, and see which update won and why.
-   for r in {{.US}} {{.EU}}; do curl -s $r/v1/topics/flights/records -H 'Content-Type: application/json' -d "{\"key\":{\"type\":\"string\",\"data\":\"HNL\"},\"value\":{\"type\":\"json\",\"data\":{\"from\":\"$r\"}}}" >/dev/null & done; wait; sleep 1; curl -s {{.US}}/v1/topics/flights/entities/HNL; echo; curl -s '{{.US}}/v1/conflicts?topic=flights'; echo
+3. Update one airport in both regions at once, and see which update won and why.
+   for r in {{.US}} {{.EU}}; do curl -s $r/v1/topics/flights/records -H 'Content-Type: application/json' -d "{\"key\":{\"type\":\"string\",\"data\":\"ZRH\"},\"value\":{\"type\":\"json\",\"data\":{\"from\":\"$r\"}}}" >/dev/null & done; wait; sleep 1; curl -s {{.US}}/v1/topics/flights/entities/ZRH; echo; curl -s '{{.US}}/v1/conflicts?topic=flights&limit=1000' | sed 's/},{"topic"/}\n{"topic"/g' | grep ZRH | tail -1
 
 4. Follow the merged stream of both regions (interrupt to stop).
    curl -sN -H 'Accept: application/x-ndjson' '{{.EU}}/v1/topics/github/records?view=merged&from=earliest&follow=true' | cut -c1-160

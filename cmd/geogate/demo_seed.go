@@ -24,6 +24,7 @@ const (
 	seedTimeout  = 2 * time.Minute
 	seedPause    = 50 * time.Millisecond
 	seedBatch    = 200 // records a request
+	seedTopics   = 2   // flights, github
 	maxSeedReply = 1 << 20
 )
 
@@ -79,9 +80,6 @@ func (s *seeder) seed(ctx context.Context) (int, error) {
 func (s *seeder) writeAll(ctx context.Context, r demoRegion, topic string, lines []seedLine) error {
 	for len(lines) > 0 {
 		stored, err := s.write(ctx, r, topic, lines[:min(seedBatch, len(lines))])
-		if stored > 0 {
-			s.noteFirst()
-		}
 		lines = lines[stored:]
 		if err == nil {
 			continue
@@ -142,6 +140,7 @@ func (s *seeder) write(ctx context.Context, r demoRegion, topic string, lines []
 		if answer.Dot == "" {
 			return stored, fmt.Errorf("line %s was not stored: %s", lines[stored].IdempotencyKey, answer.Problem)
 		}
+		s.noteFirst()
 		if stored++; stored == len(lines) {
 			return stored, nil
 		}
@@ -195,6 +194,10 @@ func (s *seeder) behind(ctx context.Context) (string, error) {
 				continue
 			}
 			outgoing++
+			// A link that has not found a topic yet has no lag on it.
+			if l.Topics < seedTopics {
+				return fmt.Sprintf("link %s has found %d of %d topics", l.Name, l.Topics, seedTopics), nil
+			}
 			if l.State != "running" || l.LagRecords == nil || *l.LagRecords != 0 {
 				return fmt.Sprintf("link %s is %s, lag %s", l.Name, l.State, orUnknown("%d records", l.LagRecords)), nil
 			}

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"net"
@@ -37,14 +38,7 @@ func TestScripts(t *testing.T) {
 				env.Defer(server.Close)
 				env.Setenv("STATUS_"+name, server.URL)
 			}
-			for _, name := range []string{"DATA", "MANAGEMENT", "KAFKA"} {
-				port, err := freePort()
-				if err != nil {
-					return err
-				}
-				env.Setenv("PORT_"+name, port)
-			}
-			return nil
+			return setPorts(env, "DATA", "MANAGEMENT", "KAFKA")
 		},
 	})
 }
@@ -81,19 +75,22 @@ func eventually(ts *testscript.TestScript, neg bool, args []string) {
 		if time.Now().After(deadline) {
 			ts.Fatalf("%s did not succeed: %v", args[0], err)
 		}
+		ts.Check(wait(context.Background(), 100*time.Millisecond))
 	}
 }
 
-// freePort finds a port that nobody listens on. Another process may take it
-// before the script does; the scripts' servers then say so and the test fails.
-func freePort() (string, error) {
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		return "", err
+// setPorts finds ports that nobody listens on. All are held until the last is
+// found, so that they differ.
+func setPorts(env *testscript.Env, names ...string) error {
+	for _, name := range names {
+		l, err := listenAnywhere()
+		if err != nil {
+			return err
+		}
+		defer l.Close()
+		env.Setenv("PORT_"+name, fmt.Sprint(l.Addr().(*net.TCPAddr).Port))
 	}
-	defer l.Close()
-	_, port, err := net.SplitHostPort(l.Addr().String())
-	return port, err
+	return nil
 }
 
 func canned(status string) http.Handler {

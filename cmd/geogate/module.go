@@ -28,6 +28,7 @@ func instances(log *slog.Logger, configs ...node.Config) fx.Option {
 	options := []fx.Option{
 		fxLog(log),
 		fx.Provide(func(lc fx.Lifecycle) (kafkas, error) { return openKafkas(lc, log, configs) }),
+		fx.Invoke(func(lc fx.Lifecycle) error { return openNATS(lc, configs) }),
 	}
 	for _, c := range configs {
 		options = append(options, instance(c, log))
@@ -81,6 +82,22 @@ func openKafkas(lc fx.Lifecycle, log *slog.Logger, configs []node.Config) (kafka
 		open[c.Region] = server.Seeds()
 	}
 	return open, nil
+}
+
+// openNATS starts the embedded NATS servers that configurations ask for.
+func openNATS(lc fx.Lifecycle, configs []node.Config) error {
+	for _, c := range configs {
+		n := c.NATS.Embedded
+		if n == nil {
+			continue
+		}
+		server, err := embed.StartNATS(embed.NATS{Name: n.Name, StoreDir: filepath.Join(c.DataDir, "nats")})
+		if err != nil {
+			return fmt.Errorf("start embedded nats of region %s: %w", c.Region, err)
+		}
+		lc.Append(fx.StopHook(server.Close))
+	}
+	return nil
 }
 
 func newNode(c node.Config, log *slog.Logger, registry *prometheus.Registry, open kafkas) (*node.Node, error) {

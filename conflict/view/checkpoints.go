@@ -75,6 +75,12 @@ func (c *checkpoints) thin() (written []int64) {
 	return written
 }
 
+// cut takes out what lies above the end of the merged partition: it was made anew.
+func (c *checkpoints) cut(end int64) {
+	c.list = slices.DeleteFunc(c.list, func(x checkpoint) bool { return x.Offset > end })
+	c.last = min(c.last, end)
+}
+
 // start is the offset of the last checkpoint that the cursor covers, 0 if none.
 func (c *checkpoints) start(cursor *event.Vector) int64 {
 	for i := len(c.list) - 1; i >= 0; i-- {

@@ -32,11 +32,18 @@ type Journal struct {
 	mu       sync.Mutex
 	applied  event.Vector
 	barriers seat.Barriers
+	// Copies of the keys written last, so that the fold, which comes right after,
+	// need not read the store: two generations, the older dropped when the younger
+	// is full.
+	young, old map[event.IdempotencyKey][]conflict.Copy
 }
+
+// maxRecent bounds a generation of keys kept in memory.
+const maxRecent = 4096
 
 // openJournal reads how far the journal goes.
 func openJournal(db *badger.DB, sp space, cfg conflict.Config, wake func()) (*Journal, error) {
-	j := &Journal{db: db, space: sp, cfg: cfg, wake: wake, barriers: seat.NoBarriers()}
+	j := &Journal{db: db, space: sp, cfg: cfg, wake: wake, barriers: seat.NoBarriers(), young: map[event.IdempotencyKey][]conflict.Copy{}}
 	err := db.View(func(t *badger.Txn) error {
 		value, err := get(t, sp.key(spaceApplied))
 		if err != nil || value == nil {
@@ -62,6 +69,18 @@ func (j *Journal) Applied() (event.Vector, seat.Barriers) {
 // Add implements seat.Sink. A batch that the store has to cut into several
 // transactions records the new position in the last one.
 func (j *Journal) Add(items []seat.Item) error {
+	err := j.add(items)
+	if err != nil {
+		j.mu.Lock()
+		clear(j.young) // they may name what was not stored
+		clear(j.old)
+		j.mu.Unlock()
+		return fmt.Errorf("add to journal: %w", err)
+	}
+	return nil
+}
+
+func (j *Journal) add(items []seat.Item) error {
 	applied, barriers := j.Applied()
 	b := newBatch(j.db)
 	defer b.discard()
@@ -73,7 +92,7 @@ func (j *Journal) Add(items []seat.Item) error {
 		}
 		if it.Verdict == seat.Valid && j.cfg.Admit(&it.Event) == "" {
 			if err := j.put(b, &it.Event); err != nil {
-				return fmt.Errorf("add to journal: %w", err)
+				return err
 			}
 		}
 		applied[it.Origin], barriers[it.Origin] = it.Next, it.Barrier
@@ -84,10 +103,10 @@ func (j *Journal) Add(items []seat.Item) error {
 	}
 	x := vectorRecord{Position: conflict.Position{Vector: applied, Barriers: barriers}}
 	if err := b.set(j.space.key(spaceApplied), x.append(nil)); err != nil {
-		return fmt.Errorf("add to journal: %w", err)
+		return err
 	}
 	if err := b.commit(); err != nil {
-		return fmt.Errorf("add to journal: %w", err)
+		return err
 	}
 	j.mu.Lock()
 	j.applied, j.barriers = applied, barriers
@@ -108,21 +127,24 @@ func (j *Journal) put(b *batch, ev *event.Event) error {
 		return nil
 	}
 	at := j.space.key(spaceCopies, k[:])
-	old, err := b.get(at)
-	if err != nil {
-		return err
-	}
-	known, err := parseCopies(old, ev.At.Partition)
-	if err != nil {
-		return err
+	known, ok := j.recent(k)
+	if !ok {
+		old, err := b.get(at)
+		if err != nil {
+			return err
+		}
+		if known, err = parseCopies(old, ev.At.Partition); err != nil {
+			return err
+		}
 	}
 	if slices.ContainsFunc(known, func(c conflict.Copy) bool { return c.At == ev.At }) {
 		return nil
 	}
-	known = append(known, conflict.CopyOf(ev))
+	known = append(slices.Clip(known), conflict.CopyOf(ev))
 	if err := b.set(at, appendCopies(nil, known)); err != nil {
 		return err
 	}
+	j.remember(k, known)
 	if len(known) < 2 || j.cfg.Kind != conflict.Entities {
 		return nil
 	}
@@ -156,8 +178,34 @@ func (j *Journal) metas(key []byte) ([]conflict.Meta, error) {
 	return metas, err
 }
 
+// recent gives the copies of a key that is still in memory; they are not to be
+// changed.
+func (j *Journal) recent(k event.IdempotencyKey) ([]conflict.Copy, bool) {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	c, ok := j.young[k]
+	if !ok {
+		c, ok = j.old[k]
+	}
+	return c, ok
+}
+
+// remember keeps the copies of a key. They may be in memory before they are
+// stored: a fold uses none that its vector has not reached, and that comes later.
+func (j *Journal) remember(k event.IdempotencyKey, copies []conflict.Copy) {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	if len(j.young) >= maxRecent {
+		j.young, j.old = make(map[event.IdempotencyKey][]conflict.Copy, maxRecent), j.young
+	}
+	j.young[k] = copies
+}
+
 // copies are those of an idempotency key.
 func (j *Journal) copies(k event.IdempotencyKey) (copies []conflict.Copy, err error) {
+	if c, ok := j.recent(k); ok {
+		return c, nil
+	}
 	err = j.db.View(func(t *badger.Txn) error {
 		value, err := get(t, j.space.key(spaceCopies, k[:]))
 		if err == nil {

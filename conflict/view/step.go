@@ -79,8 +79,8 @@ func (v *View) readState(ctx context.Context, topic txn.Topic, from, to int64) e
 	v.stateID = topic.ID
 	b := newBatch(v.cfg.DB)
 	defer b.discard()
-	rd := reader{client: v.cfg.Client, topics: v.cfg.Topics, topic: topic.Name, partition: v.cfg.Partition}
-	err = rd.read(ctx, cached, to, func(r *txn.Record) error {
+	tp := txn.TopicPartition{Topic: topic.Name, Partition: v.cfg.Partition}
+	err = txn.ReadCommitted(ctx, v.cfg.Client, v.cfg.Topics, tp, cached, to, func(r *txn.Record) error {
 		if len(r.Key) == 0 {
 			return nil // not ours
 		}
@@ -109,6 +109,7 @@ func (v *View) resume(merged int64) error {
 	if v.restored {
 		chain = v.chain // finer, and still true
 	}
+	chain.cut(merged)
 	chain.add(Checkpoint{merged, at.Vector}, false)
 	v.chain, v.merged, v.committed = chain, merged, at.Position
 	if !v.restored {

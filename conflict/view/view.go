@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"log/slog"
 	"maps"
+	"slices"
 	"sync"
 	"time"
 
@@ -304,6 +305,7 @@ func (v *View) Fold(ctx context.Context, items []seat.Item) error {
 		// A journal that catches up is fed by the caller, so it must not wait; what
 		// comes meanwhile is the backlog above the committed vector.
 		if v.queued <= v.cfg.QueueBytes || !v.status.Journaled {
+			v.queue = slices.Grow(v.queue, len(items))
 			for i := range items {
 				it := itemOf(&items[i])
 				v.queue = append(v.queue, it)
@@ -378,9 +380,15 @@ func (v *View) Wait(ctx context.Context, want event.Vector) error {
 	}
 }
 
-// Entity is the state of an entity at the committed vector or later. ok is false
-// if no event of it was ever folded, or a correction has left nothing of it.
-func (v *View) Entity(_ context.Context, key []byte) (s conflict.State, ok bool, err error) {
+// Entity is the state of an entity at the committed vector or later; it waits for
+// Ready. ok is false if no event of it was ever folded, or a correction has left
+// nothing of it. Cover may lack what the committed vector has reached.
+func (v *View) Entity(ctx context.Context, key []byte) (s conflict.State, ok bool, err error) {
+	select {
+	case <-v.ready:
+	case <-ctx.Done():
+		return s, false, ctx.Err()
+	}
 	e, ok, err := v.store.read(key)
 	if err != nil {
 		return s, false, fmt.Errorf("read entity: %w", err)
@@ -449,4 +457,16 @@ func (v *View) Status() Status {
 	st.Ready, st.Queued, st.Vector = v.restored, len(v.queue), v.committed.Vector
 	st.Counts.Quarantined = maps.Clone(st.Counts.Quarantined)
 	return st
+}
+
+// pause waits, or returns the context's error.
+func pause(ctx context.Context, d time.Duration) error {
+	timer := time.NewTimer(d)
+	defer timer.Stop()
+	select {
+	case <-ctx.Done():
+		return ctx.Err()
+	case <-timer.C:
+		return nil
+	}
 }

@@ -174,8 +174,9 @@ func clusterID(dir, want string) (string, error) {
 	return meta.ClusterID, nil
 }
 
-// brokerLog passes the broker's warnings and errors on. Its lower levels are
-// left out: they trace single requests.
+// brokerLog passes the broker's errors on, and its warnings as debugging: most
+// say that a transaction took some milliseconds, which syncing to disk does. Its
+// lower levels are left out: they trace single requests.
 type brokerLog struct{ to *slog.Logger }
 
 // Logf implements kfake.Logger.
@@ -185,7 +186,7 @@ func (l brokerLog) Logf(level kfake.LogLevel, format string, args ...any) {
 	case kfake.LogLevelError:
 		at = slog.LevelError
 	case kfake.LogLevelWarn:
-		at = slog.LevelWarn
+		at = slog.LevelDebug
 	default:
 		return
 	}

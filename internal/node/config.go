@@ -89,14 +89,29 @@ type LinkConfig struct {
 type NATSConfig struct {
 	// Mode is solo: there is no register yet, and every region owns its units.
 	Mode string `yaml:"mode"`
+	// Embedded runs a NATS server inside the process. Nothing needs one before
+	// authority exists.
+	Embedded *EmbeddedNATS `yaml:"embedded"`
 }
 
 // Later names the keys that come with authority.
 func (NATSConfig) Later() map[string]string {
 	return map[string]string{
-		"embedded": "comes with authority; until then only mode: solo exists and needs no server",
-		"urls":     "comes with authority; until then only mode: solo exists and needs no server",
+		"urls": "comes with authority; until then only mode: solo exists, with an embedded server or none",
 	}
+}
+
+// EmbeddedNATS is a NATS server inside the process, with its streams under
+// nats/ in the data directory.
+type EmbeddedNATS struct {
+	// Name names the server. Default: the instance's name.
+	Name string `yaml:"name"`
+}
+
+// Later names the keys of a cluster, which mode solo has none of.
+func (EmbeddedNATS) Later() map[string]string {
+	const cluster = "comes with authority, for mode quorum; in mode solo the server stands alone"
+	return map[string]string{"cluster": cluster, "routes": cluster, "advertise": cluster}
 }
 
 // HTTPConfig is the listener for producers and consumers.
@@ -167,6 +182,9 @@ func Defaults() Config {
 func (c Config) Complete() Config {
 	if c.Instance == "" && c.Region != "" {
 		c.Instance = c.Region + "-0"
+	}
+	if e := c.NATS.Embedded; e != nil && e.Name == "" {
+		c.NATS.Embedded = &EmbeddedNATS{Name: c.Instance}
 	}
 	c.Links = slices.Clone(c.Links)
 	for i := range c.Links {
@@ -395,6 +413,9 @@ func (c Config) validateRest(bad *strict.Problems) {
 		bad.Add(strict.At("nats", "mode"), "mode %s comes with authority; this version knows solo only", c.NATS.Mode)
 	default:
 		bad.Unknown(strict.At("nats", "mode"), "mode", c.NATS.Mode, "solo")
+	}
+	if e := c.NATS.Embedded; e != nil && e.Name != "" && !instanceForm.MatchString(e.Name) {
+		bad.Add(strict.At("nats", "embedded", "name"), "%q is no server name, want 1 to 100 letters, digits, dots, hyphens and underscores", e.Name)
 	}
 	if w := c.Idempotency.Window; w < time.Second || w > maxWindow {
 		bad.Add(strict.At("idempotency", "window"), "must be within 1s and %s", strict.FormatDuration(maxWindow))

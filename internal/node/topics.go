@@ -8,6 +8,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/twmb/franz-go/pkg/kadm"
@@ -16,6 +17,7 @@ import (
 
 	"github.com/geogate/geogate/gateway"
 	"github.com/geogate/geogate/internal/control"
+	"github.com/geogate/geogate/internal/seat"
 	"github.com/geogate/geogate/router"
 )
 
@@ -44,6 +46,8 @@ type topics struct {
 	admin    *kadm.Client
 	registry registry
 	log      *slog.Logger
+
+	prepared atomic.Bool // the declared topics are there
 
 	mu      sync.Mutex
 	known   kadm.TopicDetails
@@ -123,7 +127,14 @@ func (t *topics) prepareDeclared(ctx context.Context) error {
 			return err
 		}
 	}
+	t.prepared.Store(true)
 	return nil
+}
+
+// coming tells whether a topic that is not there yet will be in a moment: a
+// client must not be told that it is unknown.
+func (t *topics) coming(name string) bool {
+	return !t.prepared.Load() && slices.ContainsFunc(t.policy.Declared(), func(d router.Declared) bool { return d.Topic == name })
 }
 
 // ensure makes a topic, or checks that the one that exists is as it must be.
@@ -355,6 +366,9 @@ func (t *topics) Topic(ctx context.Context, name string) (gateway.Topic, error) 
 			return gateway.Topic{}, fmt.Errorf("%w: look up topic %s: %w", gateway.ErrUpstream, name, err)
 		}
 		if detail = all[name]; !all.Has(name) || len(detail.Partitions) == 0 {
+			if t.coming(name) {
+				return gateway.Topic{}, fmt.Errorf("declared topic %s is being made: %w", name, seat.ErrNotReady)
+			}
 			return gateway.Topic{}, fmt.Errorf("%w: %s", gateway.ErrTopicUnknown, name)
 		}
 		t.mu.Lock()

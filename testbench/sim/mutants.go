@@ -1,5 +1,144 @@
 package main
 
-// mutants are deviations that break the protocol in rare histories, after
-// simulations of the design.
-var mutants = []mutant{}
+// mutants are deviations from the protocol that break it only in rare histories.
+// Those whose file lies under testbench are deviations of an adapter: there the
+// world has a copy of the product's adapter, without its sockets.
+var mutants = []mutant{
+	// Writes, barriers, void.
+	{"abort-gives-verdict", "abort markers ask, and 'no' is remembered for a producer id", []edit{
+		{"internal/seat/log.go", "return len(controlKey) >= 4 && controlKey[2] == 0 && controlKey[3] == 1", "return len(controlKey) >= 4"},
+		{"internal/control/barriers.go", "	b.no[m] = struct{}{}", "	m.Epoch = 0\n	b.no[m] = struct{}{}"},
+		{"internal/control/barriers.go", "	_, no := b.no[m]", "	m.Epoch = 0\n	_, no := b.no[m]"},
+	}},
+	{"barrier-key-no-epoch", "the barrier record's key lacks the epoch, control is compacted", []edit{
+		{"internal/control/records.go", "return binary.BigEndian.AppendUint16(b, uint16(x.ProducerEpoch))", "return b"},
+		{"internal/control/records.go", "	return event.AppendPrefixed(append(b, codecVersion), []byte(x.Instance))", "	b = event.AppendPrefixed(append(b, codecVersion), []byte(x.Instance))\n	return binary.BigEndian.AppendUint16(b, uint16(x.ProducerEpoch))"},
+		{"internal/control/records.go", ", ProducerEpoch: int16(r.Uint16())}", "}"},
+		{"internal/control/records.go", "	x.Instance = string(r.Prefixed(maxText))\n", "	x.Instance = string(r.Prefixed(maxText))\n	x.ProducerEpoch = int16(r.Uint16())\n"},
+		{"testbench/sim/world/control.go", "x, err := control.ParseBarrier(r.Key, r.Value)", "x, err := control.ParseBarrier(r.Key, r.Value)\n	if _, taken := f.taken[r.Offset]; taken {\n		return\n	}"},
+		{"testbench/sim/world/control.go", "	listing  map[*region]bool\n", "	listing  map[*region]bool\n	taken    map[int64]bool\n"},
+	}},
+	{"control-read-committed", "control is read committed, to its last stable offset", []edit{
+		{"testbench/sim/world/control.go", "tp: controlTP, take:", "tp: controlTP, committed: true, take:"},
+		{"testbench/sim/world/control.go", "f.p.list(f.c, controlTP, false,", "f.p.list(f.c, controlTP, true,"},
+	}},
+	{"control-listed-before", "a marker is judged by what was read of control before it was met", []edit{
+		{"internal/control/barriers.go", "if b.next < listed {", "if listed < 0 {"},
+	}},
+	{"control-not-awaited", "EndTxn does not wait for the control record", []edit{
+		{"testbench/sim/world/seat.go", "	a.add(r, done)\n", "	a.add(r, func(error) {})\n	done(nil)\n"},
+	}},
+	{"unknown-frees-key", "a produce of unknown outcome frees its key without a barrier", []edit{
+		{"internal/seat/core.go", "		w.unknown = true\n		c.begin()", "		c.finish(w, Answer{}, ev.Err)"},
+	}},
+	{"stored-term", "a process goes on under a barrier that it did not write in this life", []edit{
+		{"internal/seat/core.go", "	if !c.opening.active {\n		if c.term", "	if !c.opening.active {\n		if c.term == NoBarrier {\n			c.term = m.Offset\n			c.mine = append(c.mine, ownMark{m.Producer, []int16{m.Epoch}})\n		}\n		if c.term"},
+	}},
+	{"answer-void", "the seat answers with what it reads back, void or not", []edit{
+		{"internal/seat/core.go", "	if ev.Item.Verdict != Valid {\n", "	if ev.Item.Verdict == Quarantined {\n"},
+	}},
+	{"no-second-lookup", "a write that waited for the term is not looked up again", []edit{
+		{"internal/seat/core.go", "if c.writes[w.ref] == w && !c.replay(w) {", "if c.writes[w.ref] == w {"},
+	}},
+	{"start-without-barrier", "a reader starts inside the log without the last barrier", []edit{
+		{"testbench/sim/world/seat.go", "s.readLocal(from, barrier)", "s.readLocal(from, min(barrier, seat.NoBarrier))"},
+	}},
+	{"barrier-ignored", "a newer barrier does not make an older term's record void", []edit{
+		{"internal/seat/log.go", "	case l.last > ev.Barrier:\n		return true", "	case l.last > ev.At.Offset:\n		return true"},
+	}},
+	{"index-first-copy", "the index keeps the first copy of a key", []edit{
+		{"dedupe/memory.go", "			cs = append(cs, c)", "			if len(cs) == 0 {\n				cs = append(cs, c)\n			}"},
+	}},
+	{"index-smallest-stamp", "the index keeps the copy with the smallest stamp", []edit{
+		{"dedupe/memory.go", "		slices.SortFunc(cs, order)", "		slices.SortFunc(cs, order)\n		cs = cs[:1]"},
+	}},
+	{"replay-remote-first", "a replay names the smallest copy although there is one of its own", []edit{
+		{"dedupe/index.go", "		if c.At.Region == own {\n", "		if c.At.Region == own && len(last) == 1 {\n"},
+	}},
+	{"void-keeps-key", "a fenced record keeps its key", []edit{
+		{"dedupe/index.go", "		if !c.Void {\n			valid", "		if !c.Void || true {\n			valid"},
+	}},
+	// Links.
+	{"covered-at-once", "target-covered counts before the runs were read behind it", []edit{
+		{"internal/control/links.go", " || l.runsNext[p.slot] < p.listing.upTo {", " {"},
+	}},
+	{"generation-not-read-again", "a shard does not read the generation again after its Init", []edit{
+		{"replicate/core.go", "if !ev.Found.OK || ev.Found.Record != c.cfg.Generation || !ev.Found.Record.Fenced {", "if !ev.Found.OK {"},
+	}},
+	{"generation-not-announced", "the old ids are fenced before the new generation is announced", []edit{
+		{"replicate/agreement.go", "		a.phase = agreeAnnounce\n		a.now = Generation{\n			Number: a.now.Number + 1, Shards: a.shards,\n			Previous: a.now.Number, PreviousShards: a.now.Shards, Cluster: a.cluster,\n		}\n		return WriteGeneration{a.now}, nil", "		a.phase = agreeFence\n		a.now = Generation{\n			Number: a.now.Number + 1, Shards: a.shards,\n			Previous: a.now.Number, PreviousShards: a.now.Shards, Cluster: a.cluster,\n		}\n		return FenceShards{a.now.Previous, a.now.PreviousShards}, nil"},
+	}},
+	{"truncation-by-end", "a lost tail is seen only as an end below the position", []edit{
+		{"replicate/core.go", "	if l.TargetEpochEnd >= 0 {\n", "	if l.TargetEpochEnd < -1 {\n"},
+	}},
+	{"epoch-not-checked", "the leader epoch is not listed again behind the produce", []edit{
+		{"replicate/plan.go", "listed && epoch != part.s.epoch", "listed && epoch < 0"},
+	}},
+	{"base-not-compared", "the offsets of the answer are not compared with the predicted ones", []edit{
+		{"replicate/plan.go", "		if epoch, listed", "		ok = true\n		odd = false\n		if epoch, listed"},
+	}},
+	{"runs-over-markers", "runs are merged over a source marker", []edit{
+		{"replicate/plan.go", " && out[last].SourceEnd() == source {", " && source > 0 {"},
+	}},
+	{"barriers-not-carried", "the runs do not carry the barriers", []edit{
+		{"replicate/open.go", "		p.out.barrier = it.Base\n", ""},
+	}},
+	{"old-reading", "what was fetched for another beginning is taken", []edit{
+		{"replicate/core.go", "	if ev.Reading != c.reading {\n", "	if ev.Reading > c.reading {\n"},
+	}},
+	{"listing-races-fetch", "a listing is compared with what was fetched after it", []edit{
+		{"replicate/core.go", "covered := s.asked", "covered := s.nextOffset()"},
+	}},
+	{"unconfirmed-marker", "a reader moves over markers of a leader epoch that no position names", []edit{
+		{"testbench/sim/world/inputs.go", "case links.Confirmed(in.id(), in.tp.Partition, r.LeaderEpoch):", "case links.Confirmed(in.id(), in.tp.Partition, -1):"},
+	}},
+	{"covered-by-newer-epoch", "a position of a newer leader epoch covers what was read under an older", []edit{
+		{"testbench/sim/world/inputs.go", "	if c.Epoch > in.epoch {", "	if c.Epoch < 0 {"},
+	}},
+	// The fold.
+	{"live-contexts", "the cover is made of the live values' contexts alone", []edit{
+		{"conflict/state.go", "	s.Cover.Join(&full)\n	s.drop()", "	s.Cover = full\n	for i := range s.Live {\n		c := s.Live[i].Event.FullContext()\n		s.Cover.Join(&c)\n	}\n	s.drop()"},
+	}},
+	{"second-copy-ignored", "the second copy of a key is ignored whatever its stamp", []edit{
+		{"conflict/fold.go", "	t := settle(copies, s.ev.At, s.cfg.Window)\n	s.tellTwins(&t)\n	switch {", "	t := settle(copies, s.ev.At, s.cfg.Window)\n	s.tellTwins(&t)\n	switch {\n	case len(copies) > 1:\n		return nil"},
+	}},
+	{"no-refold", "a smaller twin that comes later does not refold its entity", []edit{
+		{"conflict/fold.go", "	case len(t.moved) > 0:\n		return s.revoke(&t)", "	case len(t.moved) > 0:\n		return s.apply(nil)"},
+	}},
+	{"twins-by-arrival", "of twins the one that came first stands", []edit{
+		{"conflict/twins.go", "	slices.SortFunc(copies, compareCopies)\n	var groups", "	var groups"},
+	}},
+	{"window-without-end", "copies behind the window are twins all the same", []edit{
+		{"conflict/twins.go", "copies[end].Stamp <= last {", "(copies[end].Stamp <= last || true) {"},
+	}},
+	{"copies-not-covered", "covering one copy does not cover the others", []edit{
+		{"conflict/state.go", "	for _, c := range copies {\n		if cover.Covers(c) {", "	for _, c := range copies[:0] {\n		if cover.Covers(c) {"},
+	}},
+	{"clock-own-tail", "a seat's clock follows its own tail alone", []edit{
+		{"testbench/sim/world/seat.go", "	if it.Verdict == seat.Valid {\n		s.clock.Restore", "	if it.Verdict == seat.Valid && it.Origin == s.p.region.id {\n		s.clock.Restore"},
+	}},
+	{"fold-before-journal", "the fold goes on before its journal has what it had folded", []edit{
+		{"testbench/sim/world/fold.go", "	if !f.s.indexesReach(v) {\n", "	if false {\n"},
+	}},
+	{"copies-ahead", "the fold takes copies from the journal that its vector has not reached", []edit{
+		{"conflict/partition.go", "func(c Copy) bool { return !s.out.Position.Vector.Covers(c.At) })", "func(c Copy) bool { return c.ID.IsZero() })"},
+	}},
+	{"metas-ahead", "a refold takes events that the vector has not reached", []edit{
+		{"conflict/fold.go", "func(m Meta) bool { return !s.out.Position.Vector.Covers(m.At) })", "func(m Meta) bool { return m.Stamp == 0 })"},
+	}},
+	{"cover-trimmed", "the cover forgets what the vector has not reached", []edit{
+		{"conflict/state.go", "if s.Cover[r].Compare(vector[r]) <= 0 {", "if s.Cover[r].Compare(vector[r]) <= 1<<30 {"},
+	}},
+	{"feed-repeats", "the feed does not remember what it has told", []edit{
+		{"conflict/entity.go", "e.Told = append(e.Told, Told{Lost: loser.At, Won: winner})", "e.Told = append(e.Told[:0:0], Told{Lost: loser.At, Won: winner})[:0]"},
+	}},
+	{"feed-silent", "the feed leaves out a loser that was never shown", []edit{
+		{"conflict/entity.go", "		case at < 0:\n			say(Concurrent, loser, winner)", "		case at < 0 && loser.At != e.Shown:\n		case at < 0:\n			say(Concurrent, loser, winner)"},
+	}},
+	{"events-each-copy", "the merged view of events has each copy", []edit{
+		{"conflict/fold.go", "	if len(emitted) < len(t.groups) {", "	if len(emitted) < len(copies) {"},
+	}},
+	{"no-aliases", "a cursor knows no aliases", []edit{
+		{"conflict/store.go", "	if at < 0 {\n		return nil\n	}", "	if at >= -1 {\n		return nil\n	}"},
+	}},
+}

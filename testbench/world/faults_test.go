@@ -15,7 +15,6 @@ import (
 	"github.com/twmb/franz-go/pkg/kgo"
 
 	"github.com/geogate/geogate/internal/node"
-	"github.com/geogate/geogate/internal/seat"
 	"github.com/geogate/geogate/testbench/world"
 )
 
@@ -117,6 +116,8 @@ func onceEach(t *testing.T, r *world.Region, topic string, acked []world.Answer)
 func TestAcknowledgedWritesSurviveKills(t *testing.T) {
 	w := world.Start(t, world.Options{})
 	us, eu := w.Region("us"), w.Region("eu")
+	us.AwaitReady()
+	eu.AwaitReady()
 	a, b := load(t, us, github, 4), load(t, eu, github, 4)
 	defer a.stop()
 	defer b.stop()
@@ -252,7 +253,7 @@ func TestSecondInstanceTakesTheSeatsOver(t *testing.T) {
 		if world.Code(err) != "NOT_READY" {
 			return fmt.Errorf("it answers %v", err)
 		}
-		if err := first.Ended(); !errors.Is(err, seat.ErrSuperseded) {
+		if err := first.Ended(); !errors.Is(err, node.ErrSuperseded) {
 			return fmt.Errorf("it ended with %v", err)
 		}
 		return nil

@@ -14,7 +14,6 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/geogate/geogate/internal/node"
-	"github.com/geogate/geogate/internal/seat"
 	"github.com/geogate/geogate/testbench/cutproxy"
 )
 
@@ -85,6 +84,8 @@ func (in *Instance) config() (node.Config, error) {
 
 // start assembles the instance and starts its components in their order.
 func (in *Instance) start() error {
+	in.log("start")
+	defer in.log("started")
 	if in.own == nil {
 		if err := in.proxies(); err != nil {
 			return err
@@ -105,6 +106,9 @@ func (in *Instance) start() error {
 	}
 	return nil
 }
+
+// log notes in the world's log what the test does to the instance.
+func (in *Instance) log(what string) { in.region.w.log.logger(in.region.Name, "world").Info(what, "instance", in.Name) }
 
 func begin(c node.Component) *run {
 	ctx, cancel := context.WithCancel(context.Background())
@@ -161,6 +165,8 @@ func (r *run) ended() (bool, error) {
 // stop stops the components in the reverse order, each before the next, as the
 // program does on SIGTERM. Stopping what does not run is no error.
 func (in *Instance) stop() error {
+	in.log("stop")
+	defer in.log("stopped")
 	defer in.node.Store(nil) // it answers while it drains
 	var errs []error
 	for i := len(in.runs) - 1; i >= 0; i-- {
@@ -176,6 +182,8 @@ func (in *Instance) stop() error {
 // leaves behind when it is killed is left behind: open transactions, produces
 // without an answer, clients without one.
 func (in *Instance) kill() error {
+	in.log("kill")
+	defer in.log("killed")
 	in.away++
 	in.node.Store(nil)
 	in.own.Cut()
@@ -209,17 +217,6 @@ func (in *Instance) back() error {
 		}
 	}
 	return errors.Join(errs...)
-}
-
-// superseded returns the error of the component that ended because another
-// instance has taken its seats, nil while there is none.
-func (in *Instance) superseded() error {
-	for _, r := range in.runs {
-		if _, err := r.ended(); errors.Is(err, seat.ErrSuperseded) {
-			return err
-		}
-	}
-	return nil
 }
 
 // Ended returns the error of a component that ended by itself, nil while all run.

@@ -289,7 +289,7 @@ func (w *World) isCut(from, to string) bool {
 func (w *World) close() {
 	for _, r := range w.regions {
 		for _, in := range r.instances {
-			if err := in.stop(); err != nil && in.superseded() == nil {
+			if err := in.stop(); err != nil && !errors.Is(err, node.ErrSuperseded) {
 				w.t.Errorf("stop %s: %v", in.Name, err)
 			}
 		}

@@ -36,6 +36,7 @@ func (w *World) truth(tp kafka.TP) *truth {
 }
 
 func (w *World) check() {
+	w.checkReplays()
 	for _, tp := range w.seats {
 		t := w.truth(tp)
 		w.checkVerdicts(tp, t)
@@ -187,6 +188,22 @@ func (w *World) checkAnswers(tp kafka.TP, t *truth) {
 				w.fail("G1", "write %d answered by %s as %v: another record lies there", o.n, a.by, a.At)
 			case !a.Replayed && a.At.Region != a.region.id:
 				w.fail("G1", "write %d answered by %s as first at %v", o.n, a.by, a.At)
+			}
+		}
+	}
+}
+
+// checkReplays (G2): once a region has answered a key with a record of its own, a
+// replay there names a record of its own.
+func (w *World) checkReplays() {
+	for _, o := range w.ops {
+		own := map[event.RegionID]bool{}
+		for _, a := range o.answers {
+			switch r := a.region.id; {
+			case !a.Replayed:
+				own[r] = true
+			case own[r] && a.At.Region != r:
+				w.fail("G2", "write %d: %s answers a retry with %v after it has answered with a record of its own", o.n, a.by, a.At)
 			}
 		}
 	}

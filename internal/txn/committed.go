@@ -1,4 +1,4 @@
-package view
+package txn
 
 import (
 	"cmp"
@@ -11,8 +11,6 @@ import (
 	"github.com/twmb/franz-go/pkg/kerr"
 	"github.com/twmb/franz-go/pkg/kgo"
 	"github.com/twmb/franz-go/pkg/kmsg"
-
-	"github.com/geogate/geogate/internal/txn"
 )
 
 const (
@@ -20,35 +18,39 @@ const (
 	fetchBytes          = 64 << 20 // above the partition's limit: an answer must not be cut by its total
 	fetchWait           = 500 * time.Millisecond
 	fetchRetries        = 40
-	retryWait           = 50 * time.Millisecond
 )
 
-// reader reads one partition of a log, committed, over a shared client.
-type reader struct {
+// ReadCommitted gives every committed record of a partition from one offset up to
+// another, which must not lie above the high watermark, in order. It reads to that
+// offset whatever lies there: markers, aborted records and holes end no reading.
+// It asks again while the partition has no leader, for a few seconds; an error of
+// each ends it. Records share the memory of the answer, which is not used again.
+func ReadCommitted(ctx context.Context, cl *kgo.Client, topics *Topics, tp TopicPartition, from, to int64, each func(*Record) error) error {
+	rd := committedReader{client: cl, topics: topics, topic: tp.Topic, partition: tp.Partition}
+	return rd.read(ctx, from, to, each)
+}
+
+// committedReader reads one partition over a shared client.
+type committedReader struct {
 	client    *kgo.Client
-	topics    *txn.Topics
+	topics    *Topics
 	topic     string
 	partition int32
 }
 
-// read gives every committed record from one offset up to another, which must not
-// lie above the high watermark. It reads to that offset whatever lies there:
-// markers, aborted records and holes end no reading.
-func (rd *reader) read(ctx context.Context, from, to int64, each func(*txn.Record) error) error {
-	failures := 0
+func (rd *committedReader) read(ctx context.Context, from, to int64, each func(*Record) error) error {
+	failures, wait := 0, retryWait{}
 	for next := from; next < to; {
 		p, err := rd.fetch(ctx, next)
 		if err != nil {
 			rd.topics.Forget(rd.topic)
-			if failures++; failures > fetchRetries || ctx.Err() != nil || !retriable(err) {
+			if failures++; failures > fetchRetries || ctx.Err() != nil || !rereadable(err) {
 				return fmt.Errorf("read %s/%d at %d: %w", rd.topic, rd.partition, next, err)
 			}
-			if err := pause(ctx, retryWait); err != nil {
-				return err
-			}
+			wait.next(ctx)
 			continue
 		}
-		failures = 0
+		failures, wait = 0, retryWait{}
 		if next, err = rd.take(p, next, to, each); err != nil {
 			return fmt.Errorf("read %s/%d: %w", rd.topic, rd.partition, err)
 		}
@@ -57,8 +59,8 @@ func (rd *reader) read(ctx context.Context, from, to int64, each func(*txn.Recor
 }
 
 // take goes through one answer and returns the next offset to read.
-func (rd *reader) take(p *kmsg.FetchResponseTopicPartition, next, to int64, each func(*txn.Record) error) (int64, error) {
-	batches, err := txn.Split(p.RecordBatches)
+func (rd *committedReader) take(p *kmsg.FetchResponseTopicPartition, next, to int64, each func(*Record) error) (int64, error) {
+	batches, err := Split(p.RecordBatches)
 	if err != nil {
 		return next, err
 	}
@@ -78,7 +80,7 @@ func (rd *reader) take(p *kmsg.FetchResponseTopicPartition, next, to int64, each
 		if skip, err := aborted.skips(b); err != nil {
 			return next, err
 		} else if !skip {
-			err := b.Each(func(r txn.Record) error {
+			err := b.Each(func(r Record) error {
 				if r.Offset < next || r.Offset >= to {
 					return nil
 				}
@@ -110,7 +112,7 @@ func newAborts(listed []kmsg.FetchResponseTopicPartitionAbortedTransaction) *abo
 
 // skips tells whether a batch, asked in the order of the log, is to be left out: a
 // marker, or records of a transaction that was aborted. An abort marker ends one.
-func (a *aborts) skips(b txn.Batch) (bool, error) {
+func (a *aborts) skips(b Batch) (bool, error) {
 	for len(a.listed) > 0 && a.listed[0].FirstOffset < b.NextOffset() {
 		a.open[a.listed[0].ProducerID] = true
 		a.listed = a.listed[1:]
@@ -128,7 +130,7 @@ func (a *aborts) skips(b txn.Batch) (bool, error) {
 	return true, err
 }
 
-func (rd *reader) fetch(ctx context.Context, next int64) (*kmsg.FetchResponseTopicPartition, error) {
+func (rd *committedReader) fetch(ctx context.Context, next int64) (*kmsg.FetchResponseTopicPartition, error) {
 	t, err := rd.topics.Lookup(ctx, rd.topic)
 	if err != nil {
 		return nil, err
@@ -165,20 +167,8 @@ func (rd *reader) fetch(ctx context.Context, next int64) (*kmsg.FetchResponseTop
 	return nil, kerr.UnknownTopicOrPartition
 }
 
-// retriable: the broker has moved the partition, or the connection broke.
-func retriable(err error) bool {
+// rereadable: the broker has moved the partition, or the connection broke.
+func rereadable(err error) bool {
 	var code *kerr.Error
 	return !errors.As(err, &code) || code.Retriable
-}
-
-// pause waits, or returns the context's error.
-func pause(ctx context.Context, d time.Duration) error {
-	timer := time.NewTimer(d)
-	defer timer.Stop()
-	select {
-	case <-ctx.Done():
-		return ctx.Err()
-	case <-timer.C:
-		return nil
-	}
 }
