@@ -25,6 +25,13 @@
 // reused for another entity makes the later copy void there, but seeing that
 // copy is not seeing the write that stands.
 //
+// On an events topic every event is emitted once and nothing is taken back: a key
+// is emitted as often as its copies make groups, and only the event in hand ever
+// is, so that the records of an origin keep their order. Which copy of a group
+// that is depends on what came first; the others are its aliases. A copy that comes
+// so late that it splits a group can make the emitted copy one of the group's
+// neighbour, with the same count of effects.
+//
 // # Correction
 //
 // An event that stops standing is revoked: its entity is folded again from the

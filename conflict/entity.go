@@ -24,8 +24,9 @@ type Entity struct {
 type Told struct {
 	Lost event.Dot
 	Won  Party // what it was said to lose to; zero: a correction gave it back
-	// Stale is set when Won was revoked, until the feed has been corrected: a loser
-	// that is dead by then is corrected only if it comes back.
+	// Stale is set when Won was revoked, or when the feed has said meanwhile that
+	// the loser stands again, until the feed has been corrected: a loser that is
+	// dead by then is corrected only if it comes back.
 	Stale bool
 }
 
@@ -41,12 +42,16 @@ func (e *Entity) clone() *Entity {
 	return &c
 }
 
-// tell adds to the feed what the present winner makes of the losers. gone are
-// the events that this item revoked. Invariant: each write is named as lost with
+// revision is what one item does to events folded before: those that no longer
+// stand, and those that stand again.
+type revision struct{ gone, back []event.Dot }
+
+// tell adds to the feed what the present winner makes of the losers. r says what
+// this item revoked, if anything. Invariant: each write is named as lost with
 // reason concurrent at most once; every later change is a correction.
-func (e *Entity) tell(rule event.Rule, key []byte, win int, gone []event.Dot) []Conflict {
+func (e *Entity) tell(rule event.Rule, key []byte, win int, r *revision) []Conflict {
 	for i := range e.Told {
-		if slices.Contains(gone, e.Told[i].Won.At) {
+		if r != nil && (slices.Contains(r.gone, e.Told[i].Won.At) || slices.Contains(r.back, e.Told[i].Lost)) {
 			e.Told[i].Stale = true
 		}
 	}

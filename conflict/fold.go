@@ -47,9 +47,12 @@ func (s *step) apply(copies []event.Dot) error {
 // all copies whose leader changed and of the new copy. The new copy's own entity
 // comes first, the others in the order of the copies.
 func (s *step) revoke(t *settlement) error {
-	keys, gone := [][]byte{s.ev.Key}, []event.Dot{}
+	keys, r := [][]byte{s.ev.Key}, &revision{}
 	for _, o := range t.lost {
-		gone = append(gone, o.lost.At)
+		r.gone = append(r.gone, o.lost.At)
+	}
+	for _, o := range t.back {
+		r.back = append(r.back, o.won.At)
 	}
 	for _, c := range t.moved {
 		if !slices.ContainsFunc(keys, func(k []byte) bool { return sameKey(k, c.Entity) }) {
@@ -58,7 +61,7 @@ func (s *step) revoke(t *settlement) error {
 	}
 	for _, key := range keys {
 		s.out.Counts.Refolds++
-		err := s.change(key, gone, func(e *Entity) error { return s.refold(key, e) })
+		err := s.change(key, r, func(e *Entity) error { return s.refold(key, e) })
 		if err != nil {
 			return fmt.Errorf("refold entity: %w", err)
 		}
@@ -67,9 +70,8 @@ func (s *step) revoke(t *settlement) error {
 }
 
 // change loads an entity, lets fold alter its state, and concludes what that
-// means for the merged topic and the feed. gone names the events that no longer
-// stand; it is non-nil in a refold.
-func (s *step) change(key []byte, gone []event.Dot, fold func(*Entity) error) error {
+// means for the merged topic and the feed. r is nil but for a refold.
+func (s *step) change(key []byte, r *revision, fold func(*Entity) error) error {
 	name := entityKey(key)
 	e, loaded := s.entities[name]
 	if !loaded {
@@ -94,7 +96,7 @@ func (s *step) change(key []byte, gone []event.Dot, fold func(*Entity) error) er
 		return err
 	}
 	win := Winner(s.cfg.Rule, e.Live)
-	for _, c := range e.tell(s.cfg.Rule, key, win, gone) {
+	for _, c := range e.tell(s.cfg.Rule, key, win, r) {
 		if c.Reason == Revoked {
 			s.out.Counts.Corrections++
 		}
@@ -103,7 +105,7 @@ func (s *step) change(key []byte, gone []event.Dot, fold func(*Entity) error) er
 	if m, ok := s.emission(key, e, win, shownAt); ok {
 		// An update by the event in hand corrects nothing, unless what was shown
 		// had to go.
-		m.Corrects = gone != nil && e.Shown != event.Dot{} && (m.Event.At != s.ev.At || slices.Contains(gone, e.Shown))
+		m.Corrects = r != nil && e.Shown != event.Dot{} && (m.Event.At != s.ev.At || slices.Contains(r.gone, e.Shown))
 		if m.Corrects {
 			s.out.Counts.Corrections++
 		}

@@ -251,14 +251,19 @@ func TestQuarantine(t *testing.T) {
 	items := logOf(a, keyed(on(put(a, 0, 1), "elsewhere"), 1, 1), nokey, unstamped, foreign, keyed(put(a, 4, 5), 1, 1))
 	items[3].Verdict = conflict.Quarantined
 	items = append(items, conflict.Item{Origin: b, Verdict: conflict.Skip, Next: event.Point{Next: 9}, Barrier: 8})
+	judged := logOf(a, on(put(a, 5, 6), "elsewhere"))[0]
+	judged.Verdict = conflict.Quarantined
 	out := rep.step(t, items, true)
+	if again := rep.step(t, []conflict.Item{judged}, false); again.Counts.Quarantined[conflict.WrongPartition] != 1 {
+		t.Fatalf("quarantined by the log's judge for %v", again.Counts.Quarantined)
+	}
 	for _, why := range []string{conflict.WrongPartition, conflict.NoKey, conflict.Unstamped, conflict.QuarantinedByLog} {
 		if out.Counts.Quarantined[why] != 1 {
 			t.Fatalf("quarantined %v", out.Counts.Quarantined)
 		}
 	}
 	pos := rep.fold.Position()
-	if pos.Vector[a].Next != 5 || pos.Vector[b].Next != 9 || pos.Barriers[b] != 8 || pos.Barriers[a] != -1 || pos.Stamp != hlc.FromMillis(5) {
+	if pos.Vector[a].Next != 6 || pos.Vector[b].Next != 9 || pos.Barriers[b] != 8 || pos.Barriers[a] != -1 || pos.Stamp != hlc.FromMillis(5) {
 		t.Fatalf("position %+v", pos)
 	}
 	if out.Counts.Folded != 1 || len(out.Conflicts) != 0 || len(out.Merged) != 1 {
@@ -283,5 +288,25 @@ func TestToldIsBounded(t *testing.T) {
 	// writes, and dies at B's next.
 	if len(e.Told) > 40 || !slices.ContainsFunc(e.Told, func(t conflict.Told) bool { return t.Lost.Region == a && t.Lost.Offset == 199 }) {
 		t.Fatalf("told %d: %v", len(e.Told), e.Told)
+	}
+}
+
+// A loser that was void for a while and stands again is still a loser: the feed
+// says that it is back, then that it loses.
+func TestLoserThatComesBackIsToldAgain(t *testing.T) {
+	rep := newReplica(entities(event.LWW))
+	loser, winner := keyed(put(b, 0, 25), 1, 1), put(c, 0, 30)
+	for _, ev := range []event.Event{loser, winner, keyed(put(a, 0, 16), 1, 1), keyed(put(4, 0, 8), 1, 1)} {
+		rep.step(t, logOf(ev.At.Region, ev), false)
+		rep.check(t)
+	}
+	var about []string
+	for _, c := range rep.conflicts {
+		if c.Lost.At == loser.At || c.Won.At == loser.At {
+			about = append(about, fmt.Sprintf("%s %d %d", c.Reason, c.Lost.At.Region, c.Won.At.Region))
+		}
+	}
+	if want := []string{"concurrent 2 3", "cross-region-duplicate 2 1", "revoked 1 2", "revoked 2 3"}; !slices.Equal(about, want) {
+		t.Fatalf("feed %v, want %v", about, want)
 	}
 }

@@ -33,7 +33,7 @@ const (
 // Item is one judged place in one origin's log of the partition.
 type Item struct {
 	Origin  event.RegionID
-	Event   event.Event // zero for Skip
+	Event   event.Event // zero for Skip; of others than Valid no more is looked at than place, key and Stamped
 	Verdict Verdict
 	Next    event.Point // the origin's position after this item
 	Barrier int64       // last barrier of that log at or before this item; -1: none
@@ -197,7 +197,11 @@ func (s *step) item(it *Item) error {
 		n.Void++
 		return nil
 	case Quarantined:
-		s.quarantine(QuarantinedByLog)
+		why := QuarantinedByLog
+		if it.Event.At != (event.Dot{}) {
+			why = cmp.Or(s.cfg.Admit(&it.Event), why) // the log's judge may have asked the same
+		}
+		s.quarantine(why)
 		return nil
 	}
 	if why := s.cfg.Admit(&it.Event); why != "" {

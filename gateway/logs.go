@@ -54,8 +54,10 @@ func (p *pool) client() (*kgo.Client, error) {
 		kgo.KeepControlRecords(),
 		kgo.ConsumeResetOffset(kgo.NoResetOffset()),
 		kgo.FetchMaxWait(time.Second),
-		kgo.FetchMaxBytes(4<<20),
-		kgo.FetchMaxPartitionBytes(1<<20),
+		// Never less than all partitions at their own limit: an answer that a
+		// broker cuts inside a partition may lack its aborted transactions.
+		kgo.FetchMaxBytes(64<<20),
+		kgo.FetchMaxPartitionBytes(256<<10),
 		kgo.MetadataMinAge(100*time.Millisecond),
 	)...)
 	if err != nil {

@@ -19,3 +19,10 @@ func (s Status) Resets() int64 { return s.resets }
 
 // Commits is how many transactions were committed.
 func (s Status) Commits() int64 { return s.commits }
+
+// Rounds is how often topics have been looked for.
+func (l *Link) Rounds() int {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.rounds
+}

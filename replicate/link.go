@@ -37,7 +37,7 @@ type Link struct {
 	shards  []*shard // guarded by mu, as everything below
 	rulings []TopicRuling
 	data    int // topics of data that are carried
-	looked  bool
+	rounds  int // of looking for topics
 	err     error
 	badFrom time.Time
 	lag     lag
@@ -297,7 +297,8 @@ func (l *Link) assign(streams []Stream, rulings []TopicRuling, gen Generation) {
 		}
 	}
 	l.mu.Lock()
-	l.rulings, l.data, l.looked = rulings, data, true
+	l.rulings, l.data = rulings, data
+	l.rounds++
 	l.mu.Unlock()
 	for i, s := range l.shards {
 		s.assign(by[i])

@@ -160,7 +160,7 @@ func (l *Link) Status() Status {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	st.Topics = l.data
-	st.LagRecords, st.LagSeconds = l.lag.measure(now, views, l.looked)
+	st.LagRecords, st.LagSeconds = l.lag.measure(now, views, l.rounds > 0)
 	l.errors(now, &st)
 	return st
 }

@@ -17,6 +17,10 @@ import (
 // that a stop leaves a whole step behind it.
 const commitTimeout = 20 * time.Second
 
+// stopTimeout is what a transaction that runs when the view is told to stop may
+// still take. Should it be cut, the next term reads what became of it.
+const stopTimeout = time.Second
+
 // restore takes the partition: it ends whatever an earlier holder had open, reads
 // the state topic committed to a high watermark listed after that, and goes on
 // from the vector found there.
@@ -161,9 +165,14 @@ func (v *View) publish(ctx context.Context) error {
 }
 
 func (v *View) commit(ctx context.Context, records []txn.Record) (map[txn.TopicPartition]int64, error) {
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), commitTimeout)
+	run, cancel := context.WithTimeout(context.WithoutCancel(ctx), commitTimeout)
 	defer cancel()
-	return v.producer.Commit(ctx, records)
+	stop := context.AfterFunc(ctx, func() {
+		timer := time.AfterFunc(stopTimeout, cancel)
+		context.AfterFunc(run, func() { timer.Stop() })
+	})
+	defer stop()
+	return v.producer.Commit(run, records)
 }
 
 // appendProgress adds what the seat may say of the partition.

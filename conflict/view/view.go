@@ -338,8 +338,8 @@ func itemOf(it *seat.Item) conflict.Item {
 	default:
 		x.Verdict = conflict.Quarantined
 	}
-	if x.Verdict != conflict.Valid {
-		x.Event = event.Event{}
+	if x.Verdict != conflict.Valid { // the rest is not kept
+		x.Event = event.Event{At: it.Event.At, Key: it.Event.Key, Stamped: it.Event.Stamped}
 	}
 	return x
 }

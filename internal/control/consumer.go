@@ -210,6 +210,16 @@ func (c *consumer) discoverOnce(ctx context.Context) (missing int, err error) {
 // left out.
 func (c *consumer) ends(ctx context.Context, topics ...string) (map[place]int64, error) {
 	listed, err := c.admin.ListEndOffsets(ctx, topics...)
+	return placed(listed, err)
+}
+
+// stable lists the last stable offsets of topics now, as ends does.
+func (c *consumer) stable(ctx context.Context, topics ...string) (map[place]int64, error) {
+	listed, err := c.admin.ListCommittedOffsets(ctx, topics...)
+	return placed(listed, err)
+}
+
+func placed(listed kadm.ListedOffsets, err error) (map[place]int64, error) {
 	if err != nil {
 		return nil, fmt.Errorf("list end offsets: %w", err)
 	}
@@ -226,6 +236,16 @@ func (c *consumer) ends(ctx context.Context, topics ...string) (map[place]int64,
 		}
 	}
 	return ends, nil
+}
+
+// awaitAll returns when every partition has been read to its end.
+func (c *consumer) awaitAll(ctx context.Context, ends map[place]int64) error {
+	for p, end := range ends {
+		if err := c.await(ctx, p, end); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // await returns when p has been read to end. Where nothing arrives although the

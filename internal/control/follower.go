@@ -178,21 +178,23 @@ func (f *Follower) start(ctx context.Context) {
 func (f *Follower) Ready() <-chan struct{} { return f.ready }
 
 // Sync returns when everything that was committed before the call is known here.
-// It waits for transactions that are open meanwhile, so ctx should have a
-// deadline.
+// A topic is read to its last stable offset, not to its high watermark: behind an
+// open transaction nothing is committed, and its producer may be a killed process
+// that only time, or the seat that waits for this call, can end. Barriers are read
+// uncommitted and so to the high watermark.
 func (f *Follower) Sync(ctx context.Context) error {
-	// An open transaction in control hides what lies behind it, but not for
-	// long: those are fold steps and links.
-	for _, c := range []*consumer{f.own, f.rest} {
-		ends, err := c.ends(ctx, c.wanted...)
-		if err != nil {
-			return fmt.Errorf("sync control: %w", err)
-		}
-		for p, end := range ends {
-			if err := c.await(ctx, p, end); err != nil {
-				return fmt.Errorf("sync control: %w", err)
-			}
-		}
+	ends, err := f.own.ends(ctx, f.own.wanted...)
+	if err == nil {
+		err = f.own.awaitAll(ctx, ends)
+	}
+	if err != nil {
+		return fmt.Errorf("sync control: %w", err)
+	}
+	if ends, err = f.rest.stable(ctx, f.rest.wanted...); err == nil {
+		err = f.rest.awaitAll(ctx, ends)
+	}
+	if err != nil {
+		return fmt.Errorf("sync control: %w", err)
 	}
 	return nil
 }

@@ -294,7 +294,7 @@ func (s *seats) make(ctx context.Context, at place) (*holding, error) {
 		Rule:    func(ev *event.Event) bool { return fold.Admit(ev) == "" },
 		Hold:    topic.Domain.Kind == router.Entity,
 		Control: s.control, Tail: s.tail, Producer: s.producer,
-		Opener: seat.NewOpener(s.client, at.topic, topic.ID, at.partition, s.instance, txn.Options{Topics: s.ids}, s.log),
+		Opener: seat.NewOpener(s.producer, at.topic, topic.ID, at.partition, s.instance, txn.Options{Topics: s.ids}, s.log),
 		Index:  h.index, Sinks: []seat.Sink{h.view.Journal()}, Folder: h.view, Clock: s.clock,
 		Core:   seat.CoreConfig{MaxRecord: int(s.cfg.HTTP.MaxRecord) + recordRoom, IdleTerm: idleTerm},
 		Logger: s.log,

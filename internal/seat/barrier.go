@@ -1,6 +1,7 @@
 package seat
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -27,8 +28,10 @@ func TransactionalID(topic string, partition int32) string {
 // Invariant: the control record is acknowledged before the transaction is asked to
 // end, so whoever meets the marker finds the record.
 type Opener struct {
-	client    *kgo.Client
-	producer  *txn.Producer
+	from      *Producer // lends its client
+	opts      txn.Options
+	client    *kgo.Client   // the one in use
+	producer  *txn.Producer // over it
 	topic     string
 	id        control.TopicID
 	partition int32
@@ -37,12 +40,12 @@ type Opener struct {
 	raises    bool // the cluster raises a producer's epoch at a commit
 }
 
-// NewOpener makes an opener over a client whose produce is idempotent with acks
-// from all; it shares the client.
-func NewOpener(client *kgo.Client, topic string, id control.TopicID, partition int32, instance string, opts txn.Options, log *slog.Logger) *Opener {
+// NewOpener makes an opener over the client of a producer, which it shares.
+func NewOpener(from *Producer, topic string, id control.TopicID, partition int32, instance string, opts txn.Options, log *slog.Logger) *Opener {
+	opts.Topics = nil // a cache belongs to one client, and this one may change
 	return &Opener{
-		client: client, producer: txn.New(client, TransactionalID(topic, partition), opts),
-		topic: topic, id: id, partition: partition, instance: instance, log: log,
+		from: from, opts: opts, topic: topic, id: id, partition: partition, instance: instance,
+		log: cmp.Or(log, slog.New(slog.DiscardHandler)),
 	}
 }
 
@@ -62,6 +65,9 @@ func (o *Opener) Open(ctx context.Context, attempt uint64) Event {
 // write returns the producer id and the epochs that the marker may have, as far as
 // they are known.
 func (o *Opener) write(ctx context.Context) (producer int64, epochs []int16, err error) {
+	if cl := o.from.Client(); cl != o.client {
+		o.client, o.producer = cl, txn.New(cl, TransactionalID(o.topic, o.partition), o.opts)
+	}
 	if err := o.producer.Init(ctx); err != nil {
 		return -1, nil, fmt.Errorf("initialise barrier producer: %w", err)
 	}

@@ -79,6 +79,7 @@ func (s *Seat) runTail(ctx context.Context, b *beginning) error {
 			s.status.Ready = true
 			s.step(s.cfg.Wall(), Ready{})
 			s.mu.Unlock()
+			close(s.ready)
 		}
 		var err error
 		if buf, err = st.take(ctx, buf[:0], takeMax); err != nil {
@@ -209,6 +210,7 @@ func (s *Seat) runInputs(ctx context.Context, b *beginning) error {
 		if err != nil {
 			return err
 		}
+		in.note()
 		if moved {
 			continue
 		}
@@ -424,6 +426,12 @@ func (in *inputs) fold(ctx context.Context, items []Item) error {
 			return fmt.Errorf("fold: %w", err)
 		}
 	}
+	return nil
+}
+
+// note puts into the status what the inputs know.
+func (in *inputs) note() {
+	s := in.seat
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.status.Folded = in.folded
@@ -436,7 +444,6 @@ func (in *inputs) fold(ctx context.Context, items []Item) error {
 			delete(s.status.Held, r)
 		}
 	}
-	return nil
 }
 
 // hold says how long an event must wait for the wall, 0 for not at all.

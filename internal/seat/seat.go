@@ -100,7 +100,7 @@ type Seat struct {
 	tailWake   chan struct{} // holds one: the tail has records
 	coreWake   chan struct{} // holds one: results wait, or the seat has stopped
 	attempts   chan uint64   // holds one: a barrier is wanted
-	started    chan struct{} // closed when the core may step
+	ready      chan struct{} // closed when the tail has caught up
 
 	mu      sync.Mutex // guards core, and with it the order of records
 	core    *Core
@@ -137,7 +137,7 @@ func New(cfg Config) (*Seat, error) {
 	return &Seat{
 		cfg:        cfg.withDefaults(),
 		inputsWake: make(chan struct{}, 1), tailWake: make(chan struct{}, 1), coreWake: make(chan struct{}, 1),
-		attempts: make(chan uint64, 1), started: make(chan struct{}),
+		attempts: make(chan uint64, 1), ready: make(chan struct{}),
 		replies: make(map[uint64]chan Reply),
 		status:  Status{Term: NoBarrier, Held: make(map[event.RegionID]time.Duration)},
 	}, nil
@@ -299,6 +299,10 @@ func (s *Seat) end() {
 		delete(s.replies, ref)
 	}
 }
+
+// Ready is closed once the seat has read its log to where it stood at the start:
+// from then on it takes writes.
+func (s *Seat) Ready() <-chan struct{} { return s.ready }
 
 // Write stores one record and returns once it was read back, or an error of this
 // package that says what is known. ctx bounds the waiting, never the write.

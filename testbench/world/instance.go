@@ -108,7 +108,9 @@ func (in *Instance) start() error {
 }
 
 // log notes in the world's log what the test does to the instance.
-func (in *Instance) log(what string) { in.region.w.log.logger(in.region.Name, "world").Info(what, "instance", in.Name) }
+func (in *Instance) log(what string) {
+	in.region.w.log.logger(in.region.Name, "world").Info(what, "instance", in.Name)
+}
 
 func begin(c node.Component) *run {
 	ctx, cancel := context.WithCancel(context.Background())
@@ -172,6 +174,7 @@ func (in *Instance) stop() error {
 	for i := len(in.runs) - 1; i >= 0; i-- {
 		in.runs[i].stop()
 		errs = append(errs, in.runs[i].wait(stopWait))
+		in.log("ended " + in.runs[i].Name)
 	}
 	in.runs = nil
 	return errors.Join(errs...)
@@ -199,6 +202,7 @@ func (in *Instance) kill() error {
 		if err := in.runs[i].wait(stopWait); errors.Is(err, errStuck) {
 			errs = append(errs, err)
 		}
+		in.log("ended " + in.runs[i].Name)
 	}
 	in.runs = nil
 	return errors.Join(errs...)

@@ -12,9 +12,11 @@ import (
 const maxJournal = 64 << 10
 
 // journal keeps the end of a world's log, to be shown when a test has failed.
-// GEOGATE_LOG sets the level (debug, info, warn, error; default info).
+// GEOGATE_LOG sets the level (debug, info, warn, error; default info), and
+// GEOGATE_LOG_FILE names a file that gets all of it.
 type journal struct {
 	level slog.Level
+	file  *os.File // nil: none
 
 	mu    sync.Mutex
 	lines []string
@@ -24,13 +26,25 @@ type journal struct {
 func newJournal() *journal {
 	j := &journal{}
 	_ = j.level.UnmarshalText([]byte(os.Getenv("GEOGATE_LOG"))) // unset: info
+	if name := os.Getenv("GEOGATE_LOG_FILE"); name != "" {
+		j.file, _ = os.OpenFile(name, os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600) // without it the end is still shown
+	}
 	return j
+}
+
+func (j *journal) close() {
+	if j.file != nil {
+		j.file.Close()
+	}
 }
 
 // Write takes one line.
 func (j *journal) Write(line []byte) (int, error) {
 	j.mu.Lock()
 	defer j.mu.Unlock()
+	if j.file != nil {
+		_, _ = j.file.Write(line)
+	}
 	j.lines = append(j.lines, string(line))
 	j.size += len(line)
 	for j.size > maxJournal {

@@ -287,6 +287,7 @@ func (w *World) isCut(from, to string) bool {
 // close stops all instances, then all Kafkas, and shows the log if the test has
 // failed.
 func (w *World) close() {
+	defer w.log.close()
 	for _, r := range w.regions {
 		for _, in := range r.instances {
 			if err := in.stop(); err != nil && !errors.Is(err, node.ErrSuperseded) {

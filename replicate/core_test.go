@@ -1,0 +1,398 @@
+package replicate
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/twmb/franz-go/pkg/kerr"
+
+	"github.com/geogate/geogate/internal/offsets"
+	"github.com/geogate/geogate/internal/txn"
+)
+
+var (
+	gen1  = Generation{Number: 1, Shards: 1, Cluster: "us", Fenced: true}
+	start = time.UnixMilli(1_700_000_000_000)
+	idA   = offsets.TopicID{1}
+	idB   = offsets.TopicID{2}
+	part  = Part{"orders", 0}
+	aStr  = Stream{Part: part, Source: idA, Registered: idA, Remote: "us.orders", Target: idB}
+)
+
+// bench steps a core by hand.
+type hand struct {
+	t    *testing.T
+	core *Core
+	now  time.Time
+	read int
+}
+
+func newHand(t *testing.T) *hand {
+	return &hand{t: t, core: NewCore(CoreConfig{Generation: gen1, Positions: "pos", Runs: "runs"}), now: start}
+}
+
+// step gives an event and wants effects of these types; it returns them.
+func (h *hand) step(ev any, want ...any) []any {
+	h.t.Helper()
+	got := h.core.Step(h.now, ev)
+	names := func(xs []any) (out []string) {
+		for _, x := range xs {
+			out = append(out, fmt.Sprintf("%T", x))
+		}
+		return out
+	}
+	if !slices.Equal(names(got), names(want)) {
+		h.t.Fatalf("%T led to %v, want %v", ev, names(got), names(want))
+	}
+	for _, x := range got {
+		if r, ok := x.(Read); ok {
+			h.read = r.Number
+		}
+	}
+	return got
+}
+
+// ready takes the core to its idle phase.
+func (h *hand) ready(pos *offsets.Position, l Listing) {
+	h.t.Helper()
+	h.step(Assigned{[]Stream{aStr}})
+	h.step(Start{}, Init{})
+	h.take(pos, l, Read{})
+}
+
+func (h *hand) take(pos *offsets.Position, l Listing, then ...any) {
+	h.t.Helper()
+	h.step(Inited{}, ReadGeneration{})
+	h.step(GenerationRead{Found: Found{gen1, true}}, ReadPositions{})
+	var ps []PositionRecord
+	if pos != nil {
+		ps = append(ps, PositionRecord{idA, 0, *pos})
+	}
+	h.step(PositionsRead{Positions: ps}, List{})
+	h.step(Listed{Listings: map[Part]Listing{part: l}}, then...)
+}
+
+func fresh() Listing {
+	return Listing{SourceEnd: 100, SourceEpochEnd: -1, Target: idB, TargetEpochEnd: -1}
+}
+
+// data is an item with a batch of n records at a source offset.
+func data(t *testing.T, base int64, n int) Item {
+	t.Helper()
+	var b txn.Builder
+	for range n {
+		b.Add(&txn.Record{Value: make([]byte, 20_000)}) // too large to be joined
+	}
+	batch, err := b.Batch(0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return Item{ItemData, base, base + int64(n), batch}
+}
+
+func (h *hand) fetched(items ...Item) Fetched {
+	return Fetched{h.read, []FetchedPart{{Part: part, Items: items, Stable: 100}}}
+}
+
+func at(bases ...int64) (out []txn.Produced) {
+	for _, b := range bases {
+		out = append(out, txn.Produced{Topic: "us.orders", Base: b})
+	}
+	return out
+}
+
+// described takes positions and runs out of what is to be produced.
+func described(t *testing.T, p Produce) (pos offsets.Position, runs []offsets.Run) {
+	t.Helper()
+	for _, b := range p.Batches {
+		err := b.Batch.Each(func(r txn.Record) (err error) {
+			switch b.Topic {
+			case "pos":
+				pos, err = offsets.ParsePosition(r.Value)
+			case "runs":
+				_, _, first, _ := offsets.ParseKey(r.Key)
+				var rs []offsets.Run
+				rs, err = offsets.ParseRuns(first, r.Value)
+				runs = append(runs, rs...)
+			}
+			return err
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	return pos, runs
+}
+
+func TestCoreTakesOverInOrder(t *testing.T) {
+	h := newHand(t)
+	h.ready(nil, fresh())
+	out := h.step(h.fetched(data(t, 0, 3), Item{ItemBarrier, 3, 4, nil}, data(t, 4, 2)), Produce{})
+	pos, runs := described(t, out[0].(Produce))
+	want := []offsets.Run{
+		{Target: 0, Source: 0, Count: 3, Barrier: -1},
+		{Target: 3, Source: 4, Count: 2, Barrier: 3, Barriers: []int64{3}},
+	}
+	if !slices.EqualFunc(runs, want, func(a, b offsets.Run) bool { return fmt.Sprint(a) == fmt.Sprint(b) }) {
+		t.Fatalf("runs %+v", runs)
+	}
+	if pos.SourceCovered != 6 || pos.TargetCovered != 5 || pos.Barrier != 3 || pos.Target != idB {
+		t.Fatalf("position %+v", pos)
+	}
+	h.step(Produced{Produced: at(0, 3), Epochs: map[Part]int32{part: 0}}, End{})
+	h.step(Ended{})
+	// The commit marker takes one offset.
+	out = h.step(h.fetched(data(t, 6, 1)), Produce{})
+	if _, runs := described(t, out[0].(Produce)); runs[0].Target != 6 || runs[0].Barrier != 3 {
+		t.Fatalf("runs %+v", runs)
+	}
+}
+
+func TestCoreStopsWhenTheGenerationHasChanged(t *testing.T) {
+	for _, found := range []Found{
+		{}, {Generation{Number: 2, Shards: 1, Cluster: "us", Fenced: true}, true}, {Generation{Number: 1, Shards: 1, Cluster: "us"}, true},
+	} {
+		h := newHand(t)
+		h.step(Start{}, Init{})
+		h.step(Inited{}, ReadGeneration{})
+		out := h.step(GenerationRead{Found: found}, Stop{})
+		if err := out[0].(Stop).Err; !errors.Is(err, ErrGeneration) {
+			t.Fatal(err)
+		}
+		h.step(Tick{})
+	}
+}
+
+// Whatever is odd leads to the one recovery, and what was fetched before it is
+// dropped.
+func TestCoreRecovers(t *testing.T) {
+	pos := offsets.Position{SourceCovered: 6, Barrier: -1, Target: idB, TargetCovered: 5}
+	for name, odd := range map[string]func(h *hand){
+		"unclear produce": func(h *hand) { h.step(Produced{Err: txn.ErrUnclear}) },
+		"higher base": func(h *hand) {
+			h.step(Produced{Produced: at(9), Epochs: map[Part]int32{part: 0}}, Report{})
+		},
+		"lower base":  func(h *hand) { h.step(Produced{Produced: at(5), Epochs: map[Part]int32{part: 0}}) },
+		"other epoch": func(h *hand) { h.step(Produced{Produced: at(6), Epochs: map[Part]int32{part: 1}}) },
+		"unclear end": func(h *hand) {
+			h.step(Produced{Produced: at(6), Epochs: map[Part]int32{part: 0}}, End{})
+			h.step(Ended{Err: txn.ErrUnclear})
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			h := newHand(t)
+			l := fresh()
+			l.TargetEnd = 6
+			h.ready(&pos, l)
+			old := h.fetched(data(t, 7, 1))
+			h.step(h.fetched(data(t, 6, 1)), Produce{})
+			odd(h)
+			h.now = h.core.Wake()
+			h.step(Tick{}, Init{})
+			l.TargetEnd = 9
+			h.step(Inited{}, ReadGeneration{})
+			h.step(GenerationRead{Found: Found{gen1, true}}, ReadPositions{})
+			h.step(old) // of the reading before
+			h.step(PositionsRead{Positions: []PositionRecord{{idA, 0, pos}}}, List{})
+			out := h.core.Step(h.now, Listed{Listings: map[Part]Listing{part: l}})
+			from := out[0].(Read).From[part]
+			if from.Offset != 6 {
+				t.Fatalf("reads from %d", from.Offset)
+			}
+			if len(h.core.streams[part].pending) > 0 {
+				t.Fatal("what was fetched before is still pending")
+			}
+		})
+	}
+}
+
+// A remote log that lost records and was refilled by abort markers looks whole by
+// its end alone.
+func TestCoreFindsTruncationThatWasRefilled(t *testing.T) {
+	pos := offsets.Position{SourceCovered: 9, Barrier: -1, Target: idB, TargetCovered: 10, TargetEpoch: 3}
+	for name, l := range map[string]Listing{
+		"by the end":   {SourceEnd: 100, SourceEpochEnd: -1, Target: idB, TargetEnd: 5, TargetEpoch: 4, TargetEpochEnd: -1},
+		"by the epoch": {SourceEnd: 100, SourceEpochEnd: -1, Target: idB, TargetEnd: 12, TargetEpoch: 4, TargetEpochEnd: 5},
+	} {
+		t.Run(name, func(t *testing.T) {
+			h := newHand(t)
+			h.step(Assigned{[]Stream{aStr}})
+			h.step(Start{}, Init{})
+			h.take(&pos, l, Report{}, Leave{}, Read{}, Produce{})
+			x := h.core.streams[part].parked
+			if x == nil || x.Kind != TargetTruncated || x.From != 5 || x.Until != 10 {
+				t.Fatalf("incident %+v", x)
+			}
+		})
+	}
+	t.Run("by a base", func(t *testing.T) {
+		h := newHand(t)
+		l := Listing{SourceEnd: 100, SourceEpochEnd: -1, Target: idB, TargetEnd: 10, TargetEpoch: 3, TargetEpochEnd: 10}
+		h.ready(&pos, l)
+		h.step(h.fetched(data(t, 9, 1)), Produce{})
+		h.step(Produced{Produced: at(5), Epochs: map[Part]int32{part: 3}})
+		h.now = h.core.Wake()
+		h.step(Tick{}, Init{})
+		l.TargetEnd, l.TargetEpochEnd = 12, 12 // markers have refilled it
+		h.take(&pos, l, Report{}, Leave{}, Read{}, Produce{})
+		if x := h.core.streams[part].parked; x == nil || x.Kind != TargetTruncated || x.From != 5 {
+			t.Fatalf("incident %+v", x)
+		}
+	})
+}
+
+func TestCoreFindsTroubleAtTheSource(t *testing.T) {
+	pos := offsets.Position{SourceCovered: 9, SourceEpoch: 2, Barrier: -1, Target: idB}
+	for kind, l := range map[Kind]Listing{
+		SourceTruncated: {SourceEnd: 100, SourceEpochEnd: 7, Target: idB, TargetEpochEnd: -1},
+		RetentionGap:    {SourceStart: 12, SourceEnd: 100, SourceEpochEnd: 100, Target: idB, TargetEpochEnd: -1},
+		TargetRecreated: {SourceEnd: 100, SourceEpochEnd: 100, Target: idA, TargetEpochEnd: -1},
+	} {
+		h := newHand(t)
+		h.step(Assigned{[]Stream{aStr}})
+		h.step(Start{}, Init{})
+		h.take(&pos, l, Report{}, Leave{}, Read{}, Produce{})
+		if x := h.core.streams[part].parked; x == nil || x.Kind != kind {
+			t.Fatalf("%v: incident %+v", kind, x)
+		}
+	}
+}
+
+func TestCoreTellsALostIDFromATimeOut(t *testing.T) {
+	for _, late := range []bool{false, true} {
+		h := newHand(t)
+		h.ready(nil, fresh())
+		h.step(h.fetched(data(t, 0, 1)), Produce{})
+		if !late {
+			out := h.step(Produced{Err: txn.ErrFenced}, Stop{})
+			if err := out[0].(Stop).Err; !errors.Is(err, ErrTakenOver) {
+				t.Fatal(err)
+			}
+			continue
+		}
+		h.now = h.now.Add(time.Minute) // suspended meanwhile: the cluster gave up on us
+		h.step(Produced{Err: txn.ErrFenced})
+		h.now = h.core.Wake()
+		h.step(Tick{}, Init{})
+	}
+}
+
+func TestCoreAdvancesIdlePositions(t *testing.T) {
+	h := newHand(t)
+	h.ready(nil, fresh())
+	h.step(h.fetched(Item{ItemSkip, 0, 1, nil}, Item{ItemBarrier, 1, 2, nil}))
+	h.now = h.core.Wake()
+	if !h.now.Equal(start.Add(defaultIdleAdvance)) {
+		t.Fatalf("wakes %v after", h.now.Sub(start))
+	}
+	out := h.step(Tick{}, Produce{})
+	pos, runs := described(t, out[0].(Produce))
+	if pos.SourceCovered != 2 || pos.Barrier != 1 || len(runs) > 0 {
+		t.Fatalf("position %+v, runs %+v", pos, runs)
+	}
+}
+
+func TestCoreHoldsAPartitionWithoutLeader(t *testing.T) {
+	h := newHand(t)
+	h.ready(nil, fresh())
+	h.step(h.fetched(data(t, 0, 1)), Produce{})
+	h.step(Produced{Err: &txn.NotWritableError{Topic: "us.orders", Err: kerr.LeaderNotAvailable}}, Leave{})
+	h.now = h.core.Wake()
+	h.step(Tick{}, Init{})
+	h.step(Inited{}, ReadGeneration{})
+	h.step(GenerationRead{Found: Found{gen1, true}}, ReadPositions{})
+	h.step(PositionsRead{}) // nothing to list yet
+	h.now = h.core.Wake()
+	h.step(Tick{}, List{})
+	h.step(Listed{Listings: map[Part]Listing{part: fresh()}}, Read{})
+}
+
+// Runs are folded into blocks that say the same.
+func TestCoreFoldsRuns(t *testing.T) {
+	h := newHand(t)
+	h.ready(nil, fresh())
+	target := int64(0)
+	stands := map[string][]byte{} // the compacted runs topic
+	for i := range int64(3*foldAfter + 7) {
+		item := data(t, 2*i, 1)
+		item.Batch = item.Batch[:len(item.Batch):len(item.Batch)]
+		out := h.step(h.fetched(item, Item{ItemSkip, 2*i + 1, 2*i + 2, nil}), Produce{})
+		for _, b := range out[0].(Produce).Batches {
+			if b.Topic != "runs" {
+				continue
+			}
+			_ = b.Batch.Each(func(r txn.Record) error {
+				if r.Value == nil {
+					delete(stands, string(r.Key))
+				} else {
+					stands[string(r.Key)] = r.Value
+				}
+				return nil
+			})
+		}
+		h.step(Produced{Produced: at(target), Epochs: map[Part]int32{part: 0}}, End{})
+		h.step(Ended{})
+		target += 2
+	}
+	if len(stands) > foldAfter+4 {
+		t.Fatalf("%d records of runs stand", len(stands))
+	}
+	var m offsets.Map
+	for key, value := range stands {
+		_, _, first, _ := offsets.ParseKey([]byte(key))
+		runs, err := offsets.ParseRuns(first, value)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := m.Add(runs...); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for i := range int64(3*foldAfter + 7) {
+		if inc, source, ok := m.Source(2 * i); !ok || source != 2*i || inc != 0 {
+			t.Fatalf("target %d is source %d, %v", 2*i, source, ok)
+		}
+	}
+}
+
+func TestAgreement(t *testing.T) {
+	type step struct {
+		found *Found
+		want  any
+	}
+	old := Generation{Number: 4, Shards: 2, Previous: 3, PreviousShards: 8, Cluster: "us", Fenced: true}
+	unfinished := old
+	unfinished.Fenced = false
+	moved := Generation{Number: 5, Shards: 6, Previous: 4, PreviousShards: 2, Cluster: "us"}
+	movedDone := moved
+	movedDone.Fenced = true
+	first := Generation{Number: 1, Shards: DefaultShards, Cluster: "us"}
+	firstDone := first
+	firstDone.Fenced = true
+	for name, c := range map[string]struct {
+		shards int
+		steps  []step
+	}{
+		"first":  {0, []step{{&Found{}, WriteGeneration{first}}, {nil, FenceShards{}}, {nil, WriteGeneration{firstDone}}, {nil, Agreed{firstDone}}}},
+		"same":   {2, []step{{&Found{old, true}, Agreed{old}}}},
+		"any":    {0, []step{{&Found{old, true}, Agreed{old}}}},
+		"finish": {6, []step{{&Found{unfinished, true}, FenceShards{3, 8}}, {nil, WriteGeneration{old}}, {nil, Agreed{old}}}},
+		"move":   {6, []step{{&Found{old, true}, WriteGeneration{moved}}, {nil, FenceShards{4, 2}}, {nil, WriteGeneration{movedDone}}, {nil, Agreed{movedDone}}}},
+	} {
+		a := NewAgreement(c.shards, "us")
+		for i, s := range append([]step{{nil, InitGeneration{}}, {nil, FindGeneration{}}}, c.steps...) {
+			if got, err := a.Step(s.found); err != nil || got != s.want {
+				t.Fatalf("%s, step %d: %+v, %v; want %+v", name, i, got, err, s.want)
+			}
+		}
+	}
+	a := NewAgreement(0, "other")
+	_, _ = a.Step(nil)
+	_, _ = a.Step(nil)
+	if _, err := a.Step(&Found{old, true}); !errors.Is(err, ErrSettings) {
+		t.Fatalf("another source: %v", err)
+	}
+}
