@@ -115,7 +115,7 @@ func topicOf(value []byte) (topic string, err error) {
 	return topic, err
 }
 
-func (j *conflictFeed) reached(p int32, next int64, _ bool) { j.at[p] = next }
+func (j *conflictFeed) reached(p int32, next int64) { j.at[p] = next }
 
 func (j *conflictFeed) cursor() event.Cursor {
 	c := event.Cursor{View: event.ConflictView, Topic: event.HashTopic(j.filter), Visible: j.s.cfg.Region, At: make(map[int32]event.Vector)}

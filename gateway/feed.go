@@ -39,7 +39,7 @@ type judge interface {
 	// read to the end that was listed then: what was complete before is what the
 	// cursor may claim now.
 	before()
-	reached(partition int32, next int64, atEnd bool)
+	reached(partition int32, next int64)
 	// pass takes the next record of a partition and appends its JSON members to
 	// o; shown is false if the reader does not see it. errLater leaves it to be
 	// passed again.
@@ -108,7 +108,7 @@ func (f *feed) refresh(ctx context.Context) error {
 		}
 	}
 	for p, next := range f.next {
-		f.j.reached(p, next, next >= f.ends[p])
+		f.j.reached(p, next)
 	}
 	return nil
 }
@@ -201,7 +201,7 @@ func (f *feed) take(ctx context.Context, rec *kgo.Record) ([]byte, error) {
 		return nil, err
 	}
 	f.next[p] = rec.Offset + 1
-	f.j.reached(p, f.next[p], f.next[p] >= f.ends[p])
+	f.j.reached(p, f.next[p])
 	if !shown {
 		return nil, nil
 	}

@@ -36,7 +36,7 @@ type merged struct {
 	at       map[int32]event.Vector // cursor
 	place    map[int32]int64        // next offset in this region's merged topic
 	ahead    map[int32][]Checkpoint // that the reading has not come to
-	promised map[int32]event.Vector // committed before the ends were listed
+	promised map[int32]Checkpoint   // the end of what was folded when the ends were listed
 }
 
 // views opens the views of all partitions, at the same time since each may have
@@ -75,7 +75,7 @@ func (s *Server) newMerged(ctx, wait context.Context, t Topic, from from) (*merg
 	}
 	m := &merged{
 		s: s, t: t, views: views, given: from.given, latest: from.latest, at: make(map[int32]event.Vector),
-		place: make(map[int32]int64), ahead: make(map[int32][]Checkpoint), promised: make(map[int32]event.Vector),
+		place: make(map[int32]int64), ahead: make(map[int32][]Checkpoint), promised: make(map[int32]Checkpoint),
 	}
 	for p, v := range from.cursor.At {
 		if p >= placeBit {
@@ -105,9 +105,12 @@ func (m *merged) topic() string { return router.Merged(m.t.Name) }
 func (m *merged) before() {
 	for p, v := range m.views {
 		p := int32(p)
-		m.promised[p], _ = v.Committed()
+		cps := v.Checkpoints()
+		if len(cps) > 0 {
+			m.promised[p] = cps[len(cps)-1]
+		}
 		if next, open := m.place[p]; open && m.ahead[p] != nil {
-			m.ahead[p] = after(v.Checkpoints(), next)
+			m.ahead[p] = after(cps, next)
 		}
 	}
 }
@@ -171,16 +174,18 @@ func (m *merged) begin(p int32, l span, cps []Checkpoint) (int64, error) {
 	return o, nil
 }
 
-func (m *merged) reached(p int32, next int64, atEnd bool) {
+// reached joins the checkpoints that were passed. That the end listed for a
+// committed reader was reached says nothing about what is folded: a commit is
+// answered before its markers are written, so the vector may be ahead of that end.
+func (m *merged) reached(p int32, next int64) {
 	m.place[p] = next
 	v := m.at[p]
 	for len(m.ahead[p]) > 0 && m.ahead[p][0].Offset <= next {
 		v.Join(&m.ahead[p][0].Vector)
 		m.ahead[p] = m.ahead[p][1:]
 	}
-	if atEnd {
-		promised := m.promised[p]
-		v.Join(&promised)
+	if promised := m.promised[p]; promised.Offset <= next {
+		v.Join(&promised.Vector)
 	}
 	m.at[p] = v
 }

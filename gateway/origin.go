@@ -156,7 +156,7 @@ func (s *Server) barriers(ctx context.Context, t Topic, p int32, from, to int64)
 	}
 }
 
-func (l *ownLog) reached(p int32, next int64, _ bool) {
+func (l *ownLog) reached(p int32, next int64) {
 	l.logs[p].next = next
 	at := l.at[p]
 	at.Next = next
@@ -280,7 +280,7 @@ func (l *remoteLog) pass(_ context.Context, rec *kgo.Record, o *object) (bool, e
 }
 
 // reached moves the cursor over what the link has found to hold no record.
-func (l *remoteLog) reached(p int32, next int64, _ bool) {
+func (l *remoteLog) reached(p int32, next int64) {
 	if cov, ok := l.covered[p]; ok && next >= cov.Target && l.at[p].Compare(cov.Source) < 0 {
 		l.at[p] = cov.Source
 	}

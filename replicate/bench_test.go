@@ -3,11 +3,13 @@
 package replicate_test
 
 import (
+	"context"
 	"encoding/binary"
 	"fmt"
 	"math/rand/v2"
 	"os"
 	"runtime"
+	"slices"
 	"strconv"
 	"strings"
 	"syscall"
@@ -68,10 +70,11 @@ func benchEnds(b *testing.B) (from, to *end) {
 	return ends[0], ends[1]
 }
 
-// load fills topic load with lz4 batches, of about 100 records or of 3.
+// load fills topic load with lz4 batches, as large as a client makes them by
+// default or of three records.
 func load(b *testing.B, e *end, records int, small bool) {
 	b.Helper()
-	size := int32(60 << 10)
+	size := int32(1_000_012)
 	if small {
 		size = 4 << 10
 	}
@@ -122,4 +125,48 @@ func resident(b *testing.B) float64 {
 	}
 	b.Fatal(fmt.Errorf("no VmRSS"))
 	return 0
+}
+
+// BenchmarkAge gives how old records are when a read-committed consumer at the
+// target gets them, at 1,000 records of 1 KiB a second, ten each 10 ms.
+func BenchmarkAge(b *testing.B) {
+	apache.Require(b)
+	from, to := benchEnds(b)
+	from.create(b, 6, nil, "load")
+	r := start(b, config(from, to))
+	eventually(b, "the link to run", func() bool { st := r.Status(); return st.LagRecords != nil })
+	source := from.client(b, kgo.ProducerLinger(0), kgo.ProducerBatchCompression(kgo.Lz4Compression()))
+	target := to.client(b, kgo.ConsumeTopics("us.load"), kgo.FetchIsolationLevel(kgo.ReadCommitted()), kgo.FetchMinBytes(1))
+	const each, rounds, warm = 10, 700, 100
+	for b.Loop() {
+		go func() {
+			tick := time.NewTicker(10 * time.Millisecond)
+			defer tick.Stop()
+			for i := range rounds {
+				<-tick.C
+				for j := range each {
+					v := make([]byte, 1024)
+					binary.BigEndian.PutUint64(v, uint64(time.Now().UnixNano()))
+					source.Produce(context.Background(), &kgo.Record{Topic: "load", Partition: int32((i + j) % 6), Value: v}, nil)
+				}
+			}
+		}()
+		var ages []time.Duration
+		before := cpu(b)
+		for len(ages) < each*rounds {
+			fs := target.PollFetches(b.Context())
+			now := time.Now()
+			fs.EachRecord(func(rec *kgo.Record) {
+				ages = append(ages, now.Sub(time.Unix(0, int64(binary.BigEndian.Uint64(rec.Value)))))
+			})
+		}
+		spent := cpu(b) - before
+		ages = ages[each*warm:]
+		slices.Sort(ages)
+		for name, at := range map[string]float64{"p50": 0.5, "p90": 0.9, "p99": 0.99} {
+			b.ReportMetric(float64(ages[int(at*float64(len(ages)))].Microseconds())/1000, name+"-ms")
+		}
+		b.ReportMetric(spent.Seconds()/(rounds*0.01), "CPU-s/s(with-clients)")
+		b.ReportMetric(0, "ns/op")
+	}
 }

@@ -117,6 +117,9 @@ func (n *Node) kafkaOpts(purpose string) []kgo.Opt {
 		kgo.WithLogger(kslog.New(quiet(n.log.With("client", purpose)))),
 		kgo.MetadataMinAge(250 * time.Millisecond),
 		kgo.MetadataMaxAge(30 * time.Second),
+		// A client that pushes its metrics waits a second for the last push when it
+		// closes, which an instance with many clients and no broker cannot afford.
+		kgo.DisableClientMetrics(),
 	}
 }
 

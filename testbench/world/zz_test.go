@@ -20,7 +20,7 @@ func TestZZKill(t *testing.T) {
 	us := w.Region("us")
 	us.AwaitReady()
 	a := load(t, us, github, 4)
-	for round := range 6 {
+	for round := range 2 {
 		before := len(read(t, us, github))
 		tm := time.AfterFunc(8*time.Second, func() { dump("/tmp/dump.stuck"); fmt.Println("STUCK round", round) })
 		w.Eventually("writes", func() error {
@@ -30,7 +30,9 @@ func TestZZKill(t *testing.T) {
 			return nil
 		})
 		tm.Stop()
+		tk := time.AfterFunc(7*time.Second, func() { dump("/tmp/dump.kill") })
 		w.Kill("us")
+		tk.Stop()
 		w.StartAgain("us")
 	}
 	a.stop()

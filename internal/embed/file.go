@@ -1,0 +1,63 @@
+package embed
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+)
+
+// replaceFile writes a file so that a kill leaves the old or the new content.
+// The name of the interim file is one that kfake sweeps away.
+func replaceFile(path string, content []byte) error {
+	f, err := os.OpenFile(path+".tmp", os.O_CREATE|os.O_TRUNC|os.O_WRONLY, 0o600)
+	if err != nil {
+		return fmt.Errorf("replace file: %w", err)
+	}
+	_, err = f.Write(content)
+	if err := errors.Join(err, f.Sync(), f.Close()); err != nil {
+		return fmt.Errorf("replace file: %w", err)
+	}
+	if err := os.Rename(path+".tmp", path); err != nil {
+		return fmt.Errorf("replace file: %w", err)
+	}
+	return syncDir(filepath.Dir(path))
+}
+
+// appendFile appends to a file and syncs it.
+func appendFile(path string, content []byte) error {
+	f, err := os.OpenFile(path, os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600)
+	if err != nil {
+		return fmt.Errorf("append to file: %w", err)
+	}
+	_, err = f.Write(content)
+	if err := errors.Join(err, f.Sync(), f.Close()); err != nil {
+		return fmt.Errorf("append to file: %w", err)
+	}
+	return nil
+}
+
+// truncate cuts a file and syncs it.
+func truncate(path string, size int64) error {
+	f, err := os.OpenFile(path, os.O_WRONLY, 0)
+	if err != nil {
+		return fmt.Errorf("truncate file: %w", err)
+	}
+	if err := errors.Join(f.Truncate(size), f.Sync(), f.Close()); err != nil {
+		return fmt.Errorf("truncate file: %w", err)
+	}
+	return nil
+}
+
+// remove removes a file that may be missing and tells whether it was there.
+func remove(path string) (bool, error) {
+	err := os.Remove(path)
+	if errors.Is(err, fs.ErrNotExist) {
+		return false, nil
+	}
+	if err != nil {
+		return false, fmt.Errorf("remove file: %w", err)
+	}
+	return true, syncDir(filepath.Dir(path))
+}
