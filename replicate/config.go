@@ -42,6 +42,9 @@ type Config struct {
 	// DiscoverEvery is how often topics are looked for. Default 3 s.
 	DiscoverEvery time.Duration
 
+	// Ready, if not nil, is awaited before topics are looked for: Incarnation has
+	// its answers once it is closed.
+	Ready <-chan struct{}
 	// Barriers may be nil where no seat writes: then no marker is a barrier.
 	Barriers Barriers
 	// Incarnation is the number of a source partition's incarnation; nil means
@@ -107,6 +110,7 @@ func (c *Config) client(seeds []string, extra []kgo.Opt) (*kgo.Client, error) {
 		kgo.RequiredAcks(kgo.AllISRAcks()),
 		kgo.MetadataMinAge(50 * time.Millisecond),
 		kgo.RetryTimeout(10 * time.Second),
+		kgo.DisableClientMetrics(), // closing would wait for a last push
 	}, extra...)...)
 	if err != nil {
 		return nil, fmt.Errorf("make client: %w", err)

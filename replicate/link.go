@@ -260,6 +260,13 @@ func (l *Link) discover(ctx context.Context, source, target *kgo.Client, gen Gen
 		cfg: &l.cfg, matcher: l.matcher, source: source, target: target,
 		atSource: newRegistry(newAsker(source)), atTarget: newRegistry(newAsker(target)),
 	}
+	if l.cfg.Ready != nil {
+		select {
+		case <-ctx.Done():
+			return
+		case <-l.cfg.Ready:
+		}
+	}
 	blocked := map[string]bool{}
 	for ctx.Err() == nil {
 		streams, rulings, err := d.look(ctx)

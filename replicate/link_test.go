@@ -29,6 +29,8 @@ func TestCopyIsByteForByte(t *testing.T) { onAll(t, copyTest) }
 func copyTest(t *testing.T, from, to *end) {
 	from.create(t, 3, nil, "orders", "other")
 	from.create(t, 1, nil, "many")
+	from.create(t, 1, map[string]string{"message.timestamp.type": "LogAppendTime"}, "stamped")
+	from.produce(t, rows("stamped", 0, 0, 40)...)
 	odd := []*kgo.Record{
 		{Topic: "orders", Key: nil, Value: nil},
 		{Topic: "orders", Key: []byte{}, Value: []byte{}},
@@ -59,14 +61,14 @@ func copyTest(t *testing.T, from, to *end) {
 			t.Fatal(err)
 		}
 	}
-	topics := []string{"orders", "other", "many"}
+	topics := []string{"orders", "other", "many", "stamped"}
 	r.caughtUp(t, from, topics...)
 	for _, topic := range topics {
 		equal(t, from, to, topic)
 		mapped(t, from, to, topic)
 	}
 	st := r.Status()
-	if st.Copied != 5+5*(3*320+1) || st.Topics != 3 || st.State != replicate.Running || st.Passed == 0 {
+	if st.Copied != 45+5*(3*320+1) || st.Topics != 4 || st.State != replicate.Running || st.Passed == 0 {
 		t.Fatalf("status %+v", st)
 	}
 	eventually(t, "lag 0", func() bool {

@@ -395,6 +395,7 @@ func (r *reader) scan(ctx context.Context, s *Stream, rp *kmsg.FetchResponseTopi
 			}
 			// The verdict must not be guessed: what lies before goes on, the
 			// rest is fetched again.
+			pause(ctx, fetchRetry)
 			return items[:m.item], &SourceError{}
 		}
 		if barrier {

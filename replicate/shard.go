@@ -18,7 +18,7 @@ import (
 
 const (
 	readWait   = 45 * time.Second // for open transactions of others, longer than their time-out
-	finishWait = 5 * time.Second  // for a transaction under way when the link is stopped
+	finishWait = 2 * time.Second  // for a transaction under way when the link is stopped
 )
 
 // shard carries out what a Core decides. Its goroutines are that of run and those

@@ -2,7 +2,6 @@ package control
 
 import (
 	"context"
-	"encoding/binary"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -12,7 +11,8 @@ import (
 	"github.com/twmb/franz-go/pkg/kadm"
 	"github.com/twmb/franz-go/pkg/kerr"
 	"github.com/twmb/franz-go/pkg/kgo"
-	"github.com/twmb/franz-go/pkg/kmsg"
+
+	"github.com/geogate/geogate/internal/txn"
 )
 
 const (
@@ -271,72 +271,14 @@ func (c *consumer) await(ctx context.Context, p place, end int64) error {
 	}
 }
 
-// skipHole moves over offsets at next that hold no record for good: batches that
-// compaction has emptied, or nothing at all up to the end that this consumer may
-// read. A consuming client does not tell of those.
+// skipHole moves over offsets at next that hold no record for good.
 func (c *consumer) skipHole(ctx context.Context, p place, next int64) error {
-	leader, _, err := c.client.PartitionLeader(p.topic, p.partition)
+	to, err := txn.Peek(ctx, c.client, p.topic, p.partition, next, c.committed)
 	if err != nil {
-		return fmt.Errorf("find leader: %w", err)
+		return err
 	}
-	topics, err := c.admin.ListTopics(ctx, p.topic)
-	if err != nil {
-		return fmt.Errorf("find topic id: %w", err)
-	}
-	req := kmsg.NewPtrFetchRequest()
-	req.ReplicaID, req.MinBytes, req.MaxBytes, req.SessionEpoch = -1, 0, fetchPartitionBytes, -1
-	if c.committed {
-		req.IsolationLevel = 1
-	}
-	t := kmsg.NewFetchRequestTopic()
-	t.Topic, t.TopicID = p.topic, topics[p.topic].ID
-	fp := kmsg.NewFetchRequestTopicPartition()
-	fp.Partition, fp.FetchOffset, fp.PartitionMaxBytes = p.partition, next, fetchPartitionBytes
-	t.Partitions = append(t.Partitions, fp)
-	req.Topics = append(req.Topics, t)
-	resp, err := c.client.Broker(int(leader)).Request(ctx, req)
-	if err != nil {
-		return fmt.Errorf("fetch: %w", err)
-	}
-	for _, rt := range resp.(*kmsg.FetchResponse).Topics {
-		for _, rp := range rt.Partitions {
-			if err := kerr.ErrorForCode(rp.ErrorCode); err != nil {
-				return fmt.Errorf("fetch: %w", err)
-			}
-			readable := rp.HighWatermark
-			if c.committed {
-				readable = rp.LastStableOffset
-			}
-			if to := afterHole(rp.RecordBatches, next, readable); to > next {
-				c.move(p, to)
-			}
-		}
+	if to > next {
+		c.move(p, to)
 	}
 	return nil
-}
-
-// afterHole is the first offset at or above next where a record may lie, given
-// what a fetch at next answered and the end of what it may answer.
-func afterHole(batches []byte, next, readable int64) int64 {
-	// base offset i64, length i32, leader epoch i32, magic i8, crc u32,
-	// attributes i16, last offset delta i32, three i64/i16 fields, count i32.
-	const header = 61
-	if len(batches) == 0 {
-		return max(next, readable)
-	}
-	for len(batches) >= header && batches[16] == 2 {
-		last := int64(binary.BigEndian.Uint64(batches)) + int64(binary.BigEndian.Uint32(batches[23:]))
-		size := 12 + int(binary.BigEndian.Uint32(batches[8:]))
-		if last >= next {
-			if binary.BigEndian.Uint32(batches[57:]) != 0 {
-				return next
-			}
-			next = last + 1
-		}
-		if size > len(batches) {
-			break
-		}
-		batches = batches[size:]
-	}
-	return next
 }

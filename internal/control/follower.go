@@ -62,7 +62,8 @@ type Follower struct {
 	mu           sync.Mutex
 	changed      chan struct{} // closed and replaced at every change
 	barriers     Barriers
-	progress     map[progressKey][]Progress // newest last, at most historyLen
+	bounds       map[progressKey]event.Stamp // own region's, committed or not
+	progress     map[progressKey][]Progress  // newest last, at most historyLen
 	incarnations map[incarnationKey][]Incarnation
 	topics       map[string]Topic
 	links        map[event.RegionID]*Links
@@ -86,6 +87,7 @@ func New(cfg Config) (*Follower, error) {
 	f := &Follower{
 		cfg: cfg, log: cmp.Or(cfg.Logger, slog.New(slog.DiscardHandler)),
 		listNeeded: make(chan struct{}, 1), ready: make(chan struct{}), changed: make(chan struct{}),
+		bounds:       make(map[progressKey]event.Stamp),
 		progress:     make(map[progressKey][]Progress),
 		incarnations: make(map[incarnationKey][]Incarnation),
 		topics:       make(map[string]Topic),
@@ -227,18 +229,30 @@ func (f *Follower) Malformed() uint64 {
 	return f.malformed
 }
 
+// takeOwn takes a record of the own control topic, committed or not.
 func (f *Follower) takeOwn(r *kgo.Record) {
-	if t, ok := TypeOf(r.Key); !ok || t != TypeBarrier || r.Value == nil {
+	if r.Value == nil {
 		return
 	}
-	b, err := ParseBarrierKey(r.Key)
 	f.mu.Lock()
 	defer f.mu.Unlock()
+	var err error
+	switch t, _ := TypeOf(r.Key); t {
+	case TypeBarrier:
+		var b Barrier
+		if b, err = ParseBarrierKey(r.Key); err == nil {
+			f.barriers.Learn(b)
+		}
+	case TypeProgress:
+		var x Progress
+		if x, err = ParseProgress(r.Key, r.Value); err == nil {
+			k := progressKey{f.cfg.Region, x.Topic, x.Partition}
+			f.bounds[k] = max(f.bounds[k], x.Closed)
+		}
+	}
 	if err != nil {
 		f.complain(r, err)
-		return
 	}
-	f.barriers.Learn(b)
 }
 
 func (f *Follower) movedOwn(_ place, next int64) {
@@ -511,6 +525,17 @@ func (f *Follower) Progress(region event.RegionID, topic string, num int32) (Pro
 		return Progress{}, false
 	}
 	return h[len(h)-1], true
+}
+
+// ClosedBound is the highest closed stamp that any process of the own region has
+// written for a partition, whether its transaction was committed, aborted or is
+// still open: whoever stamps above it stamps above what was published. After Sync
+// it includes everything written before that call; a transaction that is open does
+// not hide it, as it hides Progress.
+func (f *Follower) ClosedBound(topic string, num int32) event.Stamp {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return f.bounds[progressKey{f.cfg.Region, topic, num}]
 }
 
 // ClosedMin is the lowest closed stamp of all regions for a partition: no record

@@ -264,6 +264,9 @@ func TestBarrierIsReadUncommitted(t *testing.T) {
 	if _, ok := f.Progress(1, "flights", 3); ok {
 		t.Error("uncommitted progress counts")
 	}
+	if got := f.ClosedBound("flights", 3); got != 99 {
+		t.Errorf("ClosedBound = %d behind an open transaction", got)
+	}
 	if err := open.EndTransaction(ctx, kgo.TryAbort); err != nil {
 		t.Fatal(err)
 	}

@@ -14,6 +14,7 @@ import (
 	"os"
 	"path/filepath"
 	"sync"
+	"sync/atomic"
 
 	"github.com/twmb/franz-go/pkg/kfake"
 )
@@ -45,6 +46,8 @@ type KafkaServer struct {
 	cluster *kfake.Cluster
 	seeds   []string
 	id      string
+	dir     string
+	failed  *atomic.Bool // the broker could not write something
 	release func() error
 
 	once sync.Once
@@ -53,9 +56,19 @@ type KafkaServer struct {
 
 // StartKafka starts one broker on c.Listen with the state of c.DataDir. What it
 // acknowledges is on disk, so a process that is killed loses nothing that was
-// acknowledged; transactions that were open then count as aborted at the next
-// start, and their producers as fenced. Topics are never created by asking for
-// their metadata.
+// acknowledged. Topics are never created by asking for their metadata.
+//
+// A start that finds no mark of a clean stop first makes every transaction whole
+// that the kill cut short: committed in all its partitions if its commit had
+// reached one, else aborted in all. Producers of those are fenced, a repeated
+// EndTxn is answered by what became of the transaction, and idempotent producers
+// go on with their sequences. This reads all segments once; after a clean stop
+// nothing is read, and open transactions stay open.
+//
+// Two things a kill can still take: offsets that were sent to a transaction
+// (TxnOffsetCommit) are known to the broker's memory only until EndTxn is
+// answered, and a loss of power, unlike a kill, may lose files just created,
+// because kfake does not sync directories.
 //
 // It returns ErrNotLoopback, ErrInUse or ErrClusterID for the causes they name.
 func StartKafka(c Kafka) (*KafkaServer, error) {
@@ -90,6 +103,16 @@ func startLocked(c Kafka) (*KafkaServer, error) {
 	if log == nil {
 		log = slog.New(slog.DiscardHandler)
 	}
+	clean, err := remove(filepath.Join(c.DataDir, cleanMark))
+	if err != nil {
+		return nil, err
+	}
+	if !clean {
+		if err := recoverKafka(c.DataDir, log); err != nil {
+			return nil, err
+		}
+	}
+	failed := new(atomic.Bool)
 	cluster, err := kfake.NewCluster(
 		kfake.NumBrokers(1),
 		kfake.ClusterID(id),
@@ -102,12 +125,15 @@ func startLocked(c Kafka) (*KafkaServer, error) {
 		kfake.BrokerConfigs(map[string]string{
 			"message.max.bytes": fmt.Sprint(maxMessageBytes),
 		}),
-		kfake.WithLogger(brokerLog{log}),
+		kfake.WithLogger(brokerLog{log, failed}),
 	)
 	if err != nil {
-		return nil, fmt.Errorf("start embedded kafka on %s: %w", c.Listen, err)
+		// The state is as clean as it was: whoever frees the port shall not wait
+		// for a recovery, nor lose open transactions to it.
+		err = fmt.Errorf("start embedded kafka on %s: %w", c.Listen, err)
+		return nil, errors.Join(err, replaceFile(filepath.Join(c.DataDir, cleanMark), nil))
 	}
-	return &KafkaServer{cluster: cluster, seeds: cluster.ListenAddrs(), id: id}, nil
+	return &KafkaServer{cluster: cluster, seeds: cluster.ListenAddrs(), id: id, dir: c.DataDir, failed: failed}, nil
 }
 
 // Seeds returns the broker's address, in the form that kgo.SeedBrokers takes.
@@ -118,12 +144,16 @@ func (s *KafkaServer) Seeds() []string { return append([]string(nil), s.seeds...
 func (s *KafkaServer) ClusterID() string { return s.id }
 
 // Close stops listening, writes what speeds up the next start, and releases the
-// directory. Further calls return what the first did.
+// directory. Further calls return what the first did. A broker that could not
+// write everything leaves no mark of a clean stop.
 func (s *KafkaServer) Close() error {
 	s.once.Do(func() {
 		s.cluster.Close()
+		if !s.failed.Load() {
+			s.err = replaceFile(filepath.Join(s.dir, cleanMark), nil)
+		}
 		if err := s.release(); err != nil {
-			s.err = fmt.Errorf("release kafka directory: %w", err)
+			s.err = errors.Join(s.err, fmt.Errorf("release kafka directory: %w", err))
 		}
 	})
 	return s.err
@@ -176,14 +206,19 @@ func clusterID(dir, want string) (string, error) {
 
 // brokerLog passes the broker's errors on, and its warnings as debugging: most
 // say that a transaction took some milliseconds, which syncing to disk does. Its
-// lower levels are left out: they trace single requests.
-type brokerLog struct{ to *slog.Logger }
+// lower levels are left out: they trace single requests. kfake tells of a failed
+// write nowhere else, so an error is also kept for Close.
+type brokerLog struct {
+	to     *slog.Logger
+	failed *atomic.Bool
+}
 
 // Logf implements kfake.Logger.
 func (l brokerLog) Logf(level kfake.LogLevel, format string, args ...any) {
 	var at slog.Level
 	switch level {
 	case kfake.LogLevelError:
+		l.failed.Store(true)
 		at = slog.LevelError
 	case kfake.LogLevelWarn:
 		at = slog.LevelDebug

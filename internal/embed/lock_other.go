@@ -7,3 +7,6 @@ package embed
 func lockDir(string) (release func() error, err error) {
 	return func() error { return nil }, nil
 }
+
+// syncDir does nothing where directories cannot be synced.
+func syncDir(string) error { return nil }

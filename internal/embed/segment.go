@@ -243,10 +243,10 @@ func (l *partitionLog) scan(log *slog.Logger, each func(batch)) error {
 			if !ok {
 				break
 			}
+			each(b)
 			l.active, l.leader = base, b.leader
 			l.maxTime = max(l.maxTime, b.maxTime)
 			index = append(index, indexOf(b, l.maxTime)...)
-			each(b)
 			l.end = b.first + int64(b.delta) + 1
 			at += size
 		}

@@ -42,8 +42,8 @@ type windows map[int64]*window
 // longer tells its sequences; its producer then starts unknown, and an unknown
 // producer may begin anywhere.
 func (ws windows) follow(l *partitionLog, b batch) {
-	if b.first != l.end && l.active >= 0 {
-		clear(ws) // a gap: any producer may have lost its newest batch
+	if b.first != l.end {
+		clear(ws) // a gap of compaction: any producer may have lost its newest batch
 	}
 	if b.producer.id < 0 || b.marker() || b.sequence < 0 {
 		return

@@ -611,7 +611,11 @@ type Claims struct {
 // Claims makes the claims that hold now. Before the seat's first barrier was read
 // they stand still but for the end: a record of the process before may yet land.
 func (c *Core) Claims() Claims {
-	c.claimed.End = event.Point{Incarnation: c.cfg.Incarnation, Next: c.next}
+	// Never below the end that was published: the stamps between are not known to
+	// lie above the closed one.
+	if here := (event.Point{Incarnation: c.cfg.Incarnation, Next: c.next}); c.claimed.End.Compare(here) < 0 {
+		c.claimed.End = here
+	}
 	if c.term == NoBarrier || c.stopped {
 		return c.claimed
 	}

@@ -471,11 +471,11 @@ func TestCancelLeavesTheWriteInFlight(t *testing.T) {
 }
 
 func TestClaims(t *testing.T) {
-	published := seat.Claims{Closed: hlc.FromMillis(5), Promised: event.Vector{2: {Next: 1}}}
+	published := seat.Claims{End: event.Point{Next: 1}, Closed: hlc.FromMillis(5), Promised: event.Vector{2: {Next: 1}}}
 	d := newDesk(t, seat.CoreConfig{Published: published})
 	d.vector = event.Vector{1: {Next: 3}, 2: {Next: 5}}
 	a := d.write(1, "a")
-	if cl := d.core.Claims(); cl.Closed != published.Closed || cl.Promised != published.Promised {
+	if cl := d.core.Claims(); cl.Closed != published.Closed || cl.Promised != published.Promised || cl.End != published.End {
 		t.Errorf("claims before the first barrier: %+v", cl)
 	}
 	d.openTerm(1)

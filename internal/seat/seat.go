@@ -221,7 +221,7 @@ func (s *Seat) begin(ctx context.Context) (*beginning, error) {
 	s.incarnation = s.cfg.Control.Incarnation(s.cfg.Topic, s.cfg.ID, s.cfg.Partition)
 	s.mu.Unlock()
 	published, _ := s.cfg.Control.Progress(own, s.cfg.Topic, s.cfg.Partition)
-	s.cfg.Clock.Restore(max(published.Closed, s.cfg.Floor))
+	s.cfg.Clock.Restore(max(s.cfg.Control.ClosedBound(s.cfg.Topic, s.cfg.Partition), s.cfg.Floor))
 
 	b := &beginning{}
 	b.committed, b.barriers = s.cfg.Folder.Committed()
@@ -250,7 +250,7 @@ func (s *Seat) begin(ctx context.Context) (*beginning, error) {
 	}
 	core := s.cfg.Core
 	core.Region, core.Incarnation, core.Partition, core.Epoch = own, s.incarnation, s.cfg.Partition, s.cfg.Epoch
-	core.Published = Claims{Closed: published.Closed, Promised: published.Promised}
+	core.Published = Claims{End: published.End, Closed: published.Closed, Promised: published.Promised}
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.core = NewCore(core, Surroundings{

@@ -24,11 +24,12 @@ type schedule struct {
 	w   *world.World
 	rnd *rand.Rand
 
-	down  map[string]bool      // regions whose instance was killed
-	heal  map[string]int       // steps until a fault is taken back, by what it is
-	undo  map[string]func()    // how
-	tried map[string]*attempts // by topic and idempotency key
-	order []*attempts
+	faults int
+	down   map[string]bool      // regions whose instance was killed
+	heal   map[string]int       // steps until a fault is taken back, by what it is
+	undo   map[string]func()    // how
+	tried  map[string]*attempts // by topic and idempotency key
+	order  []*attempts
 }
 
 // attempts are all tries of one request with one idempotency key, or the only try
@@ -111,6 +112,7 @@ func (s *schedule) add(what string, steps int, begin, end func()) {
 		return
 	}
 	begin()
+	s.faults++
 	s.heal[what], s.undo[what] = steps, end
 }
 
@@ -189,4 +191,12 @@ func (s *schedule) end() {
 		}
 	}
 	s.w.Settle()
+	acked := 0
+	for _, a := range s.order {
+		acked += min(len(a.acked), 1)
+	}
+	s.t.Logf("%d requests, %d of them acknowledged, %d faults", len(s.order), acked, s.faults)
+	if acked < len(s.order)/2 || s.faults < 5 {
+		s.t.Fatal("the schedule tells nothing: too few writes were acknowledged, or too few faults happened")
+	}
 }

@@ -35,14 +35,22 @@ func (p *proc) positionsTP(slot int32) kafka.TP {
 	return kafka.TP{Topic: control.PositionsFrom(p.region.name), Partition: slot}
 }
 
-// relink brings the process in line with what it was told to run.
+// hearLink tells the process whether a link is its own, and with how many shards.
+func (p *proc) hearLink(to *region) {
+	p.orders[to] = 0
+	if p.region.procs[p.region.linked[to]] == p {
+		p.orders[to] = p.w.shards[[2]event.RegionID{p.region.id, to.id}]
+	}
+	p.relink(to)
+}
+
+// relink brings the process in line with what it was told.
 func (p *proc) relink(to *region) {
 	if !p.alive {
 		return
 	}
-	mine := p.region.procs[p.region.linked[to]] == p
 	l := p.links[to]
-	switch {
+	switch mine := p.orders[to] > 0; {
 	case mine && l == nil:
 		l = &linkRun{p: p, to: to, gen: p.producer(to, replicate.GenerationID(p.region.name, to.name))}
 		p.links[to] = l
@@ -76,7 +84,7 @@ func (l *linkRun) again(why string) {
 }
 
 func (l *linkRun) begin() {
-	l.agree = replicate.NewAgreement(l.p.w.shards[[2]event.RegionID{l.p.region.id, l.to.id}], l.p.region.name)
+	l.agree = replicate.NewAgreement(l.p.orders[l.to], l.p.region.name)
 	l.step(nil)
 }
 

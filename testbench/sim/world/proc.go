@@ -17,9 +17,10 @@ type proc struct {
 	skew   time.Duration // of its wall clock
 	store  *store        // its data directory: outlives the process
 
-	seats map[kafka.TP]*seatRun
-	links map[*region]*linkRun
-	ctl   *follower
+	seats  map[kafka.TP]*seatRun
+	links  map[*region]*linkRun
+	orders map[*region]int // shards of the links that it was told to run, 0 none
+	ctl    *follower
 }
 
 // wall is the process's clock.

@@ -37,7 +37,10 @@ func (w *World) schedule() {
 	w.some(3, w.cut)
 	w.some(4, w.kill)
 	w.some(4, w.takeOver)
-	w.some(2, w.moveLink)
+	w.some(5, w.moveLink)
+	if w.cfg.elections {
+		w.some(8, w.elect)
+	}
 	w.some(25, w.compact)
 	if w.cfg.truncate {
 		w.some(2, w.truncate)
@@ -171,6 +174,8 @@ func (w *World) takeOver() {
 	old.after(pick(w.rand, 0, w.between(0, 4*time.Second)), func() { old.reassign(tp) })
 }
 
+// moveLink gives a link to another instance, often with another number of shards;
+// the one that had it goes on until it hears of it.
 func (w *World) moveLink() {
 	r := pick(w.rand, w.regions...)
 	to := pick(w.rand, w.regions...)
@@ -178,13 +183,29 @@ func (w *World) moveLink() {
 		return
 	}
 	old := r.procs[r.linked[to]]
-	if w.chance(0.4) {
-		w.shards[[2]event.RegionID{r.id, to.id}] = pick(w.rand, 1, 2, 3, 4)
+	if w.chance(0.6) {
+		w.shards[[2]event.RegionID{r.id, to.id}] = pick(w.rand, 1, 2, 3)
 	}
 	r.linked[to] = (r.linked[to] + 1) % len(r.procs)
 	w.logf("link %s-%s goes to %s", r.name, to.name, r.procs[r.linked[to]].name)
-	r.procs[r.linked[to]].relink(to)
-	old.after(pick(w.rand, 0, w.between(0, 4*time.Second)), func() { old.relink(to) })
+	r.procs[r.linked[to]].hearLink(to)
+	w.After(pick(w.rand, 0, w.between(0, 5*time.Second)), func() { old.hearLink(to) })
+	if w.chance(0.4) { // and starts again in the middle of it
+		w.After(w.between(0, time.Second), func() {
+			old.kill()
+			w.After(w.between(20*time.Millisecond, 400*time.Millisecond), old.start)
+		})
+	}
+}
+
+// elect gives a partition of a remote topic another leader, which has all of it.
+func (w *World) elect() {
+	r, from := pick(w.rand, w.regions...), pick(w.rand, w.regions...)
+	if r != from {
+		tp := remoteTP(from, pick(w.rand, w.seats...))
+		w.logf("%s: %v has another leader", r.name, tp)
+		r.kafka.Truncate(tp, r.kafka.List(tp, false))
+	}
 }
 
 func (w *World) compact() {
@@ -265,7 +286,7 @@ func (w *World) heal() {
 			}
 			for _, to := range w.regions {
 				if to != r {
-					p.relink(to)
+					p.hearLink(to)
 				}
 			}
 		}

@@ -50,8 +50,10 @@ func (p *proc) start() {
 		p.reassign(tp)
 	}
 	for _, to := range p.w.regions {
-		if to != p.region {
-			p.relink(to)
+		if _, told := p.orders[to]; to != p.region && told {
+			p.relink(to) // what it was told last, true or not
+		} else if to != p.region {
+			p.hearLink(to)
 		}
 	}
 }

@@ -40,6 +40,7 @@ type config struct {
 	writes     int
 	entities   int
 	truncate   bool          // remote logs may lose their tail
+	elections  bool          // remote partitions may change leaders
 	foreign    bool          // other applications write into local topics
 	pause      time.Duration // a process may stand still between two steps
 }
@@ -180,8 +181,9 @@ func (w *World) draw() {
 		writes:     10 + r.IntN(50),
 		entities:   pick(r, 1, 2, 3),
 		truncate:   r.IntN(4) == 0,
+		elections:  r.IntN(3) == 0,
 		foreign:    r.IntN(4) == 0,
-		pause:      pick(r, 0, 10*time.Millisecond, time.Second),
+		pause:      pick(r, 0, 10*time.Millisecond, time.Second, 3*time.Second),
 	}
 }
 
@@ -230,7 +232,7 @@ func (w *World) build() {
 			r.kafka.Create(control.ControlFrom(from.name), 1, true)
 		}
 		for i := range w.cfg.procs {
-			p := &proc{w: w, region: r, name: fmt.Sprintf("%s-%d", r.name, i), store: newStore()}
+			p := &proc{w: w, region: r, name: fmt.Sprintf("%s-%d", r.name, i), store: newStore(), orders: map[*region]int{}}
 			if w.cfg.skew > 0 {
 				p.skew = w.between(-w.cfg.skew, w.cfg.skew)
 			}

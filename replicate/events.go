@@ -1,0 +1,140 @@
+package replicate
+
+import (
+	"fmt"
+
+	"github.com/geogate/geogate/internal/offsets"
+	"github.com/geogate/geogate/internal/txn"
+)
+
+// What happens.
+type (
+	// Start begins the first take-over.
+	Start struct{}
+	// Assigned replaces the list of streams. It may come at any time.
+	Assigned struct{ Streams []Stream }
+	// Inited ends Init.
+	Inited struct{ Err error }
+	// GenerationRead ends FindGeneration.
+	GenerationRead struct {
+		Found Found
+		Err   error
+	}
+	// PositionsRead ends ReadPositions: what the shard's slots hold, committed.
+	PositionsRead struct {
+		Positions []PositionRecord
+		Incidents []Incident
+		Err       error
+	}
+	// Listed ends List; a stream that is missing was not listed.
+	Listed struct {
+		Listings map[Part]Listing
+		Err      error
+	}
+	// Fetched brings what was fetched in the reading with the number.
+	Fetched struct {
+		Reading int
+		Parts   []FetchedPart
+	}
+	// Produced ends Produce. Epochs are the leader epochs of the remote
+	// partitions that got records, listed after the answers.
+	Produced struct {
+		Produced []txn.Produced
+		Epochs   map[Part]int32
+		Err      error
+	}
+	// Ended ends End.
+	Ended struct{ Err error }
+	// Tick says that time has passed; see Core.Wake.
+	Tick struct{}
+)
+
+// FetchedPart holds items of one partition, in the order of its log. Err is a
+// *SourceError for trouble with this partition alone; items come before it.
+type FetchedPart struct {
+	Part   Part
+	Items  []Item
+	Stable int64 // last stable offset of the source
+	Err    error
+}
+
+// PositionRecord is a record of the positions topic.
+type PositionRecord struct {
+	Source offsets.TopicID
+	Number int32
+	offsets.Position
+}
+
+// Listing is what both clusters say about a stream.
+type Listing struct {
+	SourceStart    int64 // first offset that the source still has
+	SourceEnd      int64 // its log end
+	SourceEpochEnd int64 // end of the position's leader epoch at the source, -1 unknown
+	Target         offsets.TopicID
+	TargetEnd      int64
+	TargetEpoch    int32 // leader epoch now, -1 unknown
+	TargetEpochEnd int64 // end of the position's leader epoch at the target, -1 unknown
+	Err            error // it could not be listed
+}
+
+// What to do.
+type (
+	// Init: initialise the shard's producer.
+	Init struct{}
+	// ReadGeneration: find the record to a high watermark listed from now on;
+	// answered with GenerationRead.
+	ReadGeneration struct{}
+	// ReadPositions: read the shard's slots of the positions topic, committed, to
+	// high watermarks listed from now on.
+	ReadPositions struct{}
+	// List: ask both clusters about streams, given their positions.
+	List struct{ Streams []ListStream }
+	// Read: drop what was being fetched and fetch from these offsets; Fetched
+	// events carry the number.
+	Read struct {
+		Number int
+		From   map[Part]ReadFrom
+	}
+	// Leave: fetch a partition no longer.
+	Leave struct{ Part Part }
+	// Produce: send the batches in the open transaction, then list the leader
+	// epochs of Check.
+	Produce struct {
+		Batches []txn.PartitionBatch
+		Check   []Stream
+	}
+	// End: commit the transaction.
+	End struct{}
+	// Report: tell people.
+	Report struct{ Incident Incident }
+	// Stop: the shard's work is over; nothing may be sent any more.
+	Stop struct{ Err error }
+)
+
+// ListStream is a stream to be listed.
+type ListStream struct {
+	Stream
+	SourceEpoch, TargetEpoch int32 // of the committed position, -1 none
+}
+
+// ReadFrom says where the reading of a partition begins.
+type ReadFrom struct {
+	Stream Stream
+	Offset int64
+}
+
+// SourceError is trouble with fetching one partition: a batch that cannot be
+// read, or else a leader or a log that is not what it was, so that the position
+// must be validated before reading goes on.
+type SourceError struct {
+	Corrupt error
+	At      int64 // offset of the batch that cannot be read
+}
+
+// Error implements error.
+func (e *SourceError) Error() string {
+	if e.Corrupt != nil {
+		return fmt.Sprintf("batch at %d: %v", e.At, e.Corrupt)
+	}
+	return "leader or log changed"
+}
