@@ -191,8 +191,40 @@ func (a *asker) readToEnd(ctx context.Context, p place, from int64, fn func(txn.
 	if end.err != nil {
 		return from, fmt.Errorf("list end of %s/%d: %w", p.Topic, p.Partition, end.err)
 	}
-	for failed := 0; from < end.offset; {
-		next, err := a.readSome(ctx, p, from, end.offset, fn)
+	return a.readTo(ctx, p, from, end.offset, readCommitted, fn)
+}
+
+// readSettled is readToEnd for records of which matters says that they count. It
+// does not wait for a transaction that is open at the end of the partition, of a
+// killed process perhaps, unless a record that counts lies behind its beginning.
+func (a *asker) readSettled(ctx context.Context, p place, matters func(txn.Record) bool, fn func(txn.Record) error) error {
+	stable := a.offsets(ctx, latest, true, []place{p})[p]
+	end := a.offsets(ctx, latest, false, []place{p})[p]
+	if err := errors.Join(stable.err, end.err); err != nil {
+		return fmt.Errorf("list end of %s/%d: %w", p.Topic, p.Partition, err)
+	}
+	next, err := a.readTo(ctx, p, 0, stable.offset, readCommitted, fn)
+	if err != nil {
+		return err
+	}
+	wait := false
+	if _, err := a.readTo(ctx, p, next, end.offset, readUncommitted, func(r txn.Record) error {
+		wait = wait || matters(r)
+		return nil
+	}); err != nil {
+		return err
+	}
+	if wait {
+		_, err = a.readTo(ctx, p, next, end.offset, readCommitted, fn)
+	}
+	return err
+}
+
+// readTo reads under an isolation level up to an offset that the high watermark
+// has reached.
+func (a *asker) readTo(ctx context.Context, p place, from, end int64, level int8, fn func(txn.Record) error) (int64, error) {
+	for failed := 0; from < end; {
+		next, err := a.readSome(ctx, p, from, end, level, fn)
 		var unreadable *SourceError
 		var record *recordError
 		switch {
@@ -217,8 +249,8 @@ func (e *recordError) Error() string { return e.err.Error() }
 func (e *recordError) Unwrap() error { return e.err }
 
 // readSome fetches once and returns how far it read.
-func (a *asker) readSome(ctx context.Context, p place, from, end int64, fn func(txn.Record) error) (int64, error) {
-	rp, err := a.fetch(ctx, p, from)
+func (a *asker) readSome(ctx context.Context, p place, from, end int64, level int8, fn func(txn.Record) error) (int64, error) {
+	rp, err := a.fetch(ctx, p, from, level)
 	if errors.Is(err, kerr.OffsetOutOfRange) {
 		// Records below were deleted; the log begins later.
 		start := a.offsets(ctx, earliest, false, []place{p})[p]
@@ -245,13 +277,17 @@ func (a *asker) readSome(ctx context.Context, p place, from, end int64, fn func(
 		}
 		from = items[i].Next
 	}
-	if len(items) == 0 && err == nil && rp.LastStableOffset >= end {
+	readable := rp.LastStableOffset
+	if level == readUncommitted {
+		readable = rp.HighWatermark
+	}
+	if len(items) == 0 && err == nil && readable >= end {
 		return end, nil // compaction took what lay there
 	}
 	return from, err
 }
 
-func (a *asker) fetch(ctx context.Context, p place, from int64) (*kmsg.FetchResponseTopicPartition, error) {
+func (a *asker) fetch(ctx context.Context, p place, from int64, level int8) (*kmsg.FetchResponseTopicPartition, error) {
 	t, err := a.topics.Lookup(ctx, p.Topic)
 	if err != nil {
 		return nil, err
@@ -260,7 +296,7 @@ func (a *asker) fetch(ctx context.Context, p place, from int64) (*kmsg.FetchResp
 		return nil, kerr.LeaderNotAvailable
 	}
 	req := kmsg.NewPtrFetchRequest()
-	req.MaxWaitMillis, req.MinBytes, req.MaxBytes, req.IsolationLevel = 50, 1, askFetch, readCommitted
+	req.MaxWaitMillis, req.MinBytes, req.MaxBytes, req.IsolationLevel = 50, 1, askFetch, level
 	req.SessionEpoch = -1
 	rt := kmsg.NewFetchRequestTopic()
 	rt.Topic, rt.TopicID = p.Topic, t.ID

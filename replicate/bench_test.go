@@ -137,7 +137,7 @@ func BenchmarkAge(b *testing.B) {
 	eventually(b, "the link to run", func() bool { st := r.Status(); return st.LagRecords != nil })
 	source := from.client(b, kgo.ProducerLinger(0), kgo.ProducerBatchCompression(kgo.Lz4Compression()))
 	target := to.client(b, kgo.ConsumeTopics("us.load"), kgo.FetchIsolationLevel(kgo.ReadCommitted()), kgo.FetchMinBytes(1))
-	const each, rounds, warm = 10, 700, 100
+	const each, rounds, warm = 10, 1500, 700
 	for b.Loop() {
 		go func() {
 			tick := time.NewTicker(10 * time.Millisecond)

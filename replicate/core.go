@@ -141,6 +141,7 @@ type stream struct {
 	waiting  int64   // least timestamp of what is pending, Unix ms, 0 none
 	moved    bool    // the source's leader or log changed: validate before reading on
 	trouble  error   // of the source, behind what is pending
+	seen     int64   // end of the remote partition, listed under epoch
 	dirty    bool    // target-covered is to be written though nothing is copied
 	swept    time.Time
 
@@ -398,6 +399,7 @@ func (c *Core) check(now time.Time, s *stream, l *Listing) []any {
 		out = c.foreign(now, s, s.end, l.TargetEnd)
 		s.end, s.dirty = l.TargetEnd, true
 	}
+	s.seen = l.TargetEnd
 	if s.dirty && len(s.pending) == 0 {
 		s.since = now
 	}

@@ -219,7 +219,17 @@ func (d *discovery) facts(t txn.Topic, there map[string]txn.Topic) []Stream {
 
 func (d *discovery) register(ctx context.Context, t control.Topic) error {
 	rec := &kgo.Record{Topic: control.TopicTopics, Key: t.AppendKey(nil), Value: t.AppendValue(nil)}
-	if err := d.target.ProduceSync(ctx, rec).FirstErr(); err != nil {
+	// The client gives up no record that it has sent, so waiting for it could last
+	// as long as the target is away. Should it land later, it says the same.
+	done := make(chan error, 1)
+	d.target.Produce(ctx, rec, func(_ *kgo.Record, err error) { done <- err })
+	var err error
+	select {
+	case err = <-done:
+	case <-ctx.Done():
+		err = ctx.Err()
+	}
+	if err != nil {
 		return fmt.Errorf("register topic %s: %w", t.Name, err)
 	}
 	d.atTarget.byName[t.Name] = t

@@ -171,9 +171,10 @@ func (p *plannedPart) position() offsets.Position {
 	if len(p.bases) > 0 {
 		pos.TargetCovered = p.targetEnd()
 	} else {
-		// Nothing is written, so all that lies there, markers included, is
-		// described.
-		pos.TargetCovered = max(pos.TargetCovered, p.s.end)
+		// Nothing is written, so all that was listed, markers included, is
+		// described. What was only predicted does not count: another leader may
+		// have written the last marker, and then it would seem to be lost.
+		pos.TargetCovered = max(pos.TargetCovered, p.s.seen)
 	}
 	return pos
 }

@@ -297,8 +297,9 @@ func findGeneration(ctx context.Context, a *asker, topic string) (Found, error) 
 	ctx, cancel := context.WithTimeout(ctx, readWait)
 	defer cancel()
 	var found Found
-	_, err := a.readToEnd(ctx, place{Topic: topic}, 0, func(r txn.Record) error {
-		if string(r.Key) != GenerationKey {
+	counts := func(r txn.Record) bool { return string(r.Key) == GenerationKey }
+	err := a.readSettled(ctx, place{Topic: topic}, counts, func(r txn.Record) error {
+		if !counts(r) {
 			return nil
 		}
 		g, err := ParseGeneration(r.Value)

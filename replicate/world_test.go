@@ -61,6 +61,7 @@ func (e *end) client(t testing.TB, opts ...kgo.Opt) *kgo.Client {
 	t.Helper()
 	cl, err := kgo.NewClient(append([]kgo.Opt{
 		kgo.SeedBrokers(e.seeds...), kgo.MetadataMinAge(10 * time.Millisecond), kgo.RecordPartitioner(kgo.ManualPartitioner()),
+		kgo.UnknownTopicRetries(-1),
 	}, opts...)...)
 	if err != nil {
 		t.Fatal(err)
@@ -81,6 +82,12 @@ func (e *end) create(t testing.TB, partitions int32, configs map[string]string, 
 	}
 	if err != nil {
 		t.Fatal(err)
+	}
+	for _, topic := range topics {
+		eventually(t, "leaders of "+topic, func() bool {
+			all, err := txn.Describe(t.Context(), e.cl, topic)
+			return err == nil && len(all[topic].Leaders) == int(partitions) && !slices.Contains(all[topic].Leaders, -1)
+		})
 	}
 }
 
@@ -169,20 +176,9 @@ func (e *end) read(t testing.TB, topic string, opts ...kgo.Opt) map[int32][]*kgo
 				out[r.Partition] = append(out[r.Partition], r)
 			}
 		})
-		// Aborted records at the end are seen by nobody.
-		fs.EachPartition(func(p kgo.FetchTopicPartition) {
-			if len(p.Records) == 0 && p.LastStableOffset == ends[topic][p.Partition].Offset && ctx.Err() == nil {
-				at[p.Partition] = max(at[p.Partition], p.LastStableOffset)
-			}
-		})
-		if allQuiet(fs) && len(fs.Records()) == 0 {
-			break
-		}
 	}
 	return out
 }
-
-func allQuiet(kgo.Fetches) bool { return false }
 
 // config is a link's configuration for tests.
 func config(from, to *end) replicate.Config {

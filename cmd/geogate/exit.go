@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"io"
 
+	"github.com/geogate/geogate/internal/node"
 	"github.com/geogate/geogate/internal/strict"
 )
 
@@ -36,11 +37,13 @@ func exitWith(code int, format string, args ...any) error {
 	return &exitError{code: code, err: fmt.Errorf(format, args...)}
 }
 
-// exitCode finds the code of an error. A component says its own by a method
-// ExitCode, so that this package need not know every error there is.
+// exitCode finds the code of an error.
 func exitCode(err error) int {
 	if err == nil {
 		return exitOK
+	}
+	if errors.Is(err, node.ErrSuperseded) {
+		return exitMoved
 	}
 	var coded interface{ ExitCode() int }
 	if errors.As(err, &coded) {

@@ -23,11 +23,14 @@ import (
 
 // childEnv makes the test binary a broker that waits to be killed: a kill of a
 // real process is the only honest test of what survives one.
-const childEnv = "GEOGATE_EMBED_CHILD"
+const (
+	childEnv    = "GEOGATE_EMBED_CHILD"
+	childListen = "GEOGATE_EMBED_LISTEN"
+)
 
 func TestMain(m *testing.M) {
 	if dir := os.Getenv(childEnv); dir != "" {
-		s, err := embed.StartKafka(embed.Kafka{Listen: "127.0.0.1:0", DataDir: dir})
+		s, err := embed.StartKafka(embed.Kafka{Listen: os.Getenv(childListen), DataDir: dir})
 		if err != nil {
 			fmt.Println("error", err)
 			os.Exit(1)
@@ -56,7 +59,7 @@ func start(t *testing.T, dir string) *embed.KafkaServer {
 
 func client(t *testing.T, seed string, opts ...kgo.Opt) *kgo.Client {
 	t.Helper()
-	c, err := kgo.NewClient(append([]kgo.Opt{kgo.SeedBrokers(seed), kgo.RecordPartitioner(kgo.ManualPartitioner())}, opts...)...)
+	c, err := kgo.NewClient(append([]kgo.Opt{kgo.SeedBrokers(seed), kgo.RecordPartitioner(kgo.ManualPartitioner()), kgo.DisableClientMetrics()}, opts...)...)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -227,8 +230,14 @@ func TestKafkaKeepsAcknowledgedOverKill(t *testing.T) {
 // child starts a broker in a process of its own; kill ends it with SIGKILL.
 func child(t *testing.T, dir string) (seed string, kill func()) {
 	t.Helper()
+	return childOn(t, dir, "127.0.0.1:0")
+}
+
+// childOn is child on a given address.
+func childOn(t *testing.T, dir, listen string) (seed string, kill func()) {
+	t.Helper()
 	cmd := exec.Command(os.Args[0])
-	cmd.Env = append(os.Environ(), childEnv+"="+dir)
+	cmd.Env = append(os.Environ(), childEnv+"="+dir, childListen+"="+listen)
 	out, err := cmd.StdoutPipe()
 	if err != nil {
 		t.Fatal(err)
@@ -242,8 +251,8 @@ func child(t *testing.T, dir string) (seed string, kill func()) {
 	}
 	t.Cleanup(kill)
 	sc := bufio.NewScanner(out)
-	if !sc.Scan() {
-		t.Fatal("child broker did not start")
+	if !sc.Scan() || strings.HasPrefix(sc.Text(), "error") {
+		t.Fatalf("child broker did not start: %s", sc.Text())
 	}
 	return sc.Text(), kill
 }

@@ -33,7 +33,8 @@ var ErrSuperseded = seat.ErrSuperseded
 
 const (
 	sweepEvery   = 10 * time.Minute
-	retryAfter   = 2 * time.Second // a seat whose store or log failed is tried again
+	retryAfter   = 2 * time.Second        // a seat whose store or log failed is tried again
+	prepareAfter = 500 * time.Millisecond // the seats that run from the start are tried again
 	openRequests = 64
 )
 
@@ -121,25 +122,61 @@ func (s *seats) prepare(ctx context.Context) error {
 		return nil
 	case <-s.control.Ready():
 	}
-	if err := s.topics.prepareDeclared(ctx); err != nil {
+	for {
+		err := s.openAll(ctx)
+		if err == nil {
+			break
+		}
 		if ctx.Err() != nil {
 			return nil
 		}
-		return err
-	}
-	for _, name := range s.used() {
-		topic, err := s.topics.Topic(ctx, name)
-		if err != nil {
-			s.log.Warn("open topic", "topic", name, "err", err)
-			continue
+		if errors.Is(err, errMismatch) || errors.Is(err, errBlocked) {
+			return err // only an operator can help
 		}
-		for p := range topic.Partitions {
-			if _, err := s.hold(ctx, place{name, p}); err != nil && ctx.Err() == nil {
-				s.log.Warn("open seat", "topic", name, "partition", p, "err", err)
-			}
+		s.log.Warn("open seats, will try again", "err", err)
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-time.After(prepareAfter):
 		}
 	}
 	close(s.prepared)
+	return nil
+}
+
+// openAll makes the declared topics and opens the seats that run from the start.
+// It may be called again after an error.
+func (s *seats) openAll(ctx context.Context) error {
+	if err := s.topics.prepareDeclared(ctx); err != nil {
+		return err
+	}
+	declared := make(map[string]bool)
+	for _, d := range s.topics.policy.Declared() {
+		declared[d.Topic] = true
+	}
+	for _, name := range s.used() {
+		err := s.openTopic(ctx, name)
+		if !declared[name] && (errors.Is(err, gateway.ErrTopicUnknown) || errors.Is(err, errBlocked)) {
+			s.log.Warn("a topic that was used before cannot be opened", "topic", name, "err", err)
+			continue
+		}
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (s *seats) openTopic(ctx context.Context, name string) error {
+	topic, err := s.topics.Topic(ctx, name)
+	if err != nil {
+		return fmt.Errorf("open topic %s: %w", name, err)
+	}
+	for p := range topic.Partitions {
+		if _, err := s.hold(ctx, place{name, p}); err != nil {
+			return fmt.Errorf("open seat %s/%d: %w", name, p, err)
+		}
+	}
 	return nil
 }
 

@@ -111,7 +111,7 @@ func (t *topics) prepareDeclared(ctx context.Context) error {
 		if x, ok, err := t.registry.Registered(ctx, d.Topic); err != nil {
 			return err
 		} else if ok {
-			return fmt.Errorf("declare topic %s: geogate writes a topic of that name itself (%s); rename one of the two", d.Topic, describe(x))
+			return fmt.Errorf("declare topic %s: %w: geogate writes a topic of that name itself (%s); rename one of the two", d.Topic, errBlocked, describe(x))
 		}
 		if err := t.ensure(ctx, spec{d.Topic, d.Partitions, deleted}); err != nil {
 			return fmt.Errorf("declare topic: %w", err)
@@ -178,14 +178,14 @@ func (t *topics) check(ctx context.Context, s spec) error {
 		return fmt.Errorf("check topic %s: %w", s.name, err)
 	}
 	if n := len(all[s.name].Partitions); n != 0 && n != int(s.partitions) {
-		return fmt.Errorf("check topic %s: it has %d partitions and must have %d, as in every region; recreate it or correct the policy", s.name, n, s.partitions)
+		return fmt.Errorf("check topic %s: %w: it has %d partitions and must have %d, as in every region; recreate it or correct the policy", s.name, errMismatch, n, s.partitions)
 	}
 	cleanup, err := t.cleanup(ctx, s.name)
 	if err != nil {
 		return err
 	}
 	if strings.Contains(cleanup, compacted) != (s.cleanup == compacted) {
-		return fmt.Errorf("check topic %s: cleanup.policy is %s and must be %s", s.name, cleanup, s.cleanup)
+		return fmt.Errorf("check topic %s: %w: cleanup.policy is %s and must be %s", s.name, errMismatch, cleanup, s.cleanup)
 	}
 	return nil
 }
@@ -269,6 +269,9 @@ func (t *topics) deriveNow(ctx context.Context, topic gateway.Topic) error {
 // write; what it is stays untouched.
 var errBlocked = errors.New("blocked")
 
+// errMismatch says that a topic exists and is not as it must be.
+var errMismatch = errors.New("mismatch")
+
 // ensureDerived registers a derived topic before it exists, so that no link ever
 // takes it for a local one, and makes it.
 func (t *topics) ensureDerived(ctx context.Context, s spec, use control.Use, of string) error {
@@ -309,9 +312,19 @@ func (t *topics) ensureDerived(ctx context.Context, s spec, use control.Use, of 
 // register writes a record of the registry.
 func (t *topics) register(ctx context.Context, x control.Topic) error {
 	rec := &kgo.Record{Topic: control.TopicTopics, Key: x.AppendKey(nil), Value: x.AppendValue(nil)}
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), topicTimeout)
+	ctx, cancel := context.WithTimeout(ctx, topicTimeout)
 	defer cancel()
-	if err := t.client.ProduceSync(ctx, rec).FirstErr(); err != nil {
+	// Waiting for the client instead could last as long as the broker is away: it
+	// gives up no record that it has sent. Should it land later, it says the same.
+	done := make(chan error, 1)
+	t.client.Produce(ctx, rec, func(_ *kgo.Record, err error) { done <- err })
+	var err error
+	select {
+	case err = <-done:
+	case <-ctx.Done():
+		err = ctx.Err()
+	}
+	if err != nil {
 		return fmt.Errorf("register topic %s: %w", x.Name, err)
 	}
 	return nil

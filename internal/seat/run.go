@@ -3,7 +3,10 @@ package seat
 import (
 	"context"
 	"fmt"
+	"log/slog"
 	"time"
+
+	"github.com/twmb/franz-go/pkg/kerr"
 
 	"github.com/geogate/geogate/internal/control"
 	"github.com/geogate/geogate/internal/event"
@@ -274,12 +277,16 @@ func (in *inputs) openRemotes(ctx context.Context) error {
 			if ctx.Err() != nil {
 				return ctx.Err()
 			}
-			s.cfg.Logger.Warn("open remote topic", "topic", topic.Name, "partition", p.partition, "err", err)
+			level := slog.LevelWarn
+			if kerr.IsRetriable(err) {
+				level = slog.LevelDebug // registered before it is made, or just made
+			}
+			s.cfg.Logger.Log(ctx, level, "open remote topic", "topic", topic.Name, "partition", p.partition, "err", err)
 			continue
 		}
 		at := max(first, in.target(r, topic, start))
 		in.remote[r] = &remoteStream{
-			seat: s, origin: r, topic: topic, log: log, at: start, next: at,
+			seat: s, origin: r, topic: topic, log: log, at: start, next: at, epoch: -1, doubt: -1,
 			box: s.cfg.Tail.inputs.open(p, at, s.pokeInputs),
 		}
 	}
@@ -324,6 +331,9 @@ func (in *inputs) round(ctx context.Context) (moved bool, err error) {
 	for r, st := range in.remote {
 		if len(in.pending[r]) == 0 {
 			in.pending[r] = st.take(nil, takeMax)
+			if st.doubt >= 0 && st.believe(ctx) {
+				in.pending[r] = st.take(in.pending[r], takeMax)
+			}
 		}
 		items = in.release(r, st.at, items)
 	}

@@ -2,9 +2,11 @@ package seat
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"time"
 
+	"github.com/twmb/franz-go/pkg/kadm"
 	"github.com/twmb/franz-go/pkg/kgo"
 
 	"github.com/geogate/geogate/internal/control"
@@ -82,6 +84,8 @@ type remoteStream struct {
 	log    *Log
 	at     event.Point // everything of the origin below has been judged
 	next   int64       // everything of the remote partition below has been judged
+	epoch  int32       // leader epoch of what was judged last, -1 nothing yet
+	doubt  int32       // leader epoch of a position that is not believed yet, -1 none
 	rest   []*kgo.Record
 
 	foreign uint64        // records that the link did not write
@@ -103,7 +107,7 @@ func (st *remoteStream) take(out []Item, limit int) []Item {
 		if wait {
 			return out
 		}
-		st.next = st.rest[0].Offset + 1
+		st.next, st.epoch = st.rest[0].Offset+1, st.rest[0].LeaderEpoch
 		st.rest[0] = nil
 		st.rest = st.rest[1:]
 		if ok && st.at.Compare(it.Next) < 0 {
@@ -160,10 +164,37 @@ func (st *remoteStream) advance(out []Item) []Item {
 	if len(st.rest) > 0 && st.rest[0].Offset < cov.Target {
 		return out
 	}
+	if st.epoch >= 0 && cov.Epoch > st.epoch {
+		st.doubt = cov.Epoch
+		return out
+	}
 	if cov.Source.Incarnation != st.log.Incarnation() {
 		st.log.Begin(cov.Source.Incarnation)
 	}
 	st.log.Marker(cov.Barrier, true)
 	st.at = cov.Source
 	return append(out, Item{Origin: st.origin, Verdict: Skip, Next: cov.Source, Barrier: st.log.Last()})
+}
+
+// believe asks, when a position names a later leader epoch than what was judged,
+// whether that still lies there: the log may have lost its tail and have grown
+// again, and then the position covers records that were never read. It tells
+// whether the position counts; if not, the consumer comes back to what was lost,
+// or the next round asks again.
+func (st *remoteStream) believe(ctx context.Context) bool {
+	epoch, p := st.doubt, st.box.place
+	st.doubt = -1
+	var req kadm.OffsetForLeaderEpochRequest
+	req.Add(p.topic, p.partition, st.epoch)
+	got, err := st.seat.cfg.Tail.inputs.admin.OffsetForLeaderEpoch(ctx, req)
+	at, ok := got[p.topic][p.partition]
+	if err != nil || !ok || at.Err != nil {
+		st.seat.cfg.Logger.Warn("ask for the end of a leader epoch", "topic", p.topic, "partition", p.partition, "err", errors.Join(err, at.Err))
+		return false
+	}
+	if at.EndOffset < st.next {
+		return false
+	}
+	st.epoch = epoch
+	return true
 }

@@ -58,6 +58,15 @@ var mutants = []mutant{
 	{"void-keeps-key", "a fenced record keeps its key", []edit{
 		{"dedupe/index.go", "		if !c.Void {\n			valid", "		if !c.Void || true {\n			valid"},
 	}},
+	{"closed-over-flight", "the closed stamp ignores writes in flight", []edit{
+		{"internal/seat/core.go", "			closed = min(closed, w.stamp-1)\n", ""},
+	}},
+	{"promised-over-flight", "the promised vector ignores writes in flight", []edit{
+		{"internal/seat/core.go", "			promise(&promised, &w.context, c.cfg.Region)\n", ""},
+	}},
+	{"claims-before-term", "a seat claims anew before it has read a barrier of its own", []edit{
+		{"internal/seat/core.go", "	if c.term == NoBarrier || c.stopped {\n		return c.claimed", "	if c.stopped {\n		return c.claimed"},
+	}},
 	// Links.
 	{"covered-at-once", "target-covered counts before the runs were read behind it", []edit{
 		{"internal/control/links.go", " || l.runsNext[p.slot] < p.listing.upTo {", " {"},
@@ -88,6 +97,9 @@ var mutants = []mutant{
 	}},
 	{"listing-races-fetch", "a listing is compared with what was fetched after it", []edit{
 		{"replicate/core.go", "covered := s.asked", "covered := s.nextOffset()"},
+	}},
+	{"predicted-end-covered", "a position covers the commit marker that was only predicted", []edit{
+		{"replicate/plan.go", "max(pos.TargetCovered, p.s.seen)", "max(pos.TargetCovered, p.s.end)"},
 	}},
 	{"unconfirmed-marker", "a reader moves over markers of a leader epoch that no position names", []edit{
 		{"testbench/sim/world/inputs.go", "case links.Confirmed(in.id(), in.tp.Partition, r.LeaderEpoch):", "case links.Confirmed(in.id(), in.tp.Partition, -1):"},

@@ -47,6 +47,7 @@ func (w *World) check() {
 		for _, r := range w.regions {
 			steps := w.committed(r, tp)
 			w.checkSteps(r, tp, steps)
+			w.checkClaims(r, tp, t, steps)
 			if tp.Topic == entityTopic {
 				w.checkEntities(r, tp, t, steps)
 				w.checkFeed(r, tp, t, steps)
@@ -236,6 +237,26 @@ func (w *World) checkSteps(r *region, tp kafka.TP, steps []*step) {
 		a, b := steps[i-1].position.Vector, steps[i].position.Vector
 		if !b.CoversAll(&a) || a == b {
 			w.fail("fold", "%s %v: step %d by %s goes from %v to %v", r.name, tp, i, steps[i].by, a, b)
+		}
+	}
+}
+
+// checkClaims: what a seat published holds for every record that came later in
+// its term: a stamp above the closed one, and a context that covers what was
+// promised. (A deposed seat that has not read the newer barrier yet may take its
+// fold back once more and publish what the next holder has not folded; what is
+// made of claims so far does not depend on that.)
+func (w *World) checkClaims(r *region, tp kafka.TP, t *truth, steps []*step) {
+	for n, s := range steps {
+		for _, e := range t.valid {
+			if e.At.Region != r.id || !e.Stamped || e.At.Offset < s.claims.End.Next || e.Barrier >= s.claims.End.Next {
+				continue
+			}
+			promised, has := s.claims.Promised.Without(r.id), e.Context
+			if e.Stamp <= s.claims.Closed || !has.CoversAll(&promised) {
+				w.fail("claims", "%s %v: step %d by %s claims %+v, then comes %v with stamp %v and context %v", r.name, tp, n, s.by, s.claims, e.At, e.Stamp, e.Context)
+				return
+			}
 		}
 	}
 }

@@ -254,6 +254,14 @@ func (s *shardRun) step(ev any) {
 		p.logf("link to %s shard %d: %s", s.l.to.name, s.n, eventText(ev))
 	}
 	for _, e := range effects {
+		switch e.(type) {
+		case replicate.List, replicate.ReadPositions, replicate.Produce, replicate.End:
+			// The process may stand still before any of these.
+			if !p.w.calm && p.w.chance(0.15) {
+				p.after(p.w.between(0, p.w.cfg.pause), func() { s.unlessClosed(e) })
+				continue
+			}
+		}
 		s.do(e)
 	}
 	if at := s.core.Wake(); !s.closed && !at.IsZero() && !at.Equal(s.wake) {
@@ -262,6 +270,12 @@ func (s *shardRun) step(ev any) {
 			s.wake = time.Time{}
 			s.step(replicate.Tick{})
 		})
+	}
+}
+
+func (s *shardRun) unlessClosed(effect any) {
+	if !s.closed {
+		s.do(effect)
 	}
 }
 

@@ -106,9 +106,13 @@ func (s *seatRun) begin() {
 			from, barrier = v[own].Next, b[own]
 		}
 	}
-	s.clock.Restore(at.Stamp)
+	var published seat.Claims
+	if steps := p.w.committed(p.region, s.tp); len(steps) > 0 {
+		published = steps[len(steps)-1].claims // control, read after the fold before was fenced
+	}
+	s.clock.Restore(max(published.Closed, at.Stamp))
 	s.core = seat.NewCore(seat.CoreConfig{
-		Region: own, Partition: s.tp.Partition, Epoch: event.FirstEpoch(own), RetryEvery: 50 * time.Millisecond,
+		Region: own, Partition: s.tp.Partition, Epoch: event.FirstEpoch(own), Published: published, RetryEvery: 50 * time.Millisecond,
 	}, seat.Surroundings{
 		Index: s.index, Clock: s.clock, NewID: p.w.newID,
 		Committed: func() event.Vector { return s.fold.part.Position().Vector },
