@@ -234,6 +234,7 @@ func (d *demo) guide(ctx context.Context, sd fx.Shutdowner, log *slog.Logger) er
 	fmt.Fprintf(d.out, "Both regions have everything after %.1f s.\n", time.Since(d.started).Seconds())
 	if err := demoGuide.Execute(d.out, map[string]string{
 		"US": d.regions[0].dataURL(), "EU": d.regions[1].dataURL(), "Management": d.regions[0].managementURL(),
+		"Program": os.Args[0], // which need not be in the shell's path
 	}); err != nil {
 		return fmt.Errorf("print guide: %w", err)
 	}
@@ -266,7 +267,7 @@ Try, in another terminal:
    C=$(curl -s '{{.US}}/v1/topics/github/records?view=merged&from=earliest&limit=5' | sed 's/.*"next":"\([^"]*\)".*/\1/'); curl -s "{{.EU}}/v1/topics/github/records?view=merged&from=$C&limit=5" | cut -c1-400; echo
 
 6. See links, lag and owners.
-   geogate status --gateway {{.Management}}
+   {{.Program}} status --gateway {{.Management}}
 
 Interrupt to stop.
 `))

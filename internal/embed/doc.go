@@ -6,7 +6,9 @@
 // kfake, kept on disk and written through with fsync; the NATS side is the
 // ordinary nats-server with JetStream. Both give what the code above needs and
 // nothing else, seeds for one and a dialer for the other, so that nothing above
-// can tell an embedded engine from a real one.
+// can tell an embedded engine from a real one. kfake alone does not keep
+// transactions whole over a kill of the process; StartKafka mends its files
+// before it runs it.
 //
 // HAZARD: kfake is a test broker. A malformed frame can stop it, it knows no
 // authentication, and it deviates from Kafka in details. It is therefore bound

@@ -11,4 +11,6 @@ var (
 	// ErrClusterID is returned when the directory holds the data of another
 	// cluster than the one asked for.
 	ErrClusterID = errors.New("embed: directory belongs to another cluster")
+	// ErrDamaged is returned for data that no kill can have left so.
+	ErrDamaged = errors.New("embed: data of embedded kafka is damaged")
 )

@@ -15,6 +15,7 @@ import (
 	"path/filepath"
 	"sync"
 	"sync/atomic"
+	"time"
 
 	"github.com/twmb/franz-go/pkg/kfake"
 )
@@ -70,7 +71,8 @@ type KafkaServer struct {
 // answered, and a loss of power, unlike a kill, may lose files just created,
 // because kfake does not sync directories.
 //
-// It returns ErrNotLoopback, ErrInUse or ErrClusterID for the causes they name.
+// It returns ErrNotLoopback, ErrInUse, ErrClusterID or ErrDamaged for the causes
+// they name.
 func StartKafka(c Kafka) (*KafkaServer, error) {
 	if err := checkLoopback(c.Listen); err != nil {
 		return nil, err
@@ -92,6 +94,9 @@ func StartKafka(c Kafka) (*KafkaServer, error) {
 	s.release = release
 	return s, nil
 }
+
+// cleanerNever is a century: kfake multiplies it into a time.Duration.
+const cleanerNever = 100 * 365 * 24 * time.Hour
 
 // startLocked starts the broker while the caller holds the directory.
 func startLocked(c Kafka) (*KafkaServer, error) {
@@ -124,6 +129,11 @@ func startLocked(c Kafka) (*KafkaServer, error) {
 		}),
 		kfake.BrokerConfigs(map[string]string{
 			"message.max.bytes": fmt.Sprint(maxMessageBytes),
+			// Never clean: kfake's compaction lets a record of an open, later
+			// aborted transaction remove a committed one, a kill in the middle of
+			// it loses records, and a partition that retention empties begins at
+			// offset 0 again. The embedded broker keeps everything instead.
+			"log.cleaner.backoff.ms": fmt.Sprint(int64(cleanerNever / time.Millisecond)),
 		}),
 		kfake.WithLogger(brokerLog{log, failed}),
 	)

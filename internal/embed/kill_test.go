@@ -14,7 +14,7 @@ import (
 )
 
 const (
-	kills      = 6
+	kills      = 8
 	partitions = 6
 	writers    = 3
 )

@@ -22,9 +22,6 @@ const layout = 1
 // on the directory and is removed before the broker starts.
 const cleanMark = "clean"
 
-// errDamaged is returned for files that no kill can have left so.
-var errDamaged = errors.New("embed: data of embedded kafka is damaged")
-
 // ends are the ends of transactions under one identity, by the time that their
 // markers carry: kfake makes the markers of one end all alike.
 type ends map[int64]bool

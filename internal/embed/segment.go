@@ -234,7 +234,7 @@ func (l *partitionLog) scan(log *slog.Logger, each func(batch)) error {
 			continue // a kill right after a roll; kfake skips it as well
 		}
 		if torn {
-			return fmt.Errorf("read segment before %s: %w", path, errDamaged)
+			return fmt.Errorf("read segment before %s: %w", path, ErrDamaged)
 		}
 		var index []byte
 		at := 0
@@ -286,7 +286,7 @@ func (l *partitionLog) mark(t txnID, commit bool, now int64) error {
 	raw := markerBatch(l.end, l.leader, t, commit, now)
 	b, _, ok := parseBatch(raw)
 	if !ok || l.active < 0 {
-		return fmt.Errorf("mark end of transaction in %s/%d: %w", l.topic, l.partition, errDamaged)
+		return fmt.Errorf("mark end of transaction in %s/%d: %w", l.topic, l.partition, ErrDamaged)
 	}
 	l.maxTime = max(l.maxTime, now)
 	if err := appendFile(l.segment(l.active, ".dat"), raw); err != nil {

@@ -26,8 +26,13 @@ import (
 	"github.com/geogate/geogate/router"
 )
 
-// reachTimeout bounds how long a starting instance waits for its own cluster.
-const reachTimeout = 30 * time.Second
+const (
+	// reachTimeout bounds how long a starting instance waits for its own cluster.
+	reachTimeout = 30 * time.Second
+	// retryStep and retryMost are how clients of the own cluster space retries.
+	retryStep = 50 * time.Millisecond
+	retryMost = 500 * time.Millisecond
+)
 
 // ErrUnreachable is returned by New when the region's own Kafka does not answer.
 // Nothing was changed.
@@ -117,6 +122,9 @@ func (n *Node) kafkaOpts(purpose string) []kgo.Opt {
 		kgo.WithLogger(kslog.New(quiet(n.log.With("client", purpose)))),
 		kgo.MetadataMinAge(250 * time.Millisecond),
 		kgo.MetadataMaxAge(30 * time.Second),
+		// The cluster is near: when it is back after a trouble, nobody is to wait for
+		// the end of a pause that has grown to seconds.
+		kgo.RetryBackoffFn(func(tries int) time.Duration { return min(time.Duration(tries)*retryStep, retryMost) }),
 		// A client that pushes its metrics waits a second for the last push when it
 		// closes, which an instance with many clients and no broker cannot afford.
 		kgo.DisableClientMetrics(),

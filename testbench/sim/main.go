@@ -9,6 +9,7 @@
 package main
 
 import (
+	"flag"
 	"fmt"
 	"maps"
 	"os"
@@ -16,27 +17,25 @@ import (
 	"strings"
 	"time"
 
-	"github.com/spf13/pflag"
-
 	"github.com/geogate/geogate/testbench/sim/world"
 )
 
 func main() {
 	var (
-		seed    = pflag.Uint64("seed", 0, "play one seed")
-		seeds   = pflag.String("seeds", "1-200", "play a range of seeds")
-		verbose = pflag.BoolP("verbose", "v", false, "print the trace of --seed")
-		first   = pflag.Bool("first", false, "stop at the first seed that fails")
-		mutants = pflag.Bool("mutants", false, "check that every mutant is caught")
-		only    = pflag.StringSlice("only", nil, "with --mutants: these alone")
-		most    = pflag.Uint64("most", 5000, "with --mutants: seeds to try")
+		seed    = flag.Uint64("seed", 0, "play this one seed (seeds begin at 1)")
+		seeds   = flag.String("seeds", "1-200", "play a range of seeds")
+		verbose = flag.Bool("v", false, "print the trace of --seed")
+		first   = flag.Bool("first", false, "stop at the first seed that fails")
+		mutants = flag.Bool("mutants", false, "check that every mutant is caught")
+		only    = flag.String("only", "", "with --mutants: these alone, separated by commas")
+		most    = flag.Uint64("most", 5000, "with --mutants: seeds to try")
 	)
-	pflag.Parse()
+	flag.Parse()
 	ok := true
 	switch {
 	case *mutants:
 		ok = runMutants(*only, *most)
-	case pflag.Lookup("seed").Changed:
+	case *seed != 0:
 		ok = runSeed(*seed, *verbose)
 	default:
 		var from, to uint64
@@ -85,10 +84,12 @@ func runSeeds(from, to uint64, first bool) bool {
 			break
 		}
 	}
+	var in []string
 	for _, k := range slices.Sorted(maps.Keys(counts)) {
-		fmt.Printf("%s %d  ", k, counts[k])
+		in = append(in, fmt.Sprintf("%d %s", counts[k], k))
 	}
-	fmt.Printf("\nseeds %d-%d: %d steps in %v, %d seeds failed", from, to, steps, time.Since(start).Round(time.Millisecond), len(failing))
+	fmt.Printf("histories with %s\n", strings.Join(in, ", "))
+	fmt.Printf("sim: seeds %d-%d, %d steps in %v, %d seeds failed", from, to, steps, time.Since(start).Round(time.Millisecond), len(failing))
 	if len(failing) > 0 {
 		fmt.Printf(": %s", strings.Join(failing, " "))
 	}

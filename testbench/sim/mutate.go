@@ -26,7 +26,7 @@ type edit struct {
 }
 
 // runMutants builds and runs each mutant and prints the table of what caught it.
-func runMutants(only []string, most uint64) bool {
+func runMutants(only string, most uint64) bool {
 	root, err := exec.Command("go", "list", "-m", "-f", "{{.Dir}}").Output()
 	if err != nil {
 		fmt.Fprintln(os.Stderr, "find the module:", err)
@@ -38,20 +38,24 @@ func runMutants(only []string, most uint64) bool {
 		return false
 	}
 	defer os.RemoveAll(dir)
-	ok := true
-	fmt.Printf("%-28s %-62s %s\n", "mutant", "deviation", "caught")
+	ok, killed := true, 0
+	fmt.Printf("%-26s %-72s %s\n", "mutant", "deviation", "caught")
 	for _, m := range mutants {
-		if len(only) > 0 && !slices.Contains(only, m.name) {
+		if only != "" && !slices.Contains(strings.Split(only, ","), m.name) {
 			continue
 		}
 		caught, err := m.run(strings.TrimSpace(string(root)), dir, most)
-		if err != nil {
+		switch {
+		case err != nil:
 			caught, ok = "ERROR: "+err.Error(), false
-		} else if caught == "" {
+		case caught == "":
 			caught, ok = fmt.Sprintf("NOT CAUGHT in %d seeds", most), false
+		default:
+			killed++
 		}
-		fmt.Printf("%-28s %-62s %s\n", m.name, m.deviation, caught)
+		fmt.Printf("%-26s %-72s %s\n", m.name, m.deviation, caught)
 	}
+	fmt.Printf("sim: %d mutants caught, all: %v\n", killed, ok)
 	return ok
 }
 

@@ -187,6 +187,7 @@ func (in *Instance) stop() error {
 func (in *Instance) kill() error {
 	in.log("kill")
 	defer in.log("killed")
+	errs := []error{in.Ended()} // nothing that happened before was to end it
 	in.away++
 	in.node.Store(nil)
 	in.own.Cut()
@@ -196,7 +197,6 @@ func (in *Instance) kill() error {
 	for i := len(in.runs) - 1; i > 0; i-- {
 		in.runs[i].stop()
 	}
-	var errs []error
 	for i := len(in.runs) - 1; i >= 0; i-- {
 		in.runs[i].stop() // the first holds what the others share
 		if err := in.runs[i].wait(stopWait); errors.Is(err, errStuck) {

@@ -10,11 +10,13 @@ import (
 	"testing"
 	"time"
 
+	"github.com/twmb/franz-go/pkg/kgo"
+
 	"github.com/geogate/geogate/testbench/world"
 )
 
 // operations is how many client operations a schedule has.
-const operations = 240
+const operations = 160
 
 // schedule drives a world through writes, retries and faults drawn from a seed.
 // The draw is a function of the seed alone, except that it does not know how an
@@ -25,10 +27,9 @@ type schedule struct {
 	rnd *rand.Rand
 
 	faults int
-	down   map[string]bool      // regions whose instance was killed
-	heal   map[string]int       // steps until a fault is taken back, by what it is
-	undo   map[string]func()    // how
-	tried  map[string]*attempts // by topic and idempotency key
+	down   map[string]bool   // regions whose instance was killed
+	heal   map[string]int    // steps until a fault is taken back, by what it is
+	undo   map[string]func() // how
 	order  []*attempts
 }
 
@@ -46,7 +47,10 @@ func (a *attempts) ack(answer world.Answer) {
 	a.acked = append(a.acked, answer)
 }
 
-func TestRandomSchedule(t *testing.T) {
+func TestRandomScheduleOfTwoRegions(t *testing.T)   { randomSchedule(t, 2, operations) }
+func TestRandomScheduleOfThreeRegions(t *testing.T) { randomSchedule(t, 3, operations/3) }
+
+func randomSchedule(t *testing.T, regions, operations int) {
 	seed := rand.Uint64()
 	if text := os.Getenv("GEOGATE_SEED"); text != "" {
 		n, err := strconv.ParseUint(text, 10, 64)
@@ -57,8 +61,10 @@ func TestRandomSchedule(t *testing.T) {
 	}
 	t.Logf("seed %d; run it again with GEOGATE_SEED=%d", seed, seed)
 	s := &schedule{
-		t: t, w: world.Start(t, world.Options{}), rnd: rand.New(rand.NewPCG(seed, 0)),
-		down: make(map[string]bool), heal: make(map[string]int), undo: make(map[string]func()), tried: make(map[string]*attempts),
+		// The topic of events is there before geogate, for producers of its own.
+		w: world.Start(t, world.Options{Regions: regions, Topics: []world.Topic{{Name: github, Partitions: 2}}}),
+		t: t, rnd: rand.New(rand.NewPCG(seed, 0)),
+		down: make(map[string]bool), heal: make(map[string]int), undo: make(map[string]func()),
 	}
 	for done := 0; done < operations; {
 		s.fault()
@@ -74,22 +80,22 @@ func TestRandomSchedule(t *testing.T) {
 func (s *schedule) fault() {
 	for what, left := range s.heal {
 		if s.heal[what]--; left <= 1 {
+			s.w.Note("fault ends", "what", what)
 			s.undo[what]()
 			delete(s.heal, what)
 			delete(s.undo, what)
 		}
 	}
-	draw, region, steps := s.rnd.IntN(100), s.draw("us", "eu"), 1+s.rnd.IntN(5)
-	other := map[string]string{"us": "eu", "eu": "us"}[region]
+	draw, region, other, steps := s.rnd.IntN(100), s.region(), s.region(), 1+s.rnd.IntN(5)
 	switch {
-	case draw < 25:
-		s.add("link "+region, steps, func() { s.w.Cut(region, other) }, func() { s.w.Heal(region, other) })
-	case draw < 35 && !s.down[region]:
+	case draw < 40 && region != other:
+		s.add("link "+region+" "+other, steps, func() { s.w.Cut(region, other) }, func() { s.w.Heal(region, other) })
+	case draw < 50 && !s.down[region]:
 		in := s.w.Region(region).Instance(0)
 		var keep func()
 		s.add("answers "+region, 1, func() { keep = in.LoseAnswers(produceKey) }, func() { keep() })
-	case draw < 45:
-		deleted, stop := draw < 40, s.w.Kill
+	case draw < 60:
+		deleted, stop := draw < 55, s.w.Kill
 		if draw%2 == 0 {
 			stop = s.w.Stop
 		}
@@ -111,6 +117,7 @@ func (s *schedule) add(what string, steps int, begin, end func()) {
 	if _, there := s.heal[what]; there {
 		return
 	}
+	s.w.Note("fault begins", "what", what, "steps", steps)
 	begin()
 	s.faults++
 	s.heal[what], s.undo[what] = steps, end
@@ -118,17 +125,24 @@ func (s *schedule) add(what string, steps int, begin, end func()) {
 
 func (s *schedule) draw(from ...string) string { return from[s.rnd.IntN(len(from))] }
 
+func (s *schedule) region() string { return s.w.Regions()[s.rnd.IntN(len(s.w.Regions()))].Name }
+
 // batch sends n requests at the same time and waits for their answers.
 func (s *schedule) batch(n int) {
+	s.w.Note("batch", "requests", n)
 	var all sync.WaitGroup
 	for range n {
+		if s.rnd.IntN(20) == 0 {
+			s.native()
+			continue
+		}
 		a, region := s.next()
 		if region == "" {
 			continue
 		}
 		r := s.w.Region(region)
 		all.Go(func() {
-			ctx, cancel := context.WithTimeout(context.Background(), 4*time.Second)
+			ctx, cancel := context.WithTimeout(context.Background(), 3*time.Second)
 			defer cancel()
 			if answer, err := r.Try(ctx, a.wr); err == nil {
 				a.ack(answer)
@@ -138,13 +152,18 @@ func (s *schedule) batch(n int) {
 	all.Wait()
 }
 
+// native writes an event past the gateway, as producers may on topics of events.
+func (s *schedule) native() {
+	rec := &kgo.Record{Topic: github, Partition: s.rnd.Int32N(2), Value: fmt.Appendf(nil, `"native %d"`, len(s.order))}
+	if err := s.w.Region(s.region()).Produce(limit(s.t), rec); err != nil {
+		s.t.Fatal(err)
+	}
+}
+
 // next draws a request, new or a retry, and where it goes; "" if nothing is up
 // there.
 func (s *schedule) next() (*attempts, string) {
-	region := s.draw("us", "eu")
-	if s.down[region] {
-		region = map[string]string{"us": "eu", "eu": "us"}[region]
-	}
+	region := s.region()
 	if s.down[region] {
 		return nil, ""
 	}
@@ -167,9 +186,6 @@ func (s *schedule) next() (*attempts, string) {
 	}
 	a := &attempts{wr: wr}
 	s.order = append(s.order, a)
-	if wr.Idem != "" {
-		s.tried[topic+" "+wr.Idem] = a
-	}
 	return a, region
 }
 
@@ -182,7 +198,7 @@ func (s *schedule) end() {
 	for _, a := range s.order {
 		if a.wr.Idem != "" && len(a.acked) == 0 {
 			ctx, cancel := context.WithTimeout(context.Background(), 20*time.Second)
-			answer, err := s.w.Region(s.draw("us", "eu")).Store(ctx, a.wr)
+			answer, err := s.w.Region(s.region()).Store(ctx, a.wr)
 			cancel()
 			if err != nil {
 				s.t.Fatalf("ask for the result of %s: %v", a.wr.Idem, err)

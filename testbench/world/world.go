@@ -233,6 +233,11 @@ func poll(ctx context.Context, ask func() error) error {
 	}
 }
 
+// Note writes a line into the world's log, for whoever reads what went wrong.
+func (w *World) Note(what string, attributes ...any) {
+	w.log.logger("", "test").Info(what, attributes...)
+}
+
 // Cut makes the cluster of a region unreachable for the links from another.
 func (w *World) Cut(from, to string) {
 	w.setCut(from, to, true)

@@ -201,7 +201,8 @@ func (p *partition) compact(dropTombstones bool) {
 // truncate loses the log's tail, as an unclean election does: a new leader epoch
 // begins at to.
 func (p *partition) truncate(to int64) {
-	p.epochs = append(p.epochs, epochStart{p.epoch() + 1, to})
+	next := p.epoch() + 1
+	p.epochs = append(slices.DeleteFunc(p.epochs, func(e epochStart) bool { return e.start >= to }), epochStart{next, to})
 	if to < p.end {
 		p.log = slices.DeleteFunc(p.log, func(r Record) bool { return r.Offset >= to })
 		p.end = to
@@ -221,11 +222,8 @@ func (p *partition) truncate(to int64) {
 // endOfEpoch is the answer of OffsetForLeaderEpoch: the end offset of the newest
 // leader epoch that is not above epoch.
 func (p *partition) endOfEpoch(epoch int32) int64 {
-	for i, e := range p.epochs {
+	for _, e := range p.epochs {
 		if e.epoch > epoch {
-			if i == 0 {
-				return p.start
-			}
 			return e.start
 		}
 	}

@@ -255,7 +255,7 @@ func (s *shardRun) step(ev any) {
 	}
 	for _, e := range effects {
 		switch e.(type) {
-		case replicate.List, replicate.ReadPositions, replicate.Produce, replicate.End:
+		case replicate.Init, replicate.ReadGeneration, replicate.List, replicate.ReadPositions, replicate.Produce, replicate.End:
 			// The process may stand still before any of these.
 			if !p.w.calm && p.w.chance(0.15) {
 				p.after(p.w.between(0, p.w.cfg.pause), func() { s.unlessClosed(e) })

@@ -188,24 +188,31 @@ func (w *World) moveLink() {
 	}
 	r.linked[to] = (r.linked[to] + 1) % len(r.procs)
 	w.logf("link %s-%s goes to %s", r.name, to.name, r.procs[r.linked[to]].name)
-	r.procs[r.linked[to]].hearLink(to)
-	w.After(pick(w.rand, 0, w.between(0, 5*time.Second)), func() { old.hearLink(to) })
-	if w.chance(0.4) { // and starts again in the middle of it
-		w.After(w.between(0, time.Second), func() {
-			old.kill()
-			w.After(w.between(20*time.Millisecond, 400*time.Millisecond), old.start)
-		})
+	if w.chance(0.5) { // it has just begun, and is in the middle of taking it over
+		old.kill()
+		w.After(w.between(20*time.Millisecond, 200*time.Millisecond), old.start)
 	}
+	next := r.procs[r.linked[to]]
+	w.After(pick(w.rand, 0, w.between(0, time.Second)), func() { next.hearLink(to) })
+	w.After(pick(w.rand, 0, w.between(0, 6*time.Second)), func() { old.hearLink(to) })
 }
 
-// elect gives a partition of a remote topic another leader, which has all of it.
+// elect gives a partition of a remote topic another leader, which has all of it:
+// soon after the link has appended something there.
 func (w *World) elect() {
 	r, from := pick(w.rand, w.regions...), pick(w.rand, w.regions...)
-	if r != from {
-		tp := remoteTP(from, pick(w.rand, w.seats...))
-		w.logf("%s: %v has another leader", r.name, tp)
-		r.kafka.Truncate(tp, r.kafka.List(tp, false))
+	if r == from {
+		return
 	}
+	tp := remoteTP(from, pick(w.rand, w.seats...))
+	r.kafka.Watch(tp, func() {
+		w.After(w.between(0, 150*time.Millisecond), func() {
+			if !w.calm {
+				w.logf("%s: %v has another leader", r.name, tp)
+				r.kafka.Truncate(tp, r.kafka.List(tp, false))
+			}
+		})
+	})
 }
 
 func (w *World) compact() {

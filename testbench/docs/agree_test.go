@@ -1,0 +1,233 @@
+package docs_test
+
+import (
+	"go/ast"
+	"go/parser"
+	"go/token"
+	"maps"
+	"os"
+	"path"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+	"unicode/utf8"
+)
+
+// TestLinks follows every link between documents, to a heading where it names
+// one.
+func TestLinks(t *testing.T) {
+	docs := documents(t)
+	link := regexp.MustCompile(`\]\(([^)\s]+)\)`)
+	for name, text := range docs {
+		for _, m := range link.FindAllStringSubmatch(text, -1) {
+			target, heading, _ := strings.Cut(m[1], "#")
+			if strings.Contains(target, "://") {
+				continue
+			}
+			file := name
+			if target != "" {
+				file = path.Join(path.Dir(name), target)
+			}
+			if _, err := os.Stat(filepath.Join(root, filepath.FromSlash(file))); err != nil {
+				t.Errorf("%s: link %s leads nowhere", name, m[1])
+				continue
+			}
+			if heading != "" && !slices.Contains(headings(docs[file]), heading) {
+				t.Errorf("%s: link %s: %s has no such heading", name, m[1], file)
+			}
+		}
+	}
+}
+
+// headings are the anchors of a document.
+func headings(text string) (all []string) {
+	odd := regexp.MustCompile(`[^a-z0-9 _-]`)
+	for line := range strings.Lines(text) {
+		if h := strings.TrimLeft(line, "#"); h != line && strings.HasPrefix(h, " ") {
+			h = odd.ReplaceAllString(strings.ToLower(strings.TrimSpace(h)), "")
+			all = append(all, strings.ReplaceAll(h, " ", "-"))
+		}
+	}
+	return all
+}
+
+// TestWidth keeps prose readable in a terminal.
+func TestWidth(t *testing.T) {
+	for name, text := range documents(t) {
+		n := 0
+		for line := range strings.Lines(text) {
+			n++
+			if w := utf8.RuneCountInString(line) - 1; w > 160 && !strings.HasPrefix(line, "|") && !strings.HasPrefix(line, "{") {
+				t.Errorf("%s:%d: %d columns", name, n, w)
+			}
+		}
+	}
+}
+
+// metricNames are the metrics of the code: every string that is a metric's name,
+// and what package replicate makes of the names of its links' metrics.
+func metricNames(t *testing.T) []string {
+	t.Helper()
+	names := make(map[string]bool)
+	whole := regexp.MustCompile(`^geogate_[a-z_]*[a-z]$`)
+	sources(t, func(name, text string) {
+		if strings.HasSuffix(name, "_test.go") {
+			return
+		}
+		f, err := parser.ParseFile(token.NewFileSet(), name, text, 0)
+		if err != nil {
+			t.Fatal(err)
+		}
+		ast.Inspect(f, func(n ast.Node) bool {
+			switch n := n.(type) {
+			case *ast.BasicLit:
+				if s, err := strconv.Unquote(n.Value); err == nil && whole.MatchString(s) {
+					names[s] = true
+				}
+			case *ast.CallExpr:
+				fn, ok := n.Fun.(*ast.Ident)
+				if !ok || name != "replicate/status.go" || fn.Name != "make" || len(n.Args) != 3 {
+					break
+				}
+				if lit, ok := n.Args[0].(*ast.BasicLit); ok {
+					s, err := strconv.Unquote(lit.Value)
+					if err != nil {
+						t.Fatal(err)
+					}
+					names["geogate_link_"+s] = true
+				}
+			}
+			return true
+		})
+	})
+	return slices.Sorted(maps.Keys(names))
+}
+
+// metricRow is a line of the table of metrics.
+type metricRow struct{ kind, labels string }
+
+func metricTable(t *testing.T) map[string]metricRow {
+	t.Helper()
+	rows := make(map[string]metricRow)
+	row := regexp.MustCompile("(?m)^\\| `(geogate_[a-z_]+)` \\| (counter|gauge|histogram) \\| ([^|]*)\\| [^|]+ \\|$")
+	for _, m := range row.FindAllStringSubmatch(read(t, "docs/guide/operators.md"), -1) {
+		labels := strings.Split(strings.ReplaceAll(strings.TrimSpace(m[3]), "`", ""), ", ")
+		slices.Sort(labels)
+		rows[m[1]] = metricRow{m[2], strings.Join(labels, ",")}
+	}
+	return rows
+}
+
+// TestMetricsAreDocumented holds the operators' table against the names in the
+// code. Types and labels are held against a running demo by TestExamples.
+func TestMetricsAreDocumented(t *testing.T) {
+	got, want := slices.Sorted(maps.Keys(metricTable(t))), metricNames(t)
+	if len(want) < 20 {
+		t.Fatalf("only %d metrics were found: %v", len(want), want)
+	}
+	for _, name := range want {
+		if !slices.Contains(got, name) {
+			t.Errorf("the operators' guide does not tell of %s", name)
+		}
+	}
+	for _, name := range got {
+		if !slices.Contains(want, name) {
+			t.Errorf("the operators' guide tells of %s, which the code does not have", name)
+		}
+	}
+}
+
+// TestExitCodes holds the operators' table against the constants.
+func TestExitCodes(t *testing.T) {
+	codes := regexp.MustCompile(`(?m)^\texit[A-Z]\w+ += (\d+)`).FindAllStringSubmatch(read(t, "cmd/geogate/exit.go"), -1)
+	if len(codes) < 5 {
+		t.Fatalf("only %d exit codes were found", len(codes))
+	}
+	told := regexp.MustCompile(`(?m)^\| (\d+) \|`).FindAllStringSubmatch(read(t, "docs/guide/operators.md"), -1)
+	numbers := func(all [][]string) (out []string) {
+		for _, m := range all {
+			out = append(out, m[1])
+		}
+		slices.Sort(out)
+		return out
+	}
+	if got, want := numbers(told), numbers(codes); !slices.Equal(got, want) {
+		t.Errorf("the operators' guide tells of exit codes %v, the code has %v", got, want)
+	}
+}
+
+// TestArchitectureNames looks every name of ARCHITECTURE.md up: packages, tests,
+// checkers, files, and functions or types with their methods and fields.
+func TestArchitectureNames(t *testing.T) {
+	text := read(t, "ARCHITECTURE.md")
+	tests, words, packages := make(map[string]bool), make(map[string]bool), make(map[string]bool)
+	word := regexp.MustCompile(`\w+`)
+	test := regexp.MustCompile(`(?m)^func (Test\w+)\(`)
+	sources(t, func(name, src string) {
+		for _, m := range test.FindAllStringSubmatch(src, -1) {
+			tests[m[1]] = true
+		}
+		for _, w := range word.FindAllString(src, -1) {
+			words[w] = true
+		}
+		packages[path.Dir(name)] = true
+	})
+	isFile := regexp.MustCompile(`^[\w/.-]+/[\w/.*-]*$|\.(go|md)$`)
+	isName := regexp.MustCompile(`^[A-Za-z]\w*(\.[A-Za-z]\w*)*$`)
+	for _, m := range regexp.MustCompile("`([^`\n]+)`").FindAllStringSubmatch(text, -1) {
+		switch name := m[1]; {
+		case strings.HasPrefix(name, "Test"):
+			if !tests[name] {
+				t.Errorf("there is no test %s", name)
+			}
+		case name == "store/" || name == "internal/expr": // made at run time; of a later issue
+		case isFile.MatchString(name):
+			if all, err := filepath.Glob(filepath.Join(root, name)); err != nil || len(all) == 0 {
+				t.Errorf("there is no file %s", name)
+			}
+		case isName.MatchString(name) && !strings.HasPrefix(name, "_"):
+			for _, part := range strings.Split(name, ".") {
+				if !words[part] {
+					t.Errorf("%s: the code has no %s", name, part)
+				}
+			}
+		}
+	}
+	for name := range packages {
+		if strings.HasPrefix(name, "testbench/") || name == "." {
+			continue
+		}
+		if !strings.Contains(text, "\n| `"+name+"` |") {
+			t.Errorf("the table of packages lacks %s", name)
+		}
+	}
+}
+
+// TestDecisionsAreListed holds the index of decisions against the files.
+func TestDecisionsAreListed(t *testing.T) {
+	index := read(t, "docs/adr/README.md")
+	n := 0
+	for name := range documents(t) {
+		if base := path.Base(name); path.Dir(name) == "docs/adr" && base != "README.md" {
+			if n++; !strings.Contains(index, "]("+base+")") {
+				t.Errorf("docs/adr/README.md lacks %s", base)
+			}
+		}
+	}
+	if n == 0 {
+		t.Error("no decision was found")
+	}
+}
+
+// TestNothingPrivate refuses what belongs to one machine only.
+func TestNothingPrivate(t *testing.T) {
+	private := regexp.MustCompile(`/(root|home|tmp|work|Users)/`)
+	for name, text := range documents(t) {
+		if m := private.FindString(text); m != "" {
+			t.Errorf("%s names the path %s…", name, m)
+		}
+	}
+}

@@ -1,0 +1,290 @@
+//go:build unix
+
+package docs_test
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/geogate/geogate/internal/node"
+	"github.com/geogate/geogate/internal/strict"
+	"github.com/geogate/geogate/testbench/proc"
+)
+
+// Bounds of the examples. They are generous: a busy machine is no fault of the
+// documentation.
+const (
+	demoStart   = 90 * time.Second
+	demoStop    = 40 * time.Second
+	exampleTime = 20 * time.Second
+	followTime  = 2 * time.Second // of a printed example that runs until it is interrupted
+)
+
+// TestExamples runs every example that a document marks as runnable, and every
+// command that the demo prints, against a demo on free ports.
+func TestExamples(t *testing.T) {
+	if testing.Short() {
+		t.Skip("builds the program and runs a demo")
+	}
+	for _, tool := range []string{"sh", "curl"} {
+		if _, err := exec.LookPath(tool); err != nil {
+			t.Skipf("the examples need %s: %v", tool, err)
+		}
+	}
+	d := startDemo(t)
+	count := 0
+	for name, text := range documents(t) {
+		all := blocks(t, name, text)
+		if !slices.ContainsFunc(all, func(b block) bool { return b.run }) {
+			continue
+		}
+		t.Run(name, func(t *testing.T) { count += d.runAll(t, all) })
+	}
+	if count < 10 {
+		t.Errorf("only %d examples were found", count)
+	}
+	t.Run("printed", d.runPrinted)
+	t.Run("metrics", d.checkMetrics)
+}
+
+// assignments is a block that only sets variables to words: what later blocks of
+// its document go on with.
+var assignments = regexp.MustCompile(`^([A-Z_]+=[^\s$]+\n)+$`)
+
+// runAll runs the marked blocks of one document and gives their number.
+func (d *demo) runAll(t *testing.T, all []block) (count int) {
+	var before string
+	for _, b := range all {
+		switch {
+		case !b.run:
+			continue
+		case assignments.MatchString(b.text):
+			before += b.text
+			continue
+		case len(b.wants) == 0:
+			t.Errorf("line %d: nothing is said about the output", b.line)
+		}
+		count++
+		if err := d.try(before+b.text, exampleTime, false, b.wants); err != nil {
+			t.Errorf("line %d: %v", b.line, err)
+		}
+	}
+	return count
+}
+
+// Some examples race with the links: what they show comes about within a second,
+// or in the same moment, unless the machine is busy. They may be tried again.
+const tries = 3
+
+var idempotencyKey = regexp.MustCompile(`Idempotency-Key: "?[\w/-]+`)
+
+// try runs a script until its output has what it should have. Each try has
+// idempotency keys of its own. An endless script is cut off after its time.
+func (d *demo) try(script string, within time.Duration, endless bool, wants []string) (err error) {
+	for n := range tries {
+		text := script
+		if n > 0 {
+			text = idempotencyKey.ReplaceAllString(script, fmt.Sprintf("$0-again-%d", n))
+		}
+		out, failed := d.shell(text, within)
+		if endless && errors.Is(failed, context.DeadlineExceeded) {
+			failed = nil
+		}
+		if failed != nil {
+			err = fmt.Errorf("%w\n%s\n%s", failed, text, out)
+			continue
+		}
+		want := missing(out, wants)
+		if want == "" {
+			return nil
+		}
+		err = fmt.Errorf("the output lacks %q\n%s\n%s", want, text, out)
+	}
+	return err
+}
+
+// shell runs a script as documented, with the demo's ports and program.
+func (d *demo) shell(script string, within time.Duration) (string, error) {
+	ctx, cancel := context.WithTimeout(context.Background(), within)
+	defer cancel()
+	cmd := exec.CommandContext(ctx, "sh", "-e")
+	cmd.Stdin = strings.NewReader(d.ports.Replace(script))
+	cmd.Dir = d.dir // where bin/geogate is
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
+	cmd.Cancel = func() error { return syscall.Kill(-cmd.Process.Pid, syscall.SIGKILL) } // what it has started, too
+	cmd.WaitDelay = time.Second
+	out, err := cmd.CombinedOutput()
+	if ctx.Err() != nil {
+		err = errors.Join(ctx.Err(), err)
+	}
+	return string(out), err
+}
+
+// runPrinted runs what the demo prints.
+func (d *demo) runPrinted(t *testing.T) {
+	wants := [][]string{
+		{`"key":{"type":"string","data":"DTW"}…"delay":7`},
+		{`"dot":"us/0/`, `dempotent-Replayed: true`, `"dot":"us/0/`},
+		{`"data":"ZRH"`, `"reason":"concurrent"`},
+		{`{"topic":"github"`},
+		{`{"records":[{"topic":"github"`},
+		{"REGION us", "us-eu…running", "air/us"},
+	}
+	printed := regexp.MustCompile(`(?m)^(\d)\. .*\n {3}(.+)$`).FindAllStringSubmatch(d.output(), -1)
+	if len(printed) != len(wants) {
+		t.Fatalf("%d examples, want %d:\n%s", len(printed), len(wants), d.output())
+	}
+	for i, m := range printed {
+		within, endless := exampleTime, strings.Contains(m[2], "follow=true")
+		if endless {
+			within = followTime
+		}
+		if err := d.try(m[2], within, endless, wants[i]); err != nil {
+			t.Errorf("%s: %v", m[1], err)
+		}
+	}
+}
+
+// checkMetrics holds what the demo measures against the operators' table: each
+// metric is there with its type and its labels.
+func (d *demo) checkMetrics(t *testing.T) {
+	resp, err := http.Get("http://" + d.management + "/metrics")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer resp.Body.Close()
+	body, err := io.ReadAll(resp.Body)
+	if err != nil {
+		t.Fatal(err)
+	}
+	text := string(body)
+	table := metricTable(t)
+	label := regexp.MustCompile(`(\w+)="`)
+	types := regexp.MustCompile(`(?m)^# TYPE (geogate_\w+) (\w+)$`).FindAllStringSubmatch(text, -1)
+	if len(types) < 20 {
+		t.Fatalf("only %d metrics:\n%s", len(types), text)
+	}
+	for _, m := range types {
+		row, ok := table[m[1]]
+		if !ok || row.kind != m[2] {
+			t.Errorf("%s is a %s, the operators' guide says %q", m[1], m[2], row.kind)
+			continue
+		}
+		sample := regexp.MustCompile(`(?m)^` + m[1] + `(?:_count)?(?:\{(.*)\})? \S+$`).FindStringSubmatch(text)
+		if sample == nil {
+			t.Errorf("%s has no sample", m[1])
+			continue
+		}
+		var labels []string
+		for _, l := range label.FindAllStringSubmatch(sample[1], -1) {
+			labels = append(labels, l[1])
+		}
+		slices.Sort(labels)
+		if got := strings.Join(labels, ","); got != row.labels {
+			t.Errorf("%s has labels %q, the operators' guide says %q", m[1], got, row.labels)
+		}
+	}
+}
+
+// demo is a running demo with the program in bin/geogate.
+type demo struct {
+	dir        string
+	management string
+	ports      *strings.Replacer // from the documented addresses and names to its own
+
+	mu  sync.Mutex
+	out bytes.Buffer
+}
+
+// Write implements io.Writer for the demo's standard output.
+func (d *demo) Write(p []byte) (int, error) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return d.out.Write(p)
+}
+
+func (d *demo) output() string {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return d.out.String()
+}
+
+// startDemo builds the program and runs a demo until the test ends.
+func startDemo(t *testing.T) *demo {
+	t.Helper()
+	d := &demo{dir: t.TempDir()}
+	program := filepath.Join(d.dir, "bin", "geogate")
+	build := exec.Command("go", "build", "-trimpath", "-o", program, "./cmd/geogate")
+	build.Dir = root
+	build.Env = append(os.Environ(), "CGO_ENABLED=0")
+	if out, err := build.CombinedOutput(); err != nil {
+		t.Fatalf("build: %v\n%s", err, out)
+	}
+	cmd := exec.Command(program, "demo", "--dir", "state", "--ports", "auto")
+	cmd.Dir = d.dir
+	var stderr bytes.Buffer
+	cmd.Stdout, cmd.Stderr = d, &stderr
+	p, err := proc.Start(cmd)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := p.Stop(demoStop); err != nil {
+			t.Errorf("stop demo: %v\n%s", err, &stderr)
+		}
+	})
+	deadline := time.NewTimer(demoStart)
+	defer deadline.Stop()
+	tick := time.NewTicker(50 * time.Millisecond)
+	defer tick.Stop()
+	for !strings.Contains(d.output(), "Interrupt to stop.\n") {
+		select {
+		case <-p.Done():
+			t.Fatalf("the demo ended with code %d\n%s\n%s", p.ExitCode(), d.output(), &stderr)
+		case <-deadline.C:
+			t.Fatalf("the demo is not ready after %v\n%s", demoStart, d.output())
+		case <-tick.C:
+		}
+	}
+	d.learnPorts(t)
+	return d
+}
+
+// learnPorts reads the ports from the configuration that the demo has written.
+func (d *demo) learnPorts(t *testing.T) {
+	t.Helper()
+	var pairs []string
+	documented := map[string][3]int{"us": {18081, 18091, 19092}, "eu": {18082, 18092, 29092}}
+	for _, region := range []string{"us", "eu"} {
+		src, err := os.ReadFile(filepath.Join(d.dir, "state", region+".yaml"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		var c node.Config
+		if err := strict.Decode(region, src, &c); err != nil {
+			t.Fatal(err)
+		}
+		own := []string{c.HTTP.Listen, c.Management.Listen, c.Own().Kafka.Embedded.Listen}
+		for i, port := range documented[region] {
+			pairs = append(pairs, fmt.Sprintf("127.0.0.1:%d", port), own[i])
+		}
+		if region == "us" {
+			d.management = c.Management.Listen
+		}
+	}
+	d.ports = strings.NewReplacer(pairs...)
+}
