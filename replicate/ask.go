@@ -20,7 +20,6 @@ const (
 
 	askTries = 5
 	askPause = 50 * time.Millisecond
-	askFetch = 4 << 20
 )
 
 // asker puts questions about partitions to their leaders.
@@ -48,7 +47,7 @@ func (a *asker) ask(ctx context.Context, parts []place, one func(ctx context.Con
 	left := parts
 	for try := 0; len(left) > 0; try++ {
 		if try > 0 {
-			pause(ctx, askPause)
+			txn.Pause(ctx, askPause)
 		}
 		a.askOnce(ctx, left, one, out)
 		var again []place
@@ -71,16 +70,15 @@ func (a *asker) askOnce(ctx context.Context, parts []place, one func(context.Con
 	byLeader := map[int32][]place{}
 	for _, p := range parts {
 		t, err := a.topics.Lookup(ctx, p.Topic)
-		switch {
-		case err != nil:
-			out[p] = offsetAnswer{err: err}
-		case int(p.Partition) >= len(t.Leaders):
-			out[p] = offsetAnswer{err: kerr.UnknownTopicOrPartition}
-		case t.Leaders[p.Partition] < 0:
-			out[p] = offsetAnswer{err: kerr.LeaderNotAvailable}
-		default:
-			byLeader[t.Leaders[p.Partition]] = append(byLeader[t.Leaders[p.Partition]], p)
+		var leader int32
+		if err == nil {
+			leader, err = t.Leader(p.Partition)
 		}
+		if err != nil {
+			out[p] = offsetAnswer{err: err}
+			continue
+		}
+		byLeader[leader] = append(byLeader[leader], p)
 	}
 	var mu sync.Mutex
 	var wg sync.WaitGroup
@@ -186,137 +184,51 @@ func byTopic(parts []place) map[string][]int32 {
 // readToEnd calls fn for every committed record of a partition from an offset to
 // the high watermark, which is listed first. It waits for transactions that are
 // open below that to end, for as long as ctx lives. It returns the offset read to.
-func (a *asker) readToEnd(ctx context.Context, p place, from int64, fn func(txn.Record) error) (int64, error) {
+func (a *asker) readToEnd(ctx context.Context, p place, from int64, fn func(*txn.Record) error) (int64, error) {
 	end := a.offsets(ctx, latest, false, []place{p})[p]
 	if end.err != nil {
 		return from, fmt.Errorf("list end of %s/%d: %w", p.Topic, p.Partition, end.err)
 	}
-	return a.readTo(ctx, p, from, end.offset, readCommitted, fn)
+	return a.read(ctx, txn.ReadCommitted, p, from, end.offset, fn)
 }
 
 // readSettled is readToEnd for records of which matters says that they count. It
 // does not wait for a transaction that is open at the end of the partition, of a
 // killed process perhaps, unless a record that counts lies behind its beginning.
-func (a *asker) readSettled(ctx context.Context, p place, matters func(txn.Record) bool, fn func(txn.Record) error) error {
+func (a *asker) readSettled(ctx context.Context, p place, matters func(*txn.Record) bool, fn func(*txn.Record) error) error {
 	stable := a.offsets(ctx, latest, true, []place{p})[p]
 	end := a.offsets(ctx, latest, false, []place{p})[p]
 	if err := errors.Join(stable.err, end.err); err != nil {
 		return fmt.Errorf("list end of %s/%d: %w", p.Topic, p.Partition, err)
 	}
-	next, err := a.readTo(ctx, p, 0, stable.offset, readCommitted, fn)
+	next, err := a.read(ctx, txn.ReadCommitted, p, 0, stable.offset, fn)
 	if err != nil {
 		return err
 	}
 	wait := false
-	if _, err := a.readTo(ctx, p, next, end.offset, readUncommitted, func(r txn.Record) error {
+	if _, err := a.read(ctx, txn.ReadUncommitted, p, next, end.offset, func(r *txn.Record) error {
 		wait = wait || matters(r)
 		return nil
 	}); err != nil {
 		return err
 	}
 	if wait {
-		_, err = a.readTo(ctx, p, next, end.offset, readCommitted, fn)
+		_, err = a.read(ctx, txn.ReadCommitted, p, next, end.offset, fn)
 	}
 	return err
 }
 
-// readTo reads under an isolation level up to an offset that the high watermark
-// has reached.
-func (a *asker) readTo(ctx context.Context, p place, from, end int64, level int8, fn func(txn.Record) error) (int64, error) {
-	for failed := 0; from < end; {
-		next, err := a.readSome(ctx, p, from, end, level, fn)
-		var unreadable *SourceError
-		var record *recordError
-		switch {
-		case err == nil:
-			from, failed = next, 0
-			continue
-		case ctx.Err() != nil || errors.As(err, &unreadable) || errors.As(err, &record) || !kerr.IsRetriable(err) && failed >= askTries:
-			return next, fmt.Errorf("read %s/%d: %w", p.Topic, p.Partition, err)
-		}
-		from = next
-		failed++
-		a.topics.Forget(p.Topic)
-		pause(ctx, askPause)
-	}
-	return from, nil
-}
+// readFunc is txn.ReadCommitted or txn.ReadUncommitted.
+type readFunc func(ctx context.Context, topics *txn.Topics, p place, from, end int64, fn func(*txn.Record) error) (int64, error)
 
-// recordError marks an error of the caller's function.
-type recordError struct{ err error }
-
-func (e *recordError) Error() string { return e.err.Error() }
-func (e *recordError) Unwrap() error { return e.err }
-
-// readSome fetches once and returns how far it read.
-func (a *asker) readSome(ctx context.Context, p place, from, end int64, level int8, fn func(txn.Record) error) (int64, error) {
-	rp, err := a.fetch(ctx, p, from, level)
+// read reads up to an offset that the high watermark has reached, from the
+// beginning of the log where the records before that were deleted.
+func (a *asker) read(ctx context.Context, read readFunc, p place, from, end int64, fn func(*txn.Record) error) (int64, error) {
+	next, err := read(ctx, a.topics, p, from, end, fn)
 	if errors.Is(err, kerr.OffsetOutOfRange) {
-		// Records below were deleted; the log begins later.
-		start := a.offsets(ctx, earliest, false, []place{p})[p]
-		if start.err == nil && start.offset > from {
-			return start.offset, nil
+		if start := a.offsets(ctx, earliest, false, []place{p})[p]; start.err == nil && start.offset > next {
+			return read(ctx, a.topics, p, start.offset, end, fn)
 		}
 	}
-	if err != nil {
-		return from, err
-	}
-	items, _, err := scan(rp.RecordBatches, rp.AbortedTransactions, from)
-	for i := range items {
-		if items[i].Kind == ItemData {
-			base := from
-			rerr := items[i].Batch.Each(func(r txn.Record) error {
-				if r.Offset < base {
-					return nil
-				}
-				return fn(r)
-			})
-			if rerr != nil {
-				return from, &recordError{rerr}
-			}
-		}
-		from = items[i].Next
-	}
-	readable := rp.LastStableOffset
-	if level == readUncommitted {
-		readable = rp.HighWatermark
-	}
-	if len(items) == 0 && err == nil && readable >= end {
-		return end, nil // compaction took what lay there
-	}
-	return from, err
-}
-
-func (a *asker) fetch(ctx context.Context, p place, from int64, level int8) (*kmsg.FetchResponseTopicPartition, error) {
-	t, err := a.topics.Lookup(ctx, p.Topic)
-	if err != nil {
-		return nil, err
-	}
-	if int(p.Partition) >= len(t.Leaders) || t.Leaders[p.Partition] < 0 {
-		return nil, kerr.LeaderNotAvailable
-	}
-	req := kmsg.NewPtrFetchRequest()
-	req.MaxWaitMillis, req.MinBytes, req.MaxBytes, req.IsolationLevel = 50, 1, askFetch, level
-	req.SessionEpoch = -1
-	rt := kmsg.NewFetchRequestTopic()
-	rt.Topic, rt.TopicID = p.Topic, t.ID
-	rp := kmsg.NewFetchRequestTopicPartition()
-	rp.Partition, rp.FetchOffset, rp.PartitionMaxBytes = p.Partition, from, askFetch
-	rt.Partitions = append(rt.Partitions, rp)
-	req.Topics = append(req.Topics, rt)
-	kresp, err := a.cl.Broker(int(t.Leaders[p.Partition])).Request(ctx, req)
-	if err != nil {
-		return nil, fmt.Errorf("fetch: %w", err)
-	}
-	resp, ok := kresp.(*kmsg.FetchResponse)
-	switch {
-	case !ok:
-		return nil, fmt.Errorf("fetch: answer %T", kresp)
-	case resp.ErrorCode != 0:
-		return nil, kerr.ErrorForCode(resp.ErrorCode)
-	case len(resp.Topics) != 1 || len(resp.Topics[0].Partitions) != 1:
-		return nil, fmt.Errorf("fetch: answer for %d topics", len(resp.Topics))
-	}
-	out := &resp.Topics[0].Partitions[0]
-	return out, kerr.ErrorForCode(out.ErrorCode)
+	return next, err
 }

@@ -43,7 +43,7 @@ func newRegistry(ask *asker) *registry {
 // sync reads to a high watermark listed now: only then does it count that a topic
 // is in no record.
 func (g *registry) sync(ctx context.Context) error {
-	next, err := g.ask.readToEnd(ctx, place{Topic: control.TopicTopics}, g.next, func(r txn.Record) error {
+	next, err := g.ask.readToEnd(ctx, place{Topic: control.TopicTopics}, g.next, func(r *txn.Record) error {
 		if r.Value == nil {
 			delete(g.byName, string(r.Key))
 			return nil
@@ -294,7 +294,7 @@ func awaitTopic(ctx context.Context, cl *kgo.Client, name string) (txn.Topic, er
 		if t, ok := all[name]; err == nil && ok && len(t.Leaders) > 0 && !slices.Contains(t.Leaders, -1) {
 			return t, nil
 		}
-		if pause(ctx, askPause); ctx.Err() != nil {
+		if !txn.Pause(ctx, askPause) {
 			return txn.Topic{}, fmt.Errorf("await topic %s: %w", name, errors.Join(ctx.Err(), err))
 		}
 	}

@@ -106,7 +106,7 @@ func (l *Link) start(ctx context.Context, source, target *kgo.Client) (Generatio
 		}
 		l.fail(err)
 		l.cfg.Logger.Warn("start link", "err", err)
-		pause(ctx, startRetry)
+		txn.Pause(ctx, startRetry)
 	}
 }
 
@@ -276,7 +276,7 @@ func (l *Link) discover(ctx context.Context, source, target *kgo.Client, gen Gen
 		l.fail(err)
 		if err != nil {
 			l.cfg.Logger.Warn("look for topics", "err", err)
-			pause(ctx, startRetry)
+			txn.Pause(ctx, startRetry)
 			continue
 		}
 		for _, r := range rulings {
@@ -286,7 +286,7 @@ func (l *Link) discover(ctx context.Context, source, target *kgo.Client, gen Gen
 			blocked[r.Topic] = r.Blocked
 		}
 		l.assign(streams, rulings, gen)
-		pause(ctx, l.cfg.DiscoverEvery)
+		txn.Pause(ctx, l.cfg.DiscoverEvery)
 	}
 }
 

@@ -216,7 +216,7 @@ func (s *session) run(ctx context.Context) {
 		}
 		if s.again {
 			s.again = false
-			pause(ctx, fetchRetry)
+			txn.Pause(ctx, fetchRetry)
 		}
 		if len(answer.Parts) == 0 {
 			continue
@@ -243,16 +243,7 @@ func (s *session) lost(ctx context.Context, err error) {
 	}
 	s.r.mu.Unlock()
 	s.r.signal()
-	pause(ctx, fetchRetry)
-}
-
-func pause(ctx context.Context, d time.Duration) {
-	t := time.NewTimer(d)
-	defer t.Stop()
-	select {
-	case <-ctx.Done():
-	case <-t.C:
-	}
+	txn.Pause(ctx, fetchRetry)
 }
 
 // request builds the next fetch: what changed since the last one, or everything.
@@ -396,7 +387,7 @@ func (r *reader) scan(ctx context.Context, s *Stream, rp *kmsg.FetchResponseTopi
 			}
 			// The verdict must not be guessed: what lies before goes on, the
 			// rest is fetched again.
-			pause(ctx, fetchRetry)
+			txn.Pause(ctx, fetchRetry)
 			return items[:m.item], &SourceError{}
 		}
 		if barrier {

@@ -1,9 +1,6 @@
 package replicate
 
 import (
-	"cmp"
-	"slices"
-
 	"github.com/twmb/franz-go/pkg/kmsg"
 
 	"github.com/geogate/geogate/internal/txn"
@@ -17,17 +14,11 @@ type commitMarker struct {
 }
 
 // scan turns the bytes of a fetch answer, read committed, into items from an
-// offset on. Records of aborted transactions are skipped: the answer lists them
-// with their first offsets; a transaction is aborted from there to its abort
-// marker. Nothing need be remembered between answers. A batch that cannot be read
-// ends the items with a *SourceError.
+// offset on; records of aborted transactions are skipped. A batch that cannot be
+// read ends the items with a *SourceError.
 func scan(raw []byte, aborted []kmsg.FetchResponseTopicPartitionAbortedTransaction, from int64) (items []Item, commits []commitMarker, err error) {
 	batches, err := txn.Split(raw)
-	aborted = slices.Clone(aborted)
-	slices.SortFunc(aborted, func(a, b kmsg.FetchResponseTopicPartitionAbortedTransaction) int {
-		return cmp.Compare(a.FirstOffset, b.FirstOffset)
-	})
-	active := map[int64]bool{}
+	aborts := txn.NewAborts(aborted)
 	next := from
 	for _, b := range batches {
 		if b.Magic() == 2 {
@@ -35,30 +26,21 @@ func scan(raw []byte, aborted []kmsg.FetchResponseTopicPartitionAbortedTransacti
 				return items, commits, &SourceError{Corrupt: cerr, At: max(b.BaseOffset(), from)}
 			}
 		}
-		it := Item{Kind: ItemData, Base: b.BaseOffset(), Next: b.Next(), Batch: b}
-		for len(aborted) > 0 && aborted[0].FirstOffset < it.Next {
-			active[aborted[0].ProducerID] = true
-			aborted = aborted[1:]
+		skip, merr := aborts.Skips(b)
+		if merr != nil {
+			return items, commits, &SourceError{Corrupt: merr, At: b.BaseOffset()}
 		}
-		switch {
-		case b.Magic() < 2:
-		case b.Control():
-			commit, known, merr := b.Marker()
-			if merr != nil {
-				return items, commits, &SourceError{Corrupt: merr, At: it.Base}
-			}
-			if known && !commit {
-				delete(active, b.ProducerID())
-			}
-			if known && commit && it.Next > next {
-				commits = append(commits, commitMarker{len(items), b.ProducerID(), b.ProducerEpoch()})
-			}
-			it.Kind, it.Batch = ItemSkip, nil
-		case b.Transactional() && active[b.ProducerID()], b.Count() == 0:
-			it.Kind, it.Batch = ItemSkip, nil
-		}
+		it := Item{Kind: ItemData, Base: b.BaseOffset(), Next: b.NextOffset(), Batch: b}
 		if it.Next <= next {
 			continue // a fetch inside a batch brings what lies before it too
+		}
+		if b.Magic() == 2 && b.Control() {
+			if commit, _, _ := b.Marker(); commit { // Skips has read it
+				commits = append(commits, commitMarker{len(items), b.ProducerID(), b.ProducerEpoch()})
+			}
+		}
+		if skip || b.Magic() == 2 && b.Count() == 0 {
+			it.Kind, it.Batch = ItemSkip, nil
 		}
 		items = append(items, it)
 		next = it.Next

@@ -297,8 +297,8 @@ func findGeneration(ctx context.Context, a *asker, topic string) (Found, error) 
 	ctx, cancel := context.WithTimeout(ctx, readWait)
 	defer cancel()
 	var found Found
-	counts := func(r txn.Record) bool { return string(r.Key) == GenerationKey }
-	err := a.readSettled(ctx, place{Topic: topic}, counts, func(r txn.Record) error {
+	counts := func(r *txn.Record) bool { return string(r.Key) == GenerationKey }
+	err := a.readSettled(ctx, place{Topic: topic}, counts, func(r *txn.Record) error {
 		if !counts(r) {
 			return nil
 		}
@@ -323,7 +323,7 @@ func (s *shard) readPositions(ctx context.Context) PositionsRead {
 	last := map[key]PositionRecord{}
 	var out PositionsRead
 	for slot := s.number; slot < router.Slots; slot += s.gen.Shards {
-		_, err := s.atTarget.readToEnd(ctx, place{Topic: s.cfg.positions(), Partition: int32(slot)}, 0, func(r txn.Record) error {
+		_, err := s.atTarget.readToEnd(ctx, place{Topic: s.cfg.positions(), Partition: int32(slot)}, 0, func(r *txn.Record) error {
 			if x, ok, err := ParseIncident(r.Key, r.Value); err != nil || ok {
 				out.Incidents = append(out.Incidents, x)
 				return err

@@ -120,7 +120,7 @@ func (l *Link) follow(ctx context.Context, source *kgo.Client) {
 			l.lag.listed = began
 		}
 		l.mu.Unlock()
-		pause(ctx, lagEvery)
+		txn.Pause(ctx, lagEvery)
 	}
 }
 

@@ -84,7 +84,7 @@ func (v *View) readState(ctx context.Context, topic txn.Topic, from, to int64) e
 	b := newBatch(v.cfg.DB)
 	defer b.discard()
 	tp := txn.TopicPartition{Topic: topic.Name, Partition: v.cfg.Partition}
-	err = txn.ReadCommitted(ctx, v.cfg.Client, v.cfg.Topics, tp, cached, to, func(r *txn.Record) error {
+	_, err = txn.ReadCommitted(ctx, v.cfg.Topics, tp, cached, to, func(r *txn.Record) error {
 		if len(r.Key) == 0 {
 			return nil // not ours
 		}

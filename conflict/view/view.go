@@ -200,7 +200,7 @@ func (v *View) Run(ctx context.Context) error {
 		if v.Status().Steps > before {
 			wait = restartMin
 		}
-		if err := pause(ctx, wait); err != nil {
+		if err := txn.Pause(ctx, wait); err != nil {
 			v.end(err)
 			return nil
 		}
@@ -457,16 +457,4 @@ func (v *View) Status() Status {
 	st.Ready, st.Queued, st.Vector = v.restored, len(v.queue), v.committed.Vector
 	st.Counts.Quarantined = maps.Clone(st.Counts.Quarantined)
 	return st
-}
-
-// pause waits, or returns the context's error.
-func pause(ctx context.Context, d time.Duration) error {
-	timer := time.NewTimer(d)
-	defer timer.Stop()
-	select {
-	case <-ctx.Done():
-		return ctx.Err()
-	case <-timer.C:
-		return nil
-	}
 }

@@ -39,6 +39,7 @@ type place struct {
 type consumer struct {
 	client    *kgo.Client
 	admin     *kadm.Client
+	topics    *txn.Topics
 	committed bool
 	wanted    []string
 	log       *slog.Logger
@@ -73,7 +74,7 @@ func newConsumer(opts []kgo.Opt, committed bool, wanted []string, log *slog.Logg
 		return nil, fmt.Errorf("make control client: %w", err)
 	}
 	return &consumer{
-		client: cl, admin: kadm.NewClient(cl), committed: committed, wanted: wanted, log: log,
+		client: cl, admin: kadm.NewClient(cl), topics: txn.NewTopics(cl), committed: committed, wanted: wanted, log: log,
 		next: make(map[place]int64), found: make(map[string]bool), wake: make(chan struct{}),
 	}, nil
 }
@@ -273,7 +274,7 @@ func (c *consumer) await(ctx context.Context, p place, end int64) error {
 
 // skipHole moves over offsets at next that hold no record for good.
 func (c *consumer) skipHole(ctx context.Context, p place, next int64) error {
-	to, err := txn.Peek(ctx, c.client, p.topic, p.partition, next, c.committed)
+	to, err := txn.Peek(ctx, c.topics, txn.TopicPartition{Topic: p.topic, Partition: p.partition}, next, c.committed)
 	if err != nil {
 		return err
 	}

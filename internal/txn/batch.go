@@ -44,7 +44,7 @@ var castagnoli = crc32.MakeTable(crc32.Castagnoli)
 // Batch is one record batch as it lies in a log or on the wire, header included.
 // The methods that read fields want a batch that Split returned or that
 // Batch.Check accepted; Magic below 2 means an older message set, of which only
-// BaseOffset, Magic and Records can be asked.
+// BaseOffset, NextOffset, Magic and Each can be asked.
 type Batch []byte
 
 // BaseOffset is the offset of the batch's first record.
@@ -69,8 +69,15 @@ func (b Batch) LastOffsetDelta() int32 {
 	return int32(binary.BigEndian.Uint32(b[atLastOffsetDelta:]))
 }
 
-// NextOffset is the first offset after the batch.
-func (b Batch) NextOffset() int64 { return b.BaseOffset() + int64(b.LastOffsetDelta()) + 1 }
+// NextOffset is the first offset after the batch, whatever its format. An old
+// message's offset field is its last offset: for a compressed set the last one
+// inside.
+func (b Batch) NextOffset() int64 {
+	if b.Magic() < 2 {
+		return b.BaseOffset() + 1
+	}
+	return b.BaseOffset() + int64(b.LastOffsetDelta()) + 1
+}
 
 // BaseTimestamp is the time that the records' deltas are relative to.
 func (b Batch) BaseTimestamp() int64 { return int64(binary.BigEndian.Uint64(b[atBaseTimestamp:])) }

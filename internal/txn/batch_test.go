@@ -310,7 +310,7 @@ func TestOldFormats(t *testing.T) {
 		}
 		raw := append(oldMessage(magic, 0, 9, 99, nil, []byte("plain")), oldMessage(magic, 1, 12, 102, nil, packed)...)
 		batches, err := Split(raw)
-		if err != nil || len(batches) != 2 || batches[1].Next() != 13 {
+		if err != nil || len(batches) != 2 || batches[1].NextOffset() != 13 {
 			t.Fatalf("magic %d: %v, %d batches", magic, err, len(batches))
 		}
 		var got []Record

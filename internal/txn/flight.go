@@ -76,7 +76,6 @@ func (p *Producer) Produce(ctx context.Context, batches []PartitionBatch) ([]Pro
 
 // result is what a broker said to one batch.
 type result struct {
-	done    bool
 	base    int64
 	code    int16
 	message string
@@ -158,7 +157,7 @@ func (f *flight) judge(sent []int) (again []int, err error) {
 			// The one before it will land behind it.
 			unclear = fmt.Errorf("%w: %s/%d: batches out of order", ErrUnclear, b.Topic, b.Partition)
 		case r.code == 0:
-			r.done = true
+			// it is stored
 		case r.code == kerr.InvalidProducerEpoch.Code || r.code == kerr.ProducerFenced.Code:
 			return nil, fmt.Errorf("%w: %s/%d: %w", ErrFenced, b.Topic, b.Partition, r.cause())
 		case notLeader(r.code), failed[tp] && r.code == kerr.OutOfOrderSequenceNumber.Code:
@@ -229,13 +228,7 @@ func (f *flight) leader(ctx context.Context, b *PartitionBatch) (int32, error) {
 	if b.TopicID != ([16]byte{}) && t.ID != ([16]byte{}) && b.TopicID != t.ID {
 		return 0, ErrTopicChanged
 	}
-	if b.Partition < 0 || int(b.Partition) >= len(t.Leaders) {
-		return 0, fmt.Errorf("look up leader: %w", kerr.UnknownTopicOrPartition)
-	}
-	if t.Leaders[b.Partition] < 0 {
-		return 0, fmt.Errorf("look up leader: %w", kerr.LeaderNotAvailable)
-	}
-	return t.Leaders[b.Partition], nil
+	return t.Leader(b.Partition)
 }
 
 // sendTo sends one leader's batches in as many requests as they need. Each is

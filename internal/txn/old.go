@@ -26,15 +26,6 @@ func oldHeaderSize(magic int8) int64 {
 	return 26
 }
 
-// Next is the first offset after the batch, whatever its format. An old message's
-// offset field is its last offset: for a compressed set the last one inside.
-func (b Batch) Next() int64 {
-	if b.Magic() < 2 {
-		return b.BaseOffset() + 1
-	}
-	return b.NextOffset()
-}
-
 func (b Batch) eachOld(fn func(Record) error) error {
 	recs, err := b.oldRecords(0)
 	if err != nil {

@@ -66,7 +66,7 @@ func TestAfterHole(t *testing.T) {
 		for _, b := range tc.raw {
 			raw = append(raw, b...)
 		}
-		if got, err := afterHole(raw, newAborts(tc.aborted), 20, tc.readable); err != nil || got != tc.want {
+		if got, err := afterHole(raw, NewAborts(tc.aborted), 20, tc.readable); err != nil || got != tc.want {
 			t.Errorf("%s: %d, %v, want %d", tc.name, got, err, tc.want)
 		}
 	}

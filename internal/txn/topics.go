@@ -19,6 +19,18 @@ type Topic struct {
 	Epochs   []int32 // by partition: leader epoch
 }
 
+// Leader is the broker that leads a partition: kerr.UnknownTopicOrPartition if
+// there is no such partition, kerr.LeaderNotAvailable if none leads it now.
+func (t *Topic) Leader(partition int32) (int32, error) {
+	switch {
+	case partition < 0 || int(partition) >= len(t.Leaders):
+		return 0, fmt.Errorf("look up leader: %w", kerr.UnknownTopicOrPartition)
+	case t.Leaders[partition] < 0:
+		return 0, fmt.Errorf("look up leader: %w", kerr.LeaderNotAvailable)
+	}
+	return t.Leaders[partition], nil
+}
+
 // Topics caches ids and leaders of a cluster's topics. It is safe for use by
 // several goroutines; an answer that proves an entry wrong must be reported with
 // Forget, for entries do not age.
