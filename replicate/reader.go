@@ -19,8 +19,7 @@ const (
 	fetchWait       = 250 * time.Millisecond // of a long poll; also how long a change may wait for it
 	fetchRetry      = 100 * time.Millisecond
 	minPartFetch    = 16 << 10
-	readUncommitted = 0
-	readCommitted   = 1
+	readCommitted = 1
 	noSession       = 0
 	resolveInterval = 250 * time.Millisecond
 )

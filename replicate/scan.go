@@ -26,7 +26,7 @@ func scan(raw []byte, aborted []kmsg.FetchResponseTopicPartitionAbortedTransacti
 				return items, commits, &SourceError{Corrupt: cerr, At: max(b.BaseOffset(), from)}
 			}
 		}
-		skip, merr := aborts.Skips(b)
+		skip, commit, merr := aborts.Take(b)
 		if merr != nil {
 			return items, commits, &SourceError{Corrupt: merr, At: b.BaseOffset()}
 		}
@@ -34,10 +34,8 @@ func scan(raw []byte, aborted []kmsg.FetchResponseTopicPartitionAbortedTransacti
 		if it.Next <= next {
 			continue // a fetch inside a batch brings what lies before it too
 		}
-		if b.Magic() == 2 && b.Control() {
-			if commit, _, _ := b.Marker(); commit { // Skips has read it
-				commits = append(commits, commitMarker{len(items), b.ProducerID(), b.ProducerEpoch()})
-			}
+		if commit {
+			commits = append(commits, commitMarker{len(items), b.ProducerID(), b.ProducerEpoch()})
 		}
 		if skip || b.Magic() == 2 && b.Count() == 0 {
 			it.Kind, it.Batch = ItemSkip, nil

@@ -45,6 +45,9 @@ func exitCode(err error) int {
 	if errors.Is(err, node.ErrSuperseded) {
 		return exitMoved
 	}
+	if errors.Is(err, node.ErrRefused) {
+		return exitPrecondition
+	}
 	var coded interface{ ExitCode() int }
 	if errors.As(err, &coded) {
 		return coded.ExitCode()

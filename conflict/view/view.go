@@ -200,8 +200,8 @@ func (v *View) Run(ctx context.Context) error {
 		if v.Status().Steps > before {
 			wait = restartMin
 		}
-		if err := txn.Pause(ctx, wait); err != nil {
-			v.end(err)
+		if !txn.Pause(ctx, wait) {
+			v.end(ctx.Err())
 			return nil
 		}
 		wait = min(2*wait, restartMax)

@@ -26,7 +26,7 @@ func (n *Node) assemble(secret []byte) (err error) {
 	if err != nil {
 		return err
 	}
-	n.topics.registry = follower{n.control}
+	n.topics.registry, n.topics.follower, n.topics.own = follower{n.control}, n.control, n.own
 	if err := n.assembleSeats(); err != nil {
 		return err
 	}
@@ -110,7 +110,7 @@ func (n *Node) assembleGateway(secret []byte) error {
 		MaxBody: int64(h.MaxBody), MaxRecord: int64(h.MaxRecord), MaxInflight: int64(h.MaxInflight),
 		Secret: secret, Drain: n.cfg.Drain,
 	}, gateway.Deps{
-		Topics: &topicList{n.topics, n.control, n.links}, Seats: n.seats, Logs: n.control, Status: n,
+		Topics: &topicList{n.topics, n.links}, Seats: n.seats, Logs: n.control, Status: n,
 		Probes: []gateway.Probe{
 			{Name: "kafka", Ready: n.kafka.Ready},
 			{Name: "seats", Ready: n.seats.Ready},
@@ -127,6 +127,5 @@ func (n *Node) assembleGateway(secret []byte) error {
 // topicList is topics with what the links do with them.
 type topicList struct {
 	*topics
-	follower *control.Follower
-	links    []*linkRun
+	links []*linkRun
 }

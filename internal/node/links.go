@@ -27,6 +27,9 @@ func (l *linkRun) Run(ctx context.Context) error {
 	if errors.Is(err, replicate.ErrTakenOver) || errors.Is(err, replicate.ErrGeneration) {
 		return fmt.Errorf("link %s: %w: %w", l.name, ErrSuperseded, err)
 	}
+	if errors.Is(err, replicate.ErrSameCluster) || errors.Is(err, replicate.ErrSettings) {
+		return fmt.Errorf("link %s: %w: %w", l.name, ErrRefused, err)
+	}
 	if err != nil {
 		return fmt.Errorf("link %s: %w", l.name, err)
 	}

@@ -308,6 +308,9 @@ func (s *seats) make(ctx context.Context, at place) (*holding, error) {
 	if err := s.topics.derive(ctx, topic); err != nil {
 		return nil, fmt.Errorf("open seat: %w", err)
 	}
+	if err := s.topics.identify(ctx, topic, at.partition); err != nil {
+		return nil, fmt.Errorf("open seat: %w", err)
+	}
 	h := &holding{place: at}
 	fold := s.fold(topic, at.partition)
 	if h.index, err = s.openIndex(topic, at.partition); err != nil {

@@ -51,7 +51,11 @@ func (n *Node) Status(context.Context) (gateway.Status, error) {
 	for _, h := range n.seats.list() {
 		s := h.seat.Status()
 		for r, wait := range s.Held {
-			st.Warnings = append(st.Warnings, fmt.Sprintf("%s/%d: events of %s are held for %v, their stamps are ahead of the wall clock", h.topic, h.partition, n.topology.Name(r), wait.Round(time.Millisecond)))
+			what := "held for " + wait.Round(time.Millisecond).String()
+			if wait > time.Hour {
+				what = "not applied" // too far ahead to wait for
+			}
+			st.Warnings = append(st.Warnings, fmt.Sprintf("%s/%d: events of %s are %s, their stamps are ahead of the wall clock", h.topic, h.partition, n.topology.Name(r), what))
 		}
 		if s.Foreign > 0 {
 			st.Warnings = append(st.Warnings, fmt.Sprintf("%s/%d: %d records in remote topics that no link wrote are quarantined", h.topic, h.partition, s.Foreign))

@@ -1,6 +1,7 @@
 package node
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -17,6 +18,7 @@ import (
 
 	"github.com/geogate/geogate/gateway"
 	"github.com/geogate/geogate/internal/control"
+	"github.com/geogate/geogate/internal/event"
 	"github.com/geogate/geogate/internal/seat"
 	"github.com/geogate/geogate/router"
 )
@@ -45,6 +47,9 @@ type topics struct {
 	client   *kgo.Client // writes the registry
 	admin    *kadm.Client
 	registry registry
+	follower *control.Follower
+	own      event.RegionID
+	window   time.Duration // of idempotency keys
 	log      *slog.Logger
 
 	prepared atomic.Bool // the declared topics are there
@@ -63,7 +68,7 @@ type derivation struct {
 
 func newTopics(cfg Config, topology *router.Topology, policy *router.Policy, client *kgo.Client, log *slog.Logger) *topics {
 	return &topics{
-		region: cfg.Region, topology: topology, policy: policy,
+		region: cfg.Region, window: cfg.Idempotency.Window, topology: topology, policy: policy,
 		client: client, admin: kadm.NewClient(client), log: log,
 		derived: make(map[string]*derivation), local: make(map[string]control.TopicID),
 	}
@@ -114,6 +119,9 @@ func (t *topics) prepareDeclared(ctx context.Context) error {
 			return fmt.Errorf("declare topic %s: %w: geogate writes a topic of that name itself (%s); rename one of the two", d.Topic, errBlocked, describe(x))
 		}
 		if err := t.ensure(ctx, spec{d.Topic, d.Partitions, deleted}); err != nil {
+			return fmt.Errorf("declare topic: %w", err)
+		}
+		if err := t.checkRetention(ctx, d.Topic); err != nil {
 			return fmt.Errorf("declare topic: %w", err)
 		}
 		if err := t.refresh(ctx); err != nil {
@@ -191,6 +199,12 @@ func (t *topics) check(ctx context.Context, s spec) error {
 }
 
 func (t *topics) cleanup(ctx context.Context, name string) (string, error) {
+	policy, err := t.config(ctx, name, "cleanup.policy")
+	return cmp.Or(policy, deleted), err
+}
+
+// config is a setting of a topic, "" if the broker does not say.
+func (t *topics) config(ctx context.Context, name, key string) (string, error) {
 	configs, err := t.admin.DescribeTopicConfigs(ctx, name)
 	if err != nil {
 		return "", fmt.Errorf("describe topic %s: %w", name, err)
@@ -203,11 +217,11 @@ func (t *topics) cleanup(ctx context.Context, name string) (string, error) {
 		return "", fmt.Errorf("describe topic %s: %w", name, err)
 	}
 	for _, kv := range c.Configs {
-		if kv.Key == "cleanup.policy" && kv.Value != nil {
+		if kv.Key == key && kv.Value != nil {
 			return *kv.Value, nil
 		}
 	}
-	return deleted, nil
+	return "", nil
 }
 
 // derive makes the state and the merged topic of a local topic, once.

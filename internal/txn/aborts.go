@@ -24,23 +24,24 @@ func NewAborts(listed []kmsg.FetchResponseTopicPartitionAbortedTransaction) *Abo
 	return a
 }
 
-// Skips tells whether a batch has no record for the reader: it is a marker, or of
-// a transaction that was aborted; an abort marker ends one. It must be asked of
-// every batch of the answer, in order. An error says that a marker cannot be read.
-func (a *Aborts) Skips(b Batch) (bool, error) {
+// Take takes the next batch of the answer; every one must be given, in order. skip
+// says that it has no record for the reader, being a marker or of a transaction
+// that was aborted; commit that it is the marker of one that was committed. An
+// error says that a marker cannot be read.
+func (a *Aborts) Take(b Batch) (skip, commit bool, err error) {
 	for len(a.listed) > 0 && a.listed[0].FirstOffset < b.NextOffset() {
 		a.open[a.listed[0].ProducerID] = true
 		a.listed = a.listed[1:]
 	}
 	switch {
 	case b.Magic() < 2:
-		return false, nil
+		return false, false, nil
 	case !b.Control():
-		return b.Transactional() && a.open[b.ProducerID()], nil
+		return b.Transactional() && a.open[b.ProducerID()], false, nil
 	}
-	commit, ok, err := b.Marker()
-	if ok && !commit {
-		delete(a.open, b.ProducerID())
+	commit, known, err := b.Marker()
+	if known && !commit {
+		delete(a.open, b.ProducerID()) // the end of an aborted one
 	}
-	return true, err
+	return true, commit, err
 }

@@ -69,7 +69,7 @@ func take(p *kmsg.FetchResponseTopicPartition, level isolation, next, to int64, 
 				return next, err
 			}
 		}
-		skip, err := aborted.Skips(b)
+		skip, _, err := aborted.Take(b)
 		if err != nil {
 			return next, err
 		}

@@ -39,7 +39,7 @@ func afterHole(raw []byte, aborted *Aborts, offset, readable int64) (int64, erro
 		if b.Magic() != 2 {
 			return offset, nil // older formats are never emptied in place
 		}
-		skip, err := aborted.Skips(b)
+		skip, _, err := aborted.Take(b)
 		if err != nil {
 			return offset, err
 		}

@@ -114,6 +114,7 @@ func onceEach(t *testing.T, r *world.Region, topic string, acked []world.Answer)
 }
 
 func TestAcknowledgedWritesSurviveKills(t *testing.T) {
+	t.Parallel()
 	w := world.Start(t, world.Options{})
 	us, eu := w.Region("us"), w.Region("eu")
 	us.AwaitReady()
@@ -152,6 +153,7 @@ func read(t *testing.T, r *world.Region, topic string) []*kgo.Record {
 }
 
 func TestGracefulStopAnswersEverything(t *testing.T) {
+	t.Parallel()
 	w := world.Start(t, world.Options{})
 	us := w.Region("us")
 	first := us.Put(github, "k", `1`, world.Idem("x"))
@@ -177,6 +179,7 @@ func TestGracefulStopAnswersEverything(t *testing.T) {
 }
 
 func TestDeletedStoreShowsTheSameAndEmitsNothingTwice(t *testing.T) {
+	t.Parallel()
 	w := world.Start(t, world.Options{})
 	us, eu := w.Region("us"), w.Region("eu")
 	w.CutAll()
@@ -238,6 +241,7 @@ func TestDeletedStoreShowsTheSameAndEmitsNothingTwice(t *testing.T) {
 }
 
 func TestSecondInstanceTakesTheSeatsOver(t *testing.T) {
+	t.Parallel()
 	w := world.Start(t, world.Options{})
 	us, eu := w.Region("us"), w.Region("eu")
 	before := us.Put(flights, "SEAT", `1`, world.Idem("seat"))
@@ -267,6 +271,7 @@ func TestSecondInstanceTakesTheSeatsOver(t *testing.T) {
 }
 
 func TestLocalTopicWithARemoteNameIsBlocked(t *testing.T) {
+	t.Parallel()
 	w := world.Start(t, world.Options{Topics: []world.Topic{
 		{Name: "x", Partitions: 1, Region: "us"}, {Name: "us.x", Partitions: 1, Region: "eu"}, {Name: "flights.merged.old", Partitions: 1, Region: "us"},
 	}})
@@ -301,6 +306,7 @@ func TestLocalTopicWithARemoteNameIsBlocked(t *testing.T) {
 }
 
 func TestUndeclaredTopicIsServedFromItsFirstWrite(t *testing.T) {
+	t.Parallel()
 	w := world.Start(t, world.Options{Topics: []world.Topic{{Name: "logs", Partitions: 3}}})
 	us, eu := w.Region("us"), w.Region("eu")
 	// What producers wrote natively before is there from the log's start.
@@ -336,6 +342,7 @@ func TestUndeclaredTopicIsServedFromItsFirstWrite(t *testing.T) {
 }
 
 func TestTopicMadeLaterIsReplicated(t *testing.T) {
+	t.Parallel()
 	w := world.Start(t, world.Options{})
 	us, eu := w.Region("us"), w.Region("eu")
 	if err := us.CreateTopic("late", 1); err != nil {
@@ -352,6 +359,7 @@ func TestTopicMadeLaterIsReplicated(t *testing.T) {
 }
 
 func TestUnreachableBrokerAtStart(t *testing.T) {
+	t.Parallel()
 	ln, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)
@@ -375,6 +383,7 @@ func TestUnreachableBrokerAtStart(t *testing.T) {
 }
 
 func TestUnreachableRegionDoesNotStopTheOther(t *testing.T) {
+	t.Parallel()
 	w := world.Start(t, world.Options{})
 	us, eu := w.Region("us"), w.Region("eu")
 	w.CutAll()
@@ -406,6 +415,7 @@ type outcome struct {
 }
 
 func TestLostAcknowledgementIsStoredOnce(t *testing.T) {
+	t.Parallel()
 	w := world.Start(t, world.Options{})
 	us := w.Region("us")
 	us.Put(github, "k", `0`)
@@ -438,6 +448,7 @@ func TestLostAcknowledgementIsStoredOnce(t *testing.T) {
 }
 
 func TestRetryInFlightIsRefused(t *testing.T) {
+	t.Parallel()
 	w := world.Start(t, world.Options{})
 	us := w.Region("us")
 	us.Put(github, "k", `0`) // the seat is ready

@@ -70,6 +70,7 @@ func conflicts(t *testing.T, r *world.Region, topic, key string) []world.Conflic
 }
 
 func TestTwoRegions(t *testing.T) {
+	t.Parallel()
 	w := world.Start(t, world.Options{})
 	us, eu := w.Region("us"), w.Region("eu")
 
@@ -318,6 +319,7 @@ func TestTwoRegions(t *testing.T) {
 }
 
 func TestCutLinks(t *testing.T) {
+	t.Parallel()
 	w := world.Start(t, world.Options{})
 	us, eu := w.Region("us"), w.Region("eu")
 

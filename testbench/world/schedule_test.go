@@ -51,6 +51,7 @@ func TestRandomScheduleOfTwoRegions(t *testing.T)   { randomSchedule(t, 2, opera
 func TestRandomScheduleOfThreeRegions(t *testing.T) { randomSchedule(t, 3, operations/3) }
 
 func randomSchedule(t *testing.T, regions, operations int) {
+	t.Parallel()
 	seed := rand.Uint64()
 	if text := os.Getenv("GEOGATE_SEED"); text != "" {
 		n, err := strconv.ParseUint(text, 10, 64)

@@ -37,6 +37,9 @@ func (w *World) schedule() {
 	w.some(3, w.cut)
 	w.some(4, w.kill)
 	w.some(4, w.takeOver)
+	if w.cfg.contested {
+		w.some(20, w.takeOver)
+	}
 	w.some(5, w.moveLink)
 	if w.cfg.elections {
 		w.some(8, w.elect)
@@ -171,7 +174,11 @@ func (w *World) takeOver() {
 	w.logf("seat %v of %s goes to %s", tp, r.name, r.procs[r.assigned[tp]].name)
 	w.counts["takeovers"]++
 	r.procs[r.assigned[tp]].reassign(tp)
-	old.after(pick(w.rand, 0, w.between(0, 4*time.Second)), func() { old.reassign(tp) })
+	hears := pick(w.rand, 0, w.between(0, 4*time.Second))
+	if w.cfg.contested {
+		hears = w.between(time.Second, 6*time.Second)
+	}
+	old.after(hears, func() { old.reassign(tp) })
 }
 
 // moveLink gives a link to another instance, often with another number of shards;

@@ -42,6 +42,7 @@ type config struct {
 	truncate   bool          // remote logs may lose their tail
 	elections  bool          // remote partitions may change leaders
 	foreign    bool          // other applications write into local topics
+	contested  bool          // seats change hands all the time, and the old hand goes on
 	pause      time.Duration // a process may stand still between two steps
 }
 
@@ -183,6 +184,7 @@ func (w *World) draw() {
 		truncate:   r.IntN(4) == 0,
 		elections:  r.IntN(3) == 0,
 		foreign:    r.IntN(4) == 0,
+		contested:  r.IntN(3) == 0,
 		pause:      pick(r, 0, 10*time.Millisecond, time.Second, 3*time.Second),
 	}
 }

@@ -1,0 +1,82 @@
+package node
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strconv"
+	"time"
+
+	"github.com/twmb/franz-go/pkg/kgo"
+
+	"github.com/geogate/geogate/gateway"
+	"github.com/geogate/geogate/internal/control"
+)
+
+// ErrRefused is wrapped by errors that say that the instance must not run as the
+// cluster and the configuration are; it has changed nothing that matters.
+var ErrRefused = errors.New("start refused")
+
+// identify records which incarnation of a local partition's log its present topic
+// id stands for: number 0 when the partition is first used, the next number when
+// the topic was deleted and made again. Where the incarnation before ended is what
+// the region last published of it: nothing beyond was promised to anybody.
+func (t *topics) identify(ctx context.Context, topic gateway.Topic, partition int32) error {
+	known := t.follower.Incarnations(t.own, topic.Name, partition)
+	next := control.Incarnation{Origin: t.own, Topic: topic.Name, Partition: partition, ID: topic.ID}
+	if n := len(known); n > 0 {
+		last := known[n-1]
+		if last.ID == topic.ID {
+			return nil
+		}
+		next.Number = last.Number + 1
+		if p, ok := t.follower.Progress(t.own, topic.Name, partition); ok && p.End.Incarnation == last.Number {
+			next.End = p.End.Next
+		}
+		t.log.Error("topic was deleted and made again: a new incarnation of its log begins",
+			"topic", topic.Name, "partition", partition, "incarnation", next.Number, "ended", next.End)
+	}
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), topicTimeout)
+	defer cancel()
+	key, value := next.AppendKey(nil), next.AppendValue(nil)
+	// The one is the record, the other travels to the other regions.
+	err := t.client.ProduceSync(ctx,
+		&kgo.Record{Topic: control.TopicIncarnations, Key: key, Value: value},
+		&kgo.Record{Topic: control.TopicControl, Key: key, Value: value},
+	).FirstErr()
+	if err != nil {
+		return fmt.Errorf("record incarnation of %s/%d: %w", topic.Name, partition, err)
+	}
+	return t.await(ctx, topic, partition, next.Number)
+}
+
+// await returns once control has read the record back.
+func (t *topics) await(ctx context.Context, topic gateway.Topic, partition int32, number uint16) error {
+	for {
+		changed := t.follower.Changed()
+		for _, x := range t.follower.Incarnations(t.own, topic.Name, partition) {
+			if x.Number == number && x.ID == topic.ID {
+				return nil
+			}
+		}
+		select {
+		case <-changed:
+		case <-ctx.Done():
+			return fmt.Errorf("read back incarnation of %s/%d: %w", topic.Name, partition, ctx.Err())
+		}
+	}
+}
+
+// checkRetention refuses a topic that forgets records sooner than idempotency keys:
+// a rebuilt index would take a retry for a new write.
+func (t *topics) checkRetention(ctx context.Context, name string) error {
+	text, err := t.config(ctx, name, "retention.ms")
+	if err != nil {
+		return err
+	}
+	ms, err := strconv.ParseInt(text, 10, 64)
+	if err != nil || ms < 0 || time.Duration(ms) >= t.window/time.Millisecond {
+		return nil // no number, or none that is too small
+	}
+	return fmt.Errorf("check topic %s: %w: retention.ms is %d, below the idempotency window of %s; raise the one or lower idempotency.window", name, ErrRefused, ms, t.window)
+}
