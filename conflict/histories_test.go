@@ -66,50 +66,59 @@ func TestHistories(t *testing.T) {
 			// must not overwrite v2, and where it comes first it must be taken back.
 			"a retry elsewhere does not overwrite what came between",
 			[]event.Event{keyed(put(a, 0, 10), 1, 1), put(b, 0, 12, [2]int64{int64(a), 0}), keyed(put(c, 0, 14), 1, 1)},
-			[]event.Dot{{Region: b, Partition: 3}}, event.Dot{Region: b, Partition: 3},
+			[]event.Dot{{Region: b, Partition: 3}},
+			event.Dot{Region: b, Partition: 3},
 		},
 		{
 			"who has seen one copy has seen all",
 			[]event.Event{keyed(put(a, 0, 10), 1, 1), keyed(put(b, 0, 12), 1, 1), put(b, 1, 13)},
-			[]event.Dot{{Region: b, Partition: 3, Offset: 1}}, event.Dot{Region: b, Partition: 3, Offset: 1},
+			[]event.Dot{{Region: b, Partition: 3, Offset: 1}},
+			event.Dot{Region: b, Partition: 3, Offset: 1},
 		},
 		{
 			// B's retry had seen A's second write; being void it has seen nothing.
 			"a void copy kills nothing",
 			[]event.Event{keyed(put(c, 0, 10), 1, 1), put(a, 0, 11), keyed(put(b, 0, 15, [2]int64{int64(a), 0}), 1, 1)},
-			[]event.Dot{{Region: a, Partition: 3}, {Region: c, Partition: 3}}, event.Dot{Region: a, Partition: 3},
+			[]event.Dot{{Region: a, Partition: 3}, {Region: c, Partition: 3}},
+			event.Dot{Region: a, Partition: 3},
 		},
 		{
 			"a value that a void copy displaced comes back",
 			[]event.Event{put(b, 0, 5), keyed(put(b, 1, 20), 1, 1), keyed(put(c, 0, 10), 1, 1)},
 			// C's copy stands; B's first write was seen by the void copy alone.
-			[]event.Dot{{Region: b, Partition: 3}, {Region: c, Partition: 3}}, event.Dot{Region: c, Partition: 3},
+			[]event.Dot{{Region: b, Partition: 3}, {Region: c, Partition: 3}},
+			event.Dot{Region: c, Partition: 3},
 		},
 		{
 			"a key begins anew by stamps, one window after its first copy",
 			[]event.Event{keyed(put(a, 0, 1), 1, 1), keyed(put(b, 0, 11), 1, 1), keyed(put(c, 0, 12), 1, 1)},
-			[]event.Dot{{Region: a, Partition: 3}, {Region: c, Partition: 3}}, event.Dot{Region: c, Partition: 3},
+			[]event.Dot{{Region: a, Partition: 3}, {Region: c, Partition: 3}},
+			event.Dot{Region: c, Partition: 3},
 		},
 		{
 			"the smallest of three stands",
 			[]event.Event{keyed(put(a, 0, 13), 1, 1), keyed(put(b, 0, 11), 1, 1), keyed(put(c, 0, 12), 1, 1)},
-			[]event.Dot{{Region: b, Partition: 3}}, event.Dot{Region: b, Partition: 3},
+			[]event.Dot{{Region: b, Partition: 3}},
+			event.Dot{Region: b, Partition: 3},
 		},
 		{
 			"equal stamps are told apart by region",
 			[]event.Event{put(a, 0, 10), put(b, 0, 10), put(c, 0, 10)},
-			[]event.Dot{{Region: a, Partition: 3}, {Region: b, Partition: 3}, {Region: c, Partition: 3}}, event.Dot{Region: c, Partition: 3},
+			[]event.Dot{{Region: a, Partition: 3}, {Region: b, Partition: 3}, {Region: c, Partition: 3}},
+			event.Dot{Region: c, Partition: 3},
 		},
 		{
 			// C saw B, which saw A; A arrives last and is dead on arrival.
 			"the cover kills what comes late",
 			[]event.Event{put(a, 0, 50), put(b, 0, 10, [2]int64{int64(a), 0}), put(c, 0, 11, [2]int64{int64(b), 0})},
-			[]event.Dot{{Region: c, Partition: 3}}, event.Dot{Region: c, Partition: 3},
+			[]event.Dot{{Region: c, Partition: 3}},
+			event.Dot{Region: c, Partition: 3},
 		},
 		{
 			"a reused key of another entity is void there, and is no copy here",
 			[]event.Event{keyed(put(a, 0, 10), 1, 1), keyed(on(put(b, 0, 12), "y"), 1, 2), put(b, 1, 13)},
-			[]event.Dot{{Region: a, Partition: 3}, {Region: b, Partition: 3, Offset: 1}}, event.Dot{Region: b, Partition: 3, Offset: 1},
+			[]event.Dot{{Region: a, Partition: 3}, {Region: b, Partition: 3, Offset: 1}},
+			event.Dot{Region: b, Partition: 3, Offset: 1},
 		},
 	} {
 		t.Run(h.name, func(t *testing.T) {

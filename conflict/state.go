@@ -44,7 +44,7 @@ func (s *State) AddCopy(standing, copied event.Dot) {
 			continue
 		}
 		l.Copies = append(slices.Clip(l.Copies), copied)
-		slices.SortFunc(l.Copies, compareDots)
+		slices.SortFunc(l.Copies, event.Dot.Compare)
 	}
 	s.drop()
 }
@@ -55,7 +55,7 @@ func (s *State) drop() {
 }
 
 func (s *State) insert(l Live) {
-	at, _ := slices.BinarySearchFunc(s.Live, l.Event.At, func(x Live, d event.Dot) int { return compareDots(x.Event.At, d) })
+	at, _ := slices.BinarySearchFunc(s.Live, l.Event.At, func(x Live, d event.Dot) int { return x.Event.At.Compare(d) })
 	s.Live = slices.Insert(s.Live, at, l)
 }
 
@@ -114,20 +114,4 @@ func Refold(events []Standing) (live []int, cover event.Vector) {
 		}
 	}
 	return live, cover
-}
-
-func compareDots(a, b event.Dot) int {
-	switch {
-	case a.Region != b.Region:
-		return int(a.Region) - int(b.Region)
-	case a.Incarnation != b.Incarnation:
-		return int(a.Incarnation) - int(b.Incarnation)
-	case a.Partition != b.Partition:
-		return int(a.Partition) - int(b.Partition)
-	case a.Offset < b.Offset:
-		return -1
-	case a.Offset > b.Offset:
-		return 1
-	}
-	return 0
 }

@@ -2,7 +2,6 @@ package conflict
 
 import (
 	"bytes"
-	"cmp"
 	"slices"
 	"time"
 
@@ -25,10 +24,9 @@ func CopyOf(ev *event.Event) Copy {
 	return Copy{At: ev.At, ID: ev.ID, Stamp: ev.Stamp, Fingerprint: ev.Fingerprint, Entity: ev.Key}
 }
 
-// compareCopies is the total order of event.Less.
+// compareCopies is the order of writes.
 func compareCopies(a, b Copy) int {
-	return cmp.Or(cmp.Compare(a.Stamp, b.Stamp), cmp.Compare(a.At.Region, b.At.Region),
-		bytes.Compare(a.ID[:], b.ID[:]), compareDots(a.At, b.At))
+	return event.Order{Stamp: a.Stamp, At: a.At, ID: a.ID}.Compare(event.Order{Stamp: b.Stamp, At: b.At, ID: b.ID})
 }
 
 // Groups sorts the copies of one key and splits them into groups: the smallest
@@ -56,12 +54,11 @@ type outcome struct{ lost, won Copy }
 
 // settlement says what one more copy of a key changes.
 type settlement struct {
-	groups  [][]Copy
-	leader  Copy      // of the new copy's group; the new copy itself if it stands
-	members []Copy    // of the new copy's group
-	lost    []outcome // copies that are void now and were not before, the new one included
-	back    []outcome // copies that were void and stand now (won), and what they had lost to
-	moved   []Copy    // the other copies whose group's leader changed
+	groups [][]Copy
+	leader Copy      // of the new copy's group; the new copy itself if it stands
+	lost   []outcome // copies that are void now and were not before, the new one included
+	back   []outcome // copies that were void and stand now (won), and what they had lost to
+	moved  []Copy    // the other copies whose group's leader changed
 }
 
 // settle compares the groups of a key before and after the copy at added came.
@@ -80,7 +77,7 @@ func settle(copies []Copy, added event.Dot, window time.Duration) settlement {
 			was, known := before[c.At]
 			stood, stands := known && was.At == c.At, g[0].At == c.At
 			if !known {
-				s.leader, s.members = g[0], g
+				s.leader = g[0]
 			} else if was.At != g[0].At {
 				s.moved = append(s.moved, c)
 			}
@@ -113,7 +110,7 @@ func siblingsOf(c Copy, group []Copy) []event.Dot {
 			dots = append(dots, o.At)
 		}
 	}
-	slices.SortFunc(dots, compareDots)
+	slices.SortFunc(dots, event.Dot.Compare)
 	return dots
 }
 

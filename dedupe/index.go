@@ -29,7 +29,7 @@ type Batch struct {
 type Store interface {
 	// State is what the last Apply left.
 	State() (State, error)
-	// Copies lists every copy of a key, in the order of event.LessCopy.
+	// Copies lists every copy of a key, in the order of writes (event.Order).
 	Copies(key event.IdempotencyKey) ([]Copy, error)
 	// Apply stores a batch; a copy that is there already is stored again.
 	Apply(b Batch) error
@@ -183,15 +183,7 @@ func expired(w []Copy, window time.Duration, closed event.Stamp) bool {
 	return w[0].Stamp.Add(window) <= closed
 }
 
-func order(a, b Copy) int {
-	switch {
-	case event.LessCopy(&a, &b):
-		return -1
-	case event.LessCopy(&b, &a):
-		return 1
-	}
-	return 0
-}
+func order(a, b Copy) int { return a.Order().Compare(b.Order()) }
 
 // Sweep removes windows that have expired under closed, whole, and void copies as
 // old; it returns how many copies went. What is left answers every retry as

@@ -6,6 +6,7 @@ import (
 
 	"github.com/twmb/franz-go/pkg/kgo"
 
+	"github.com/geogate/geogate/internal/control"
 	"github.com/geogate/geogate/internal/event"
 	"github.com/geogate/geogate/router"
 )
@@ -60,7 +61,7 @@ type conflictFeed struct {
 	at     map[int32]int64
 }
 
-func (j *conflictFeed) topic() string { return router.ConflictsTopic }
+func (j *conflictFeed) topic() string { return control.TopicConflicts }
 func (j *conflictFeed) before()       {}
 func (j *conflictFeed) done()         {}
 

@@ -18,8 +18,13 @@ var errLater = errors.New("gateway: record cannot be judged yet")
 
 const (
 	// emptyTail is how long a feed waits below a listed end for a record before
-	// it takes the rest for empty: compaction can leave a tail without records.
-	emptyTail = 2 * time.Second
+	// it asks whether the rest is empty: compaction can leave a tail without
+	// records. It is, once the broker has answered bareAnswers fetches meanwhile
+	// (the first may have been asked before), so that a slow broker is not taken
+	// for an empty one; one that does not answer for brokerTime is an error.
+	emptyTail   = 2 * time.Second
+	bareAnswers = 2
+	brokerTime  = 15 * time.Second
 	// refreshEvery is the least time between two listings of the ends while a
 	// stream is followed, and the pace at which a record that cannot be judged
 	// yet is tried again.
@@ -172,15 +177,23 @@ func (f *feed) pull(ctx context.Context) (*kgo.Record, error) {
 	if f.rd == nil || !f.rd.ready() && f.caughtUp() {
 		return nil, errEnd
 	}
-	wait, cancel := context.WithTimeout(ctx, emptyTail)
-	defer cancel()
-	rec, err := f.rd.poll(wait)
-	if err != nil && ctx.Err() == nil && wait.Err() != nil && errors.Is(err, wait.Err()) {
-		f.bare = true
-		return nil, errEnd
+	answers, late := f.rd.cl.answers.Load(), time.Now().Add(brokerTime)
+	for {
+		wait, cancel := context.WithTimeout(ctx, emptyTail)
+		rec, err := f.rd.poll(wait)
+		nothing := err != nil && ctx.Err() == nil && wait.Err() != nil && errors.Is(err, wait.Err())
+		cancel()
+		switch {
+		case !nothing:
+			f.bare = false
+			return rec, err
+		case f.rd.cl.answers.Load()-answers >= bareAnswers:
+			f.bare = true
+			return nil, errEnd
+		case time.Now().After(late):
+			return nil, upstream(ctx, "read "+f.name, errors.New("the broker does not answer fetches"))
+		}
 	}
-	f.bare = false
-	return rec, err
 }
 
 // take judges a record; a nil body is one that the reader does not see.

@@ -13,6 +13,7 @@ import (
 	"github.com/twmb/franz-go/pkg/kadm"
 	"github.com/twmb/franz-go/pkg/kgo"
 
+	"github.com/geogate/geogate/internal/control"
 	"github.com/geogate/geogate/internal/event"
 	"github.com/geogate/geogate/router"
 )
@@ -131,10 +132,10 @@ func TestConflictFeed(t *testing.T) {
 	golden := compact(t, `{"topic":"flights","key":{"type":"string","data":"DTW"},"reason":"concurrent","rule":"lww",
  "lost":{"dot":"eu/0/3/93","id":"01a226bf-4970-7f11-8c02-1d2e3f405162","region":"eu","stamp":"01a226bf49700000"},
  "won":{"dot":"us/0/3/4711","id":"01a226bf-497b-7c3e-9a51-6f0d2f1b7e10","region":"us","stamp":"01a226bf497b0007"}}`)
-	produce(t, cl, router.ConflictsTopic, slot(0), nil, []byte(golden), nil)
-	produce(t, cl, router.ConflictsTopic, slot(0), nil, []byte(`{"topic":"other"}`), nil)
-	produce(t, cl, router.ConflictsTopic, slot(0), nil, []byte(`not json`), nil)
-	produce(t, cl, router.ConflictsTopic, slot(1), nil, []byte(`{"topic":"flights","reason":"revoked"}`), nil)
+	produce(t, cl, control.TopicConflicts, slot(0), nil, []byte(golden), nil)
+	produce(t, cl, control.TopicConflicts, slot(0), nil, []byte(`{"topic":"other"}`), nil)
+	produce(t, cl, control.TopicConflicts, slot(0), nil, []byte(`not json`), nil)
+	produce(t, cl, control.TopicConflicts, slot(1), nil, []byte(`{"topic":"flights","reason":"revoked"}`), nil)
 	type answer struct {
 		Conflicts []json.RawMessage
 		Next      string

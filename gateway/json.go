@@ -18,6 +18,7 @@ type syntaxError struct {
 	what   string
 }
 
+// Error implements error.
 func (e *syntaxError) Error() string { return fmt.Sprintf("offset %d: %s", e.offset, e.what) }
 
 // scanner walks one JSON text as RFC 8259 defines it: valid UTF-8, no trailing

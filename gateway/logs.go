@@ -30,14 +30,28 @@ type pool struct {
 	mu     sync.Mutex
 	closed bool
 	admin  *kadm.Client
-	idle   []*kgo.Client
+	idle   []*lent
+}
+
+// lent is a client that a read has for itself.
+type lent struct {
+	*kgo.Client
+	answers atomic.Int64 // of brokers to fetches
+}
+
+// OnBrokerRead implements kgo.HookBrokerRead.
+func (l *lent) OnBrokerRead(_ kgo.BrokerMetadata, key int16, _ int, _, _ time.Duration, err error) {
+	const fetch = 1 // api key
+	if key == fetch && err == nil {
+		l.answers.Add(1)
+	}
 }
 
 func newPool(opts []kgo.Opt, readers int) *pool {
 	return &pool{opts: opts, slots: make(chan struct{}, readers)}
 }
 
-func (p *pool) client() (*kgo.Client, error) {
+func (p *pool) client() (*lent, error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if p.closed {
@@ -48,7 +62,9 @@ func (p *pool) client() (*kgo.Client, error) {
 		p.idle = p.idle[:n-1]
 		return cl, nil
 	}
+	l := &lent{}
 	cl, err := kgo.NewClient(append(slices.Clone(p.opts),
+		kgo.WithHooks(l),
 		kgo.ConsumePartitions(map[string]map[int32]kgo.Offset{}),
 		kgo.FetchIsolationLevel(kgo.ReadCommitted()),
 		kgo.KeepControlRecords(),
@@ -63,7 +79,8 @@ func (p *pool) client() (*kgo.Client, error) {
 	if err != nil {
 		return nil, fmt.Errorf("make reading client: %w", err)
 	}
-	return cl, nil
+	l.Client = cl
+	return l, nil
 }
 
 func (p *pool) lister() (*kadm.Client, error) {
@@ -142,7 +159,7 @@ func upstream(ctx context.Context, doing string, err error) error {
 // reader reads some partitions of one topic. It belongs to one goroutine.
 type reader struct {
 	p      *pool
-	cl     *kgo.Client
+	cl     *lent
 	topic  string
 	buffer []*kgo.Record
 	paused map[int32]bool

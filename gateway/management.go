@@ -89,7 +89,7 @@ func (s *Server) readyz(c *call) error {
 		note(p.Name, p.Ready(ctx))
 		cancel()
 	}
-	if s.drain.Err() != nil {
+	if s.draining() {
 		note("gateway", fmt.Errorf("draining"))
 	} else {
 		note("gateway", nil)

@@ -196,8 +196,7 @@ func (f *feed) page(c *call, rd *reading, name string) error {
 	ctx := c.r.Context()
 	wait, cancel := context.WithTimeout(ctx, rd.wait)
 	defer cancel()
-	stop := context.AfterFunc(f.s.drain, cancel) // nobody waits for a gateway that stops
-	defer stop()
+	defer f.s.onDrain(cancel)() // nobody waits for a gateway that stops
 	var body []byte
 	n := 0
 	for n < rd.limit && len(body) < maxPage {
@@ -257,8 +256,7 @@ func (s *Server) follow(c *call, f *feed) error {
 	}
 	ctx, cancel := context.WithCancel(c.r.Context())
 	defer cancel()
-	stop := context.AfterFunc(s.drain, cancel)
-	defer stop()
+	defer s.onDrain(cancel)()
 	var buf []byte
 	beat := time.Now().Add(s.cfg.Heartbeat)
 	for {
@@ -281,7 +279,7 @@ func (s *Server) follow(c *call, f *feed) error {
 		}
 		switch {
 		case err == nil:
-		case s.drain.Err() != nil && c.r.Context().Err() == nil && ctx.Err() != nil:
+		case s.draining() && c.r.Context().Err() == nil && ctx.Err() != nil:
 			return nil // the end is clean: a reader goes on elsewhere with its cursor
 		case c.r.Context().Err() != nil:
 			return errGone

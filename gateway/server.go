@@ -30,7 +30,6 @@ const (
 type Server struct {
 	cfg    Config
 	deps   Deps
-	own    string // name of the own region
 	log    *slog.Logger
 	m      *metrics
 	budget *semaphore.Weighted // bytes of bodies in flight
@@ -41,10 +40,11 @@ type Server struct {
 
 	data, manage net.Listener
 
-	drain   context.Context // done once the server is told to end
-	drained context.CancelFunc
-	writes  sync.WaitGroup // write requests being answered
-	mu      sync.Mutex     // orders drained against writes.Add
+	writes sync.WaitGroup // write requests being answered
+
+	mu      sync.Mutex           // guards what follows, and orders ending against writes.Add
+	ending  bool                 // the server was told to end
+	atDrain map[*func()]struct{} // to be called then
 }
 
 // New binds both listeners, so that an address in use is an error now and a port
@@ -55,13 +55,12 @@ func New(cfg Config, deps Deps) (*Server, error) {
 	}
 	cfg = cfg.withDefaults()
 	s := &Server{
-		cfg: cfg, deps: deps, log: deps.Logger, own: cfg.Topology.Name(cfg.Region),
-		budget: semaphore.NewWeighted(cfg.MaxInflight),
+		cfg: cfg, deps: deps, log: deps.Logger,
+		budget: semaphore.NewWeighted(cfg.MaxInflight), atDrain: make(map[*func()]struct{}),
 	}
 	if s.log == nil {
 		s.log = slog.New(slog.DiscardHandler)
 	}
-	s.drain, s.drained = context.WithCancel(context.Background())
 	s.m = newMetrics(s)
 	s.logs = newPool(deps.Kafka, cfg.MaxReaders)
 	var err error
@@ -126,14 +125,42 @@ func (s *Server) Run(ctx context.Context) error {
 func (s *Server) stop() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.drained()
+	s.ending = true
+	for f := range s.atDrain {
+		(*f)()
+	}
+	clear(s.atDrain)
+}
+
+// draining tells whether the server was told to end.
+func (s *Server) draining() bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.ending
+}
+
+// onDrain has f called when the server is told to end, at once if it was already,
+// unless forget comes first. f must not block.
+func (s *Server) onDrain(f func()) (forget func()) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.ending {
+		f()
+		return func() {}
+	}
+	s.atDrain[&f] = struct{}{}
+	return func() {
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		delete(s.atDrain, &f)
+	}
 }
 
 // begin counts a write request in, unless the server drains.
 func (s *Server) begin() error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.drain.Err() != nil {
+	if s.ending {
 		return problem(Draining, "the instance is stopping; send the request to another one or again later")
 	}
 	s.writes.Add(1)

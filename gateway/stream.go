@@ -91,8 +91,7 @@ func (st *stream) run() error {
 	ctx, cancel := context.WithCancel(context.WithoutCancel(st.c.r.Context()))
 	defer cancel()
 	// A stream that idles while the server drains must not hold it up.
-	stop := context.AfterFunc(st.s.drain, func() { st.c.readDeadline(0) })
-	defer stop()
+	defer st.s.onDrain(func() { st.c.readDeadline(0) })()
 
 	lines := make(chan *line, streamWindow)
 	var running sync.WaitGroup
@@ -269,11 +268,11 @@ func (st *stream) next(ctx context.Context) (text []byte, held int64, err error)
 	var bad *Problem
 	for {
 		st.c.readDeadline(streamTime)
-		if st.s.drain.Err() != nil { // the deadline above may have undone run's
+		if st.s.draining() { // the deadline above may have undone run's
 			return nil, held, st.draining()
 		}
 		part, err := st.in.ReadSlice('\n')
-		if st.s.drain.Err() != nil && err != nil && !errors.Is(err, io.EOF) && !errors.Is(err, bufio.ErrBufferFull) {
+		if st.s.draining() && err != nil && !errors.Is(err, io.EOF) && !errors.Is(err, bufio.ErrBufferFull) {
 			return nil, held, st.draining()
 		}
 		st.read += int64(len(part))

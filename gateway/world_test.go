@@ -106,7 +106,7 @@ func newWorld(t *testing.T, change func(*Config, *Deps)) *world {
 // withKafka gives a world's server a kfake cluster with topics of two partitions.
 func withKafka(t *testing.T, topics ...string) (func(*Config, *Deps), *kgo.Client) {
 	t.Helper()
-	c, err := kfake.NewCluster(kfake.NumBrokers(1), kfake.SeedTopics(2, topics...), kfake.SeedTopics(router.ConflictPartitions, router.ConflictsTopic))
+	c, err := kfake.NewCluster(kfake.NumBrokers(1), kfake.SeedTopics(2, topics...), kfake.SeedTopics(control.ConflictPartitions, control.TopicConflicts))
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -7,6 +7,7 @@ import (
 	"io"
 	"maps"
 	"mime"
+	"net"
 	"net/http"
 	"slices"
 	"strings"
@@ -272,11 +273,14 @@ func (c *call) rawRecord(body []byte) (record, error) {
 
 // token reads the header Geogate-Token; none is nil.
 func (c *call) token(topic string) (*event.Token, error) {
-	text := c.r.Header.Get(headerToken)
-	if text == "" {
+	lines := c.r.Header.Values(headerToken)
+	switch {
+	case len(lines) > 1:
+		return nil, wrong(Malformed, atHeader(headerToken, "the header stands %d times", len(lines)))
+	case len(lines) == 0 || lines[0] == "":
 		return nil, nil
 	}
-	t, err := event.ParseToken(text)
+	t, err := event.ParseToken(lines[0])
 	if err != nil {
 		return nil, wrong(Malformed, atHeader(headerToken, "not a token of this version"))
 	}
@@ -313,7 +317,7 @@ func (s *Server) body(c *call) (body []byte, release func(), err error) {
 			c.readDeadline(bodyTime)
 			m, err := c.r.Body.Read(body[got:])
 			if got += m; got < len(body) && err != nil {
-				return nil, nil, errGone
+				return nil, nil, cut(err)
 			}
 		}
 		return body, giveBack, nil
@@ -340,9 +344,20 @@ func (s *Server) body(c *call) (body []byte, release func(), err error) {
 		case errors.Is(err, io.EOF) && int64(len(body)) <= s.cfg.MaxBody:
 			return body, giveBack, nil
 		case err != nil && !errors.Is(err, io.EOF):
-			return nil, nil, errGone
+			return nil, nil, cut(err)
 		}
 	}
+}
+
+// cut is what ends a request whose body cannot be read: nothing, when the client
+// has gone or was too slow; a problem, when it is there and its chunks are not as
+// HTTP has them.
+func cut(err error) error {
+	var broken net.Error
+	if errors.Is(err, io.ErrUnexpectedEOF) || errors.Is(err, io.EOF) || errors.As(err, &broken) {
+		return errGone
+	}
+	return wrong(Malformed, FieldError{Detail: "the body is not framed as HTTP/1.1 has it"})
 }
 
 // take takes bytes of the budget if they are there.

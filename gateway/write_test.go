@@ -405,6 +405,47 @@ func TestChunkedBodies(t *testing.T) {
 	}
 }
 
+// A body whose chunks are none is told so; one that only stops is a client that
+// has gone.
+func TestBrokenChunks(t *testing.T) {
+	w := newWorld(t, nil)
+	srv := httptest.NewServer(w.s.Data())
+	defer srv.Close()
+	for tail, want := range map[string]string{"zz\r\n": "MALFORMED", "": ""} {
+		conn, err := net.Dial("tcp", srv.Listener.Addr().String())
+		if err != nil {
+			t.Fatal(err)
+		}
+		_, err = io.WriteString(conn, "POST /v1/topics/github/records HTTP/1.1\r\nHost: h\r\nContent-Type: text/plain\r\nTransfer-Encoding: chunked\r\n\r\n1\r\nx\r\n"+tail)
+		if err == nil {
+			err = conn.(*net.TCPConn).CloseWrite()
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		got, err := io.ReadAll(conn)
+		if err != nil || !strings.Contains(string(got), want) || (want == "") != (len(got) == 0) {
+			t.Errorf("chunk %q: %q, %v", tail, got, err)
+		}
+		_ = conn.Close()
+	}
+	if len(w.wrote) != 0 || w.s.held.Load() != 0 {
+		t.Errorf("%d records written, %d bytes held", len(w.wrote), w.s.held.Load())
+	}
+}
+
+func TestTwoTokensAreRefused(t *testing.T) {
+	w := newWorld(t, nil)
+	tok := event.Token{Topic: event.HashTopic("github")}.String()
+	req := httptest.NewRequest("POST", "/v1/topics/github/records", strings.NewReader("x"))
+	req.Header = http.Header{"Content-Type": {"text/plain"}, headerToken: {tok, tok}}
+	rec := httptest.NewRecorder()
+	w.s.Data().ServeHTTP(rec, req)
+	if rec.Code != 400 || !strings.Contains(rec.Body.String(), "the header stands 2 times") || len(w.wrote) != 0 {
+		t.Errorf("status %d: %s", rec.Code, rec.Body)
+	}
+}
+
 type neverEnding byte
 
 func (b neverEnding) Read(p []byte) (int, error) {
@@ -595,7 +636,7 @@ func TestDrain(t *testing.T) {
 		return len(w.wrote) == 2
 	})
 	cancel()
-	waitFor(t, func() bool { return w.s.drain.Err() != nil })
+	waitFor(t, func() bool { return w.s.draining() })
 	if r := send(strings.NewReader("late"), "text/plain"); r.status != 503 || !strings.Contains(r.body, "DRAINING") {
 		t.Errorf("late write: %+v", r)
 	}

@@ -16,6 +16,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/twmb/franz-go/pkg/kadm"
 	"github.com/twmb/franz-go/pkg/kgo"
 
 	"github.com/geogate/geogate/testbench/apache"
@@ -128,45 +129,107 @@ func resident(b *testing.B) float64 {
 }
 
 // BenchmarkAge gives how old records are when a read-committed consumer at the
-// target gets them, at 1,000 records of 1 KiB a second, ten each 10 ms.
+// target gets them, at 1,000 records of 1 KiB a second, ten each 10 ms. In turns
+// with the link it measures the bare way, straight to the target: the link's own
+// part is the difference, for both share the machine with two brokers and whatever
+// else runs. The figures are medians over the rounds.
 func BenchmarkAge(b *testing.B) {
 	apache.Require(b)
 	from, to := benchEnds(b)
 	from.create(b, 6, nil, "load")
-	r := start(b, config(from, to))
-	eventually(b, "the link to run", func() bool { st := r.Status(); return st.LagRecords != nil })
-	source := from.client(b, kgo.ProducerLinger(0), kgo.ProducerBatchCompression(kgo.Lz4Compression()))
-	target := to.client(b, kgo.ConsumeTopics("us.load"), kgo.FetchIsolationLevel(kgo.ReadCommitted()), kgo.FetchMinBytes(1))
-	const each, rounds, warm = 10, 1500, 700
+	to.create(b, 6, nil, "bare")
+	cfg := config(from, to)
+	cfg.DiscoverEvery = 0 // as in service
+	r := start(b, cfg)
+	// A cold broker compiles for half a minute; much of that is over after this.
+	load(b, from, 200_000, false)
+	eventually(b, "the link to warm up", func() bool { return r.Status().Copied == 200_000 })
 	for b.Loop() {
-		go func() {
-			tick := time.NewTicker(10 * time.Millisecond)
-			defer tick.Stop()
-			for i := range rounds {
-				<-tick.C
-				for j := range each {
-					v := make([]byte, 1024)
-					binary.BigEndian.PutUint64(v, uint64(time.Now().UnixNano()))
-					source.Produce(context.Background(), &kgo.Record{Topic: "load", Partition: int32((i + j) % 6), Value: v}, nil)
-				}
+		const warm, rounds, seconds = 8, 10, 2
+		var bare, linked quantiles
+		var spent time.Duration
+		var commits int64
+		for i := range warm + rounds {
+			straight := age(b, seconds, to, "bare", to, "bare")
+			before, committed := cpu(b), r.Status().Commits()
+			through := age(b, seconds, from, "load", to, "us.load")
+			if i < warm {
+				continue
 			}
-		}()
-		var ages []time.Duration
-		before := cpu(b)
-		for len(ages) < each*rounds {
-			fs := target.PollFetches(b.Context())
-			now := time.Now()
-			fs.EachRecord(func(rec *kgo.Record) {
-				ages = append(ages, now.Sub(time.Unix(0, int64(binary.BigEndian.Uint64(rec.Value)))))
-			})
+			spent += cpu(b) - before
+			commits += r.Status().Commits() - committed
+			bare.add(straight)
+			linked.add(through)
 		}
-		spent := cpu(b) - before
-		ages = ages[each*warm:]
-		slices.Sort(ages)
-		for name, at := range map[string]float64{"p50": 0.5, "p90": 0.9, "p99": 0.99} {
-			b.ReportMetric(float64(ages[int(at*float64(len(ages)))].Microseconds())/1000, name+"-ms")
-		}
-		b.ReportMetric(spent.Seconds()/(rounds*0.01), "CPU-s/s(with-clients)")
+		linked.report(b, "")
+		bare.report(b, "bare-")
+		b.ReportMetric(spent.Seconds()/(rounds*seconds), "CPU-s/s(with-clients)")
+		b.ReportMetric(float64(commits)/(rounds*seconds), "commits/s")
 		b.ReportMetric(0, "ns/op")
+	}
+}
+
+// age sends to one topic for some seconds and returns how old the records are when
+// they arrive in another; the first fifth, while connections are made, is left out.
+func age(b *testing.B, seconds int, from *end, topic string, to *end, arrives string) []time.Duration {
+	b.Helper()
+	const each, period = 10, 10 * time.Millisecond
+	rounds := seconds * int(time.Second/period)
+	ctx, cancel := context.WithTimeout(b.Context(), time.Minute)
+	defer cancel()
+	source := from.client(b, kgo.ProducerLinger(0), kgo.ProducerBatchCompression(kgo.Lz4Compression()))
+	defer source.Close()
+	ends, err := kadm.NewClient(to.cl).ListEndOffsets(ctx, arrives)
+	if err != nil {
+		b.Fatal(err)
+	}
+	target := to.client(b, kgo.ConsumePartitions(ends.KOffsets()), kgo.FetchIsolationLevel(kgo.ReadCommitted()))
+	defer target.Close()
+	token := rand.Uint64()
+	go func() {
+		tick := time.NewTicker(period)
+		defer tick.Stop()
+		for i := range rounds {
+			<-tick.C
+			for j := range each {
+				v := make([]byte, 1024)
+				binary.BigEndian.PutUint64(v, uint64(time.Now().UnixNano()))
+				binary.BigEndian.PutUint64(v[8:], token)
+				source.Produce(ctx, &kgo.Record{Topic: topic, Partition: int32((i + j) % 6), Value: v}, nil)
+			}
+		}
+	}()
+	var ages []time.Duration
+	for len(ages) < each*rounds {
+		fs := target.PollFetches(ctx)
+		if ctx.Err() != nil {
+			b.Fatalf("%d of %d records arrived in %s", len(ages), each*rounds, arrives)
+		}
+		now := time.Now()
+		fs.EachRecord(func(rec *kgo.Record) {
+			if binary.BigEndian.Uint64(rec.Value[8:]) == token {
+				ages = append(ages, now.Sub(time.Unix(0, int64(binary.BigEndian.Uint64(rec.Value)))))
+			}
+		})
+	}
+	return ages[len(ages)/5:]
+}
+
+// quantiles are the p50, p90 and p99 of rounds, in milliseconds.
+type quantiles [3][]float64
+
+func (q *quantiles) add(ages []time.Duration) {
+	slices.Sort(ages)
+	for i, at := range []float64{0.5, 0.9, 0.99} {
+		q[i] = append(q[i], float64(ages[int(at*float64(len(ages)))].Microseconds())/1000)
+	}
+}
+
+func (q *quantiles) report(b *testing.B, prefix string) {
+	b.Helper()
+	for i, name := range []string{"p50", "p90", "p99"} {
+		b.Logf("%s%s by round, ms: %.1f", prefix, name, q[i])
+		slices.Sort(q[i])
+		b.ReportMetric(q[i][len(q[i])/2], prefix+name+"-ms")
 	}
 }

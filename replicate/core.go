@@ -94,7 +94,6 @@ type Core struct {
 	gone      Counts // of streams that are no longer there
 	wake      time.Time
 	tries     int
-	stopped   error
 }
 
 type posKey struct {
@@ -558,7 +557,7 @@ func (c *Core) timedOut(now time.Time) bool {
 }
 
 func (c *Core) stop(err error) []any {
-	c.phase, c.stopped = phaseStopped, err
+	c.phase = phaseStopped
 	return []any{Stop{err}}
 }
 

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
 	"maps"
 	"slices"
 	"time"
@@ -32,12 +33,13 @@ type TopicRuling struct {
 // registry follows a cluster's registry of topics.
 type registry struct {
 	ask    *asker
+	log    *slog.Logger
 	next   int64
 	byName map[string]control.Topic
 }
 
-func newRegistry(ask *asker) *registry {
-	return &registry{ask: ask, byName: map[string]control.Topic{}}
+func newRegistry(ask *asker, log *slog.Logger) *registry {
+	return &registry{ask: ask, log: log, byName: map[string]control.Topic{}}
 }
 
 // sync reads to a high watermark listed now: only then does it count that a topic
@@ -49,10 +51,17 @@ func (g *registry) sync(ctx context.Context) error {
 			return nil
 		}
 		t, err := control.ParseTopic(r.Key, r.Value)
-		if err != nil {
-			return err
+		if err == nil {
+			g.byName[t.Name] = t
+			return nil
 		}
-		g.byName[t.Name] = t
+		g.log.Error("registry record is malformed", "offset", r.Offset, "err", err)
+		// It stops no topic but the one it names, and that one only if nothing
+		// better is known: compaction may have kept this record and dropped the one
+		// that says whose the topic is.
+		if _, known := g.byName[string(r.Key)]; !known {
+			g.byName[string(r.Key)] = control.Topic{Name: string(r.Key)}
+		}
 		return nil
 	})
 	g.next = next
@@ -123,9 +132,13 @@ func (d *discovery) look(ctx context.Context) ([]Stream, []TopicRuling, error) {
 func (d *discovery) rule(name string) TopicRuling {
 	r := TopicRuling{Topic: name}
 	if reg, ok := d.atSource.byName[name]; ok {
-		r.Reason = "derived topic"
-		if reg.Kind == control.KindRemote {
+		switch reg.Kind {
+		case control.KindRemote:
 			r.Reason = fmt.Sprintf("remote topic of region %d", reg.Origin)
+		case control.KindDerived:
+			r.Reason = "derived topic"
+		default:
+			r.Blocked, r.Reason = true, "its record in the registry does not parse"
 		}
 		return r
 	}
@@ -146,6 +159,7 @@ func (d *discovery) rule(name string) TopicRuling {
 // blockedError says why a wanted topic is not copied.
 type blockedError struct{ reason string }
 
+// Error implements error.
 func (e *blockedError) Error() string { return e.reason }
 
 func isBlocked(err error) bool {
@@ -218,19 +232,8 @@ func (d *discovery) facts(t txn.Topic, there map[string]txn.Topic) []Stream {
 }
 
 func (d *discovery) register(ctx context.Context, t control.Topic) error {
-	rec := &kgo.Record{Topic: control.TopicTopics, Key: t.AppendKey(nil), Value: t.AppendValue(nil)}
-	// The client gives up no record that it has sent, so waiting for it could last
-	// as long as the target is away. Should it land later, it says the same.
-	done := make(chan error, 1)
-	d.target.Produce(ctx, rec, func(_ *kgo.Record, err error) { done <- err })
-	var err error
-	select {
-	case err = <-done:
-	case <-ctx.Done():
-		err = ctx.Err()
-	}
-	if err != nil {
-		return fmt.Errorf("register topic %s: %w", t.Name, err)
+	if err := control.Register(ctx, d.target, t); err != nil {
+		return err
 	}
 	d.atTarget.byName[t.Name] = t
 	return nil

@@ -21,6 +21,7 @@ import (
 	"github.com/twmb/franz-go/pkg/kmsg"
 
 	"github.com/geogate/geogate/internal/control"
+	"github.com/geogate/geogate/internal/offsets"
 	"github.com/geogate/geogate/internal/txn"
 	"github.com/geogate/geogate/replicate"
 )
@@ -81,7 +82,7 @@ func killTest(t *testing.T, from, to *end) {
 // were carried out and nobody knows.
 func lossy(on *atomic.Bool, seed uint64, chance float64) kgo.Opt {
 	rnd := rand.New(rand.NewPCG(seed, 1))
-	var dice = make(chan float64)
+	dice := make(chan float64)
 	go func() {
 		for {
 			dice <- rnd.Float64()
@@ -453,4 +454,49 @@ func locate(t testing.TB, from, to *end, topic string) (foreign, ours int) {
 		}
 	}
 	return foreign, ours
+}
+
+// Garbage in the topics that a link reads its own facts from stops nothing, also
+// not a link that starts with it: each record is passed over.
+func TestGarbageAmongTheFacts(t *testing.T) {
+	from, to := fakeEnd(t, us), fakeEnd(t, eu)
+	from.create(t, 1, nil, "orders")
+	first := start(t, config(from, to))
+	from.produce(t, rows("orders", 0, 0, 3)...)
+	first.caughtUp(t, from, "orders")
+	garbage := func(e *end, topic string, partitions int32) {
+		for p := range partitions {
+			for _, kv := range [][2][]byte{{nil, nil}, {nil, []byte("y")}, {[]byte("x"), nil}, {[]byte("x"), []byte("y")}} {
+				e.produce(t, &kgo.Record{Topic: topic, Partition: p, Key: kv[0], Value: kv[1]})
+			}
+		}
+	}
+	garbage(to, control.TopicTopics, 1)
+	garbage(to, control.PositionsFrom("us"), 4)
+	// A good key with a value that is none: the last good one still holds.
+	for p, recs := range to.read(t, control.PositionsFrom("us")) {
+		for _, r := range recs {
+			if _, _, err := offsets.ParsePositionKey(r.Key); err == nil {
+				to.produce(t, &kgo.Record{Topic: control.PositionsFrom("us"), Partition: p, Key: r.Key, Value: []byte("y")})
+				break
+			}
+		}
+	}
+	first.rounds(t, 2)
+	first.stop(t)
+
+	from.create(t, 1, nil, "later", "marked")
+	from.create(t, 1, map[string]string{"cleanup.policy": "compact"}, control.TopicTopics)
+	garbage(from, control.TopicTopics, 1)
+	from.produce(t, &kgo.Record{Topic: control.TopicTopics, Key: []byte("marked"), Value: []byte("y")})
+	second := start(t, config(from, to))
+	from.produce(t, rows("orders", 0, 3, 3)...)
+	from.produce(t, rows("later", 0, 0, 3)...)
+	second.caughtUp(t, from, "orders", "later")
+	equal(t, from, to, "orders")
+	equal(t, from, to, "later")
+	rulings, _ := second.Topics()
+	if !slices.ContainsFunc(rulings, func(r replicate.TopicRuling) bool { return r.Topic == "marked" && r.Blocked && !r.Carried }) {
+		t.Fatalf("a topic whose registry record does not parse is not blocked: %+v", rulings)
+	}
 }

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"time"
 
+	"github.com/geogate/geogate/internal/control"
 	"github.com/geogate/geogate/internal/event"
 	"github.com/geogate/geogate/internal/offsets"
 )
@@ -15,8 +16,8 @@ const GenerationKey = "generation"
 
 const (
 	codecVersion = 1
-	incidentKey  = "incident" // first bytes of an incident's key
-	maxShards    = 32
+	incidentKey  = "incident"             // first bytes of an incident's key
+	maxShards    = control.LinkPartitions // a shard without a slot would be idle
 	maxText      = 1 << 10
 )
 

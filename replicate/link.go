@@ -258,7 +258,7 @@ func (l *Link) work(ctx context.Context, source, target *kgo.Client, gen Generat
 func (l *Link) discover(ctx context.Context, source, target *kgo.Client, gen Generation) {
 	d := discovery{
 		cfg: &l.cfg, matcher: l.matcher, source: source, target: target,
-		atSource: newRegistry(newAsker(source)), atTarget: newRegistry(newAsker(target)),
+		atSource: newRegistry(newAsker(source), l.cfg.Logger), atTarget: newRegistry(newAsker(target), l.cfg.Logger),
 	}
 	if l.cfg.Ready != nil {
 		select {

@@ -192,7 +192,9 @@ func TestPrepareStopsAtABatchThatCannotBeRead(t *testing.T) {
 func TestPrepareCarriesFactsByAllowList(t *testing.T) {
 	var b txn.Builder
 	keys := [][]byte{
-		control.Progress{Topic: "t"}.AppendKey(nil), control.Barrier{}.AppendKey(nil), {99}, {},
+		control.Progress{Topic: "t"}.AppendKey(nil), control.Barrier{}.AppendKey(nil),
+		{99},
+		{},
 		control.Incarnation{Origin: 1, Topic: "t"}.AppendKey(nil),
 	}
 	for _, k := range keys {

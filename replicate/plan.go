@@ -286,6 +286,7 @@ func (c *Core) ended(now time.Time, ev Ended) []any {
 		if len(part.batches) > 0 {
 			s.end = part.targetEnd() + 1 // the commit marker
 			s.learn = false
+			s.swept = now // the answers told where the log ends, as a sweep would
 		}
 		s.barriers = part.waiting
 		if n := len(s.barriers); n > maxBarriersWaiting {

@@ -19,13 +19,15 @@ const (
 	fetchWait       = 250 * time.Millisecond // of a long poll; also how long a change may wait for it
 	fetchRetry      = 100 * time.Millisecond
 	minPartFetch    = 16 << 10
-	readCommitted = 1
+	readCommitted   = 1
 	noSession       = 0
 	resolveInterval = 250 * time.Millisecond
 )
 
 // reader fetches a shard's partitions, one session and goroutine for each broker
-// that leads any of them. It is at most one answer ahead of the shard.
+// that leads any of them. While the shard is busy with a transaction it goes on and
+// collects what it gets, so that the next transaction takes all there is; it waits
+// when that is as much as one fetch may bring.
 //
 // The client must be the reader's own: a client has one fetch connection for a
 // broker, which serves one request at a time.
@@ -34,11 +36,14 @@ type reader struct {
 	bytes    int // of one fetch
 	barriers Barriers
 	log      *slog.Logger
-	out      chan Fetched
+	ready    chan struct{} // holds one signal: something was collected
 	wake     chan struct{} // holds one signal
 
 	mu       sync.Mutex
-	reading  int                 // guarded by mu, as everything below
+	basket   Fetched             // guarded by mu, as everything below
+	weight   int                 // bytes in the basket
+	room     chan struct{}       // closed when the basket is emptied
+	reading  int                 // number of the current reading
 	parts    map[Part]*cursor    // what is fetched
 	sessions map[int32]bool      // brokers that have a goroutine
 	shape    map[int32]int       // by broker: counts changes of its partitions
@@ -57,16 +62,16 @@ type cursor struct {
 func newReader(cl *kgo.Client, bytes int, barriers Barriers, log *slog.Logger) *reader {
 	return &reader{
 		cl: cl, bytes: bytes, barriers: barriers, log: log,
-		out: make(chan Fetched), wake: make(chan struct{}, 1),
+		ready: make(chan struct{}, 1), wake: make(chan struct{}, 1), room: make(chan struct{}),
 		parts: map[Part]*cursor{}, sessions: map[int32]bool{}, shape: map[int32]int{}, names: map[[16]byte]string{},
 	}
 }
 
-// read begins a new reading; answers of an earlier one are dropped by whoever
-// gets them.
+// read begins a new reading; what was collected for an earlier one is dropped.
 func (r *reader) read(number int, from map[Part]ReadFrom) {
 	r.mu.Lock()
 	r.reading = number
+	r.empty()
 	old := r.parts
 	r.parts = make(map[Part]*cursor, len(from))
 	for part, f := range from {
@@ -82,6 +87,48 @@ func (r *reader) read(number int, from map[Part]ReadFrom) {
 	}
 	r.mu.Unlock()
 	r.signal()
+}
+
+// take returns what was collected since the last call, perhaps nothing.
+func (r *reader) take() Fetched {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.empty()
+}
+
+// empty empties the basket; the caller holds mu.
+func (r *reader) empty() Fetched {
+	out := r.basket
+	r.basket, r.weight = Fetched{Reading: r.reading}, 0
+	close(r.room)
+	r.room = make(chan struct{})
+	return out
+}
+
+// collect adds an answer to the basket as soon as there is room for it; an empty
+// basket takes any. An answer of an earlier reading is dropped.
+func (r *reader) collect(ctx context.Context, answer Fetched, weight int) {
+	r.mu.Lock()
+	for answer.Reading == r.reading && len(r.basket.Parts) > 0 && r.weight+weight > r.bytes {
+		room := r.room
+		r.mu.Unlock()
+		select {
+		case <-ctx.Done():
+			return
+		case <-room:
+		}
+		r.mu.Lock()
+	}
+	defer r.mu.Unlock()
+	if answer.Reading != r.reading {
+		return
+	}
+	r.basket.Parts = append(r.basket.Parts, answer.Parts...)
+	r.weight += weight
+	select {
+	case r.ready <- struct{}{}:
+	default:
+	}
 }
 
 // leave stops fetching a partition.
@@ -220,11 +267,18 @@ func (s *session) run(ctx context.Context) {
 		if len(answer.Parts) == 0 {
 			continue
 		}
-		select {
-		case <-ctx.Done():
-		case s.r.out <- answer:
+		s.r.collect(ctx, answer, weigh(resp))
+	}
+}
+
+// weigh is the size of an answer's batches.
+func weigh(resp *kmsg.FetchResponse) (bytes int) {
+	for i := range resp.Topics {
+		for j := range resp.Topics[i].Partitions {
+			bytes += len(resp.Topics[i].Partitions[j].RecordBatches)
 		}
 	}
+	return bytes
 }
 
 // lost begins anew after a request failed: leaders are looked up again.

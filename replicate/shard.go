@@ -11,9 +11,9 @@ import (
 	"github.com/twmb/franz-go/pkg/kerr"
 	"github.com/twmb/franz-go/pkg/kgo"
 
+	"github.com/geogate/geogate/internal/control"
 	"github.com/geogate/geogate/internal/offsets"
 	"github.com/geogate/geogate/internal/txn"
-	"github.com/geogate/geogate/router"
 )
 
 const (
@@ -29,11 +29,11 @@ type shard struct {
 	gen    Generation
 	log    *slog.Logger
 
-	source, fetch, target *kgo.Client
-	atSource, atTarget    *asker
-	producer              *txn.Producer
-	reader                *reader
-	assigned              chan []Stream
+	fetch, target      *kgo.Client
+	atSource, atTarget *asker
+	producer           *txn.Producer
+	reader             *reader
+	assigned           chan []Stream
 
 	// before is called before each effect is carried out; an error ends the shard
 	// on the spot, as a kill would. Only tests set it.
@@ -50,7 +50,7 @@ type shard struct {
 
 func newShard(cfg *Config, gen Generation, number int, source *kgo.Client) (*shard, error) {
 	s := &shard{
-		cfg: cfg, number: number, gen: gen, source: source,
+		cfg: cfg, number: number, gen: gen,
 		log:      cfg.Logger.With("shard", number),
 		assigned: make(chan []Stream, 1),
 		core:     NewCore(cfg.coreConfig(gen, number)),
@@ -116,38 +116,20 @@ func (s *shard) wait(ctx context.Context) any {
 		defer t.Stop()
 		timer = t.C
 	}
-	var fetched <-chan Fetched // only an idle shard takes more: that is the back-pressure
+	var fetched <-chan struct{} // only an idle shard takes more: that is the back-pressure
 	if idle {
-		fetched = s.reader.out
+		fetched = s.reader.ready
 	}
 	select {
 	case <-ctx.Done():
 		return nil
 	case streams := <-s.assigned:
 		return Assigned{streams}
-	case f := <-fetched:
-		return s.more(f)
+	case <-fetched:
+		return s.reader.take()
 	case <-timer:
 		return Tick{}
 	}
-}
-
-// more adds answers that wait already.
-func (s *shard) more(f Fetched) Fetched {
-	for range maxShards {
-		select {
-		case g := <-s.reader.out:
-			if g.Reading > f.Reading {
-				f = Fetched{Reading: g.Reading}
-			}
-			if g.Reading == f.Reading {
-				f.Parts = append(f.Parts, g.Parts...)
-			}
-		default:
-			return f
-		}
-	}
-	return f
 }
 
 // handle gives the core an event and carries out what follows from it, until it
@@ -322,21 +304,33 @@ func (s *shard) readPositions(ctx context.Context) PositionsRead {
 	}
 	last := map[key]PositionRecord{}
 	var out PositionsRead
-	for slot := s.number; slot < router.Slots; slot += s.gen.Shards {
-		_, err := s.atTarget.readToEnd(ctx, place{Topic: s.cfg.positions(), Partition: int32(slot)}, 0, func(r *txn.Record) error {
-			if x, ok, err := ParseIncident(r.Key, r.Value); err != nil || ok {
-				out.Incidents = append(out.Incidents, x)
-				return err
-			}
+	for slot := s.number; slot < control.LinkPartitions; slot += s.gen.Shards {
+		at := place{Topic: s.cfg.positions(), Partition: int32(slot)}
+		_, err := s.atTarget.readToEnd(ctx, at, 0, func(r *txn.Record) error {
 			if string(r.Key) == GenerationKey || r.Value == nil {
 				return nil
 			}
-			id, num, err := offsets.ParsePositionKey(r.Key)
-			if err != nil {
-				return err
+			x, ok, err := ParseIncident(r.Key, r.Value)
+			if ok {
+				out.Incidents = append(out.Incidents, x)
+				return nil
+			}
+			var k key
+			if err == nil {
+				k.id, k.num, err = offsets.ParsePositionKey(r.Key)
+			}
+			if err != nil { // not the link's, and no partition's: it must not stop any
+				s.log.Error("position record is malformed", "slot", slot, "offset", r.Offset, "err", err)
+				return nil
 			}
 			pos, err := offsets.ParsePosition(r.Value)
-			last[key{id, num}] = PositionRecord{id, num, pos}
+			if _, known := last[k]; err != nil && known {
+				// What the link itself wrote last still holds. Without it the partition
+				// would be copied twice, so then the error stands.
+				s.log.Error("position is malformed", "slot", slot, "offset", r.Offset, "err", err)
+				return nil
+			}
+			last[k] = PositionRecord{k.id, k.num, pos}
 			return err
 		})
 		if err != nil {
@@ -365,11 +359,16 @@ func (s *shard) list(ctx context.Context, streams []ListStream) map[Part]Listing
 			toEpochs[there] = l.TargetEpoch
 		}
 	}
-	starts := s.atSource.offsets(ctx, earliest, false, at)
-	sourceEnds := s.atSource.offsets(ctx, latest, false, at)
-	sourceEpochs := s.atSource.epochEnds(ctx, atEpochs)
+	var starts, sourceEnds, sourceEpochs map[place]offsetAnswer
+	var source sync.WaitGroup
+	source.Go(func() {
+		starts = s.atSource.offsets(ctx, earliest, false, at)
+		sourceEnds = s.atSource.offsets(ctx, latest, false, at)
+		sourceEpochs = s.atSource.epochEnds(ctx, atEpochs)
+	})
 	targetEpochs := s.atTarget.epochEnds(ctx, toEpochs)
 	targetEnds := s.atTarget.offsets(ctx, latest, false, to)
+	source.Wait()
 	out := make(map[Part]Listing, len(streams))
 	for i, l := range streams {
 		out[l.Part] = s.listing(ctx, &l, starts[at[i]], sourceEnds[at[i]], targetEnds[to[i]],

@@ -9,7 +9,7 @@ var (
 	// ErrTopology is returned for regions that cannot stand beside each other.
 	ErrTopology = errors.New("router: regions contradict each other")
 	// ErrTopicName is returned for a name that Kafka does not accept for a topic,
-	// among them names of more than [MaxTopicName] characters.
+	// among them names of more than [control.MaxTopicName] characters.
 	ErrTopicName = errors.New("router: not a topic name")
 	// ErrPattern is returned for a topic pattern that cannot be read.
 	ErrPattern = errors.New("router: malformed topic pattern")

@@ -3,14 +3,8 @@ package router
 import (
 	"encoding/binary"
 	"strconv"
-)
 
-const (
-	// Slots is the number of partitions of a positions and of a runs topic: the
-	// finest division of a link's work.
-	Slots = 32
-	// ConflictPartitions is the number of partitions of the conflict feed.
-	ConflictPartitions = 16
+	"github.com/geogate/geogate/internal/control"
 )
 
 // Murmur2 is the 32-bit hash of Kafka's default partitioner (MurmurHash2 with
@@ -54,17 +48,17 @@ func Partition(key []byte, n int32) int32 {
 // Slot is the partition of the positions and runs topics that describes a
 // partition of a remote topic. A link's shard is Slot mod its shards.
 func Slot(remoteTopic string, partition int32) int32 {
-	return hashPair(remoteTopic, partition, Slots)
+	return hashPair(remoteTopic, partition, control.LinkPartitions)
 }
 
 // ConflictsPartition is the partition of the conflict feed that takes the
 // conflicts of a partition of a topic, so that they stay in one order.
 func ConflictsPartition(topic string, partition int32) int32 {
-	return hashPair(topic, partition, ConflictPartitions)
+	return hashPair(topic, partition, control.ConflictPartitions)
 }
 
 func hashPair(topic string, partition, n int32) int32 {
-	b := make([]byte, 0, MaxTopicName+12)
+	b := make([]byte, 0, control.MaxTopicName+12)
 	b = append(b, topic...)
 	b = append(b, '-')
 	b = strconv.AppendInt(b, int64(partition), 10)

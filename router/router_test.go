@@ -8,6 +8,7 @@ import (
 	"github.com/twmb/franz-go/pkg/kgo"
 	"pgregory.net/rapid"
 
+	"github.com/geogate/geogate/internal/control"
 	"github.com/geogate/geogate/internal/event"
 	"github.com/geogate/geogate/router"
 )
@@ -70,33 +71,19 @@ func TestTopologyRefuses(t *testing.T) {
 func TestNames(t *testing.T) {
 	for got, want := range map[string]string{
 		router.RemoteName("us", "orders"):           "us.orders",
-		router.Merged("orders"):                     "orders.merged",
-		router.StateTopic("orders"):                 "_geogate.state.orders",
-		router.PositionsTopic("us"):                 "_geogate.positions.us",
-		router.RunsTopic("us"):                      "_geogate.runs.us",
-		router.ControlFrom("us"):                    "_geogate.control.us",
-		router.TopicsTopic:                          "_geogate.topics",
-		router.ControlTopic:                         "_geogate.control",
-		router.ConflictsTopic:                       "_geogate.conflicts",
-		router.IncarnationsTopic:                    "_geogate.incarnations",
 		router.RemoteName("us", "eu.orders.merged"): "us.eu.orders.merged",
+		router.Merged("orders"):                     "orders.merged",
 	} {
 		if got != want {
 			t.Errorf("got %s, want %s", got, want)
 		}
 	}
-}
-
-func TestFormOf(t *testing.T) {
-	top := topology(t)
-	for name, want := range map[string]router.Form{
-		"orders": router.FormPlain, "us.orders": router.FormRemote, "jp.orders": router.FormPlain, "us.": router.FormPlain,
-		"orders.merged": router.FormMerged, ".merged": router.FormPlain, "us.orders.merged": router.FormRemote,
-		"_geogate.control": router.FormInternal, "_geogate.state.orders.merged": router.FormInternal, "__consumer_offsets": router.FormInternal,
-		"_geogate": router.FormPlain, "us._geogate.control": router.FormRemote, "us": router.FormPlain,
+	for name, want := range map[string]bool{
+		"_geogate.control": true, "_geogate.state.orders.merged": true, "__consumer_offsets": true,
+		"orders": false, "us.orders": false, "_geogate": false, "us._geogate.control": false,
 	} {
-		if got := top.FormOf(name); got != want {
-			t.Errorf("%s looks %s, want %s", name, got, want)
+		if got := router.Internal(name); got != want {
+			t.Errorf("%s is internal: %t", name, got)
 		}
 	}
 }
@@ -117,47 +104,6 @@ func TestCheckTopic(t *testing.T) {
 		t.Errorf("a remote name of 250 characters passes: %v", err)
 	}
 }
-
-// FuzzNames checks that each parser is the exact inverse of its formatter: what
-// is formatted parses back, and what parses was formatted.
-func FuzzNames(f *testing.F) {
-	for _, s := range []string{"us.orders", "orders.merged", "_geogate.state.x", "_geogate.control.us", "_geogate.runs.us", "_geogate.positions.a.b", ".", ""} {
-		f.Add("us", s)
-	}
-	f.Fuzz(func(t *testing.T, region, s string) {
-		if origin, topic, ok := router.ParseRemote(s); ok && router.RemoteName(origin, topic) != s {
-			t.Errorf("%q parses to %q of %q", s, topic, origin)
-		}
-		if router.CheckAlias(region) == nil && s != "" {
-			if origin, topic, ok := router.ParseRemote(router.RemoteName(region, s)); !ok || origin != region || topic != s {
-				t.Errorf("%q of %q comes back as %q of %q, %t", s, region, topic, origin, ok)
-			}
-		}
-		for _, c := range []struct {
-			format func(string) string
-			parse  func(string) (string, bool)
-			valid  func(string) bool
-		}{
-			{router.Merged, router.ParseMerged, notEmpty},
-			{router.StateTopic, router.ParseState, notEmpty},
-			{router.PositionsTopic, router.ParsePositions, isAlias},
-			{router.RunsTopic, router.ParseRuns, isAlias},
-			{router.ControlFrom, router.ParseControlFrom, isAlias},
-		} {
-			if part, ok := c.parse(s); ok && (c.format(part) != s || !c.valid(part)) {
-				t.Errorf("%q parses to %q", s, part)
-			}
-			for _, part := range []string{region, s} {
-				if got, ok := c.parse(c.format(part)); ok != c.valid(part) || ok && got != part {
-					t.Errorf("%q is formatted as %q and parsed as %q, %t", part, c.format(part), got, ok)
-				}
-			}
-		}
-	})
-}
-
-func notEmpty(s string) bool { return s != "" }
-func isAlias(s string) bool  { return router.CheckAlias(s) == nil }
 
 func TestMurmur2(t *testing.T) {
 	// The vectors of Apache Kafka's own test of its hash.
@@ -200,12 +146,12 @@ func TestSlots(t *testing.T) {
 	seen := map[int32]bool{}
 	for p := range int32(1000) {
 		s := router.Slot("us.flights", p)
-		if s < 0 || s >= router.Slots {
+		if s < 0 || s >= control.LinkPartitions {
 			t.Fatalf("slot %d", s)
 		}
 		seen[s] = true
 	}
-	if len(seen) != router.Slots {
+	if len(seen) != control.LinkPartitions {
 		t.Errorf("only %d slots are used", len(seen))
 	}
 }

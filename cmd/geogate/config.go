@@ -176,7 +176,10 @@ func (o override) lay(k *koanf.Koanf) error {
 // provider hands a map that was read strictly to koanf.
 type provider map[string]any
 
+// Read implements koanf.Provider.
 func (p provider) Read() (map[string]any, error) { return p, nil }
+
+// ReadBytes implements koanf.Provider.
 func (p provider) ReadBytes() ([]byte, error) {
 	return nil, errors.New("a decoded file has no bytes")
 }

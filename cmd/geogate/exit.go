@@ -27,7 +27,10 @@ type exitError struct {
 	err  error
 }
 
+// Error implements error.
 func (e *exitError) Error() string { return e.err.Error() }
+
+// Unwrap is the error that ended the program.
 func (e *exitError) Unwrap() error { return e.err }
 
 // ExitCode is the code that the program ends with.

@@ -1,7 +1,6 @@
 package view
 
 import (
-	"context"
 	"encoding/binary"
 	"errors"
 	"fmt"
@@ -134,16 +133,15 @@ type store struct {
 	db      *badger.DB
 	space   space
 	journal *Journal
-	fetch   Fetcher
-	hot     map[string]conflict.Entity // latest entities; only the fold's goroutine uses it
-	stepCtx context.Context            // of the step under way: a Store's methods take none
+	fetch   func(event.Dot) (event.Event, error) // of the step under way; nil: there is no Fetcher
+	hot     map[string]conflict.Entity           // latest entities; only the fold's goroutine uses it
 }
 
 // maxHot bounds the decoded entities that are kept in memory.
 const maxHot = 1024
 
-func newStore(db *badger.DB, sp space, j *Journal, f Fetcher) *store {
-	return &store{db: db, space: sp, journal: j, fetch: f, hot: map[string]conflict.Entity{}}
+func newStore(db *badger.DB, sp space, j *Journal) *store {
+	return &store{db: db, space: sp, journal: j, hot: map[string]conflict.Entity{}}
 }
 
 // Entity implements conflict.Store.
@@ -224,7 +222,7 @@ func (s *store) Fetch(d event.Dot) (event.Event, error) {
 	if s.fetch == nil {
 		return event.Event{}, fmt.Errorf("fetch event from the log of region %d: no fetcher", d.Region)
 	}
-	ev, err := s.fetch.Fetch(s.stepCtx, d)
+	ev, err := s.fetch(d)
 	if err == nil && ev.At != d {
 		err = fmt.Errorf("fetch event from the log of region %d at %d: got the one at %d", d.Region, d.Offset, ev.At.Offset)
 	}

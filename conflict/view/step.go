@@ -10,6 +10,7 @@ import (
 
 	"github.com/geogate/geogate/conflict"
 	"github.com/geogate/geogate/internal/control"
+	"github.com/geogate/geogate/internal/event"
 	"github.com/geogate/geogate/internal/txn"
 )
 
@@ -126,9 +127,11 @@ func (v *View) resume(merged int64) error {
 
 // step folds what is in hand.
 func (v *View) step(ctx context.Context) error {
-	v.store.stepCtx = ctx
+	if f := v.cfg.Fetcher; f != nil {
+		v.store.fetch = func(d event.Dot) (event.Event, error) { return f.Fetch(ctx, d) }
+	}
 	out, err := v.fold.Step(v.inHand)
-	v.store.stepCtx = nil
+	v.store.fetch = nil
 	if err != nil {
 		return err
 	}

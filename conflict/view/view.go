@@ -132,7 +132,6 @@ type Status struct {
 	Counts    conflict.Counts
 	Merged    uint64 // records written
 	Conflicts uint64 // records written
-	Vector    event.Vector
 }
 
 // New opens a view over the shared store; it does nothing before Run.
@@ -153,7 +152,7 @@ func New(cfg Config) (*View, error) {
 	if v.journal, err = openJournal(cfg.DB, sp, cfg.Fold, v.poke); err != nil {
 		return nil, fmt.Errorf("view of %s/%d: %w", cfg.Topic, cfg.Partition, err)
 	}
-	v.store = newStore(cfg.DB, sp, v.journal, cfg.Fetcher)
+	v.store = newStore(cfg.DB, sp, v.journal)
 	return v, nil
 }
 
@@ -454,7 +453,7 @@ func (v *View) Status() Status {
 	v.mu.Lock()
 	defer v.mu.Unlock()
 	st := v.status
-	st.Ready, st.Queued, st.Vector = v.restored, len(v.queue), v.committed.Vector
+	st.Ready, st.Queued = v.restored, len(v.queue)
 	st.Counts.Quarantined = maps.Clone(st.Counts.Quarantined)
 	return st
 }

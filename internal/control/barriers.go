@@ -35,9 +35,6 @@ func (b *Barriers) Learn(x Barrier) {
 // ReadTo notes that everything below next has been learnt.
 func (b *Barriers) ReadTo(next int64) { b.next = max(b.next, next) }
 
-// Next is how far the control topic has been read.
-func (b *Barriers) Next() int64 { return b.next }
-
 // Known is the verdict without any further reading; ok is false when the topic
 // has to be read to a high watermark listed from now on.
 func (b *Barriers) Known(m Marker) (barrier, ok bool) {

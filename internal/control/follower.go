@@ -15,7 +15,6 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"github.com/geogate/geogate/internal/event"
-	"github.com/geogate/geogate/internal/offsets"
 )
 
 // Config of a Follower.
@@ -484,16 +483,6 @@ func (f *Follower) FindFrom(from event.RegionID, remote TopicID, num int32, inca
 		return l.FindFrom(remote, num, incarnation, source)
 	}
 	return 0, false
-}
-
-// Position is the newest position of the link from a region, by source topic id.
-func (f *Follower) Position(from event.RegionID, source TopicID, num int32) (offsets.Position, bool) {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	if l := f.links[from]; l != nil {
-		return l.Position(source, num)
-	}
-	return offsets.Position{}, false
 }
 
 // Confirmed tells whether a reader may move over what lies in a remote partition

@@ -290,15 +290,6 @@ func (l *Links) FindFrom(topic TopicID, num int32, incarnation uint16, source in
 	return 0, false
 }
 
-// Position is the newest position of a source partition.
-func (l *Links) Position(source TopicID, num int32) (offsets.Position, bool) {
-	p := l.positions[partition{source, num}]
-	if p == nil {
-		return offsets.Position{}, false
-	}
-	return p.newest, true
-}
-
 // Covered is the newest position, by its target partition, that a reader may rely
 // on: once it has taken every record of the remote partition below Target, it has
 // everything of the source below Source.

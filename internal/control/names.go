@@ -6,28 +6,41 @@ import (
 	"github.com/geogate/geogate/internal/event"
 )
 
-// Names of the internal topics.
+// InternalPrefix begins the name of every topic of geogate's own. Such a topic is
+// never replicated as data and never written by producers.
+const InternalPrefix = "_geogate."
+
+// The topics of geogate's own that exist once in a region.
 const (
-	TopicControl      = "_geogate.control"      // own facts: 1 partition, compacted
-	TopicTopics       = "_geogate.topics"       // registry: 1 partition, compacted
-	TopicIncarnations = "_geogate.incarnations" // 1 partition, compacted
-	TopicConflicts    = "_geogate.conflicts"    // 16 partitions, cleanup by retention
-	InternalPrefix    = "_geogate."             // of every internal topic; never replicated as data
+	TopicControl      = InternalPrefix + "control"      // this region's facts for the others: 1 partition, compacted
+	TopicTopics       = InternalPrefix + "topics"       // registry of remote and derived topics: 1 partition, compacted
+	TopicIncarnations = InternalPrefix + "incarnations" // lives of origin partitions: 1 partition, compacted
+	TopicConflicts    = InternalPrefix + "conflicts"    // conflict feed: cleanup by retention
 )
 
-// LinkPartitions is the number of partitions (slots) of positions and runs.
-const LinkPartitions = 32
+// MaxTopicName is the longest topic name that Kafka accepts, in characters.
+const MaxTopicName = 249
 
-// ControlFrom is the topic with another region's control facts.
+const (
+	// LinkPartitions is the number of partitions (slots) of a positions and of a
+	// runs topic: the finest division of a link's work.
+	LinkPartitions = 32
+	// ConflictPartitions is the number of partitions of the conflict feed.
+	ConflictPartitions = 16
+)
+
+// ControlFrom is the copy of a region's control topic in another region.
 func ControlFrom(from string) string { return TopicControl + "." + from }
 
-// PositionsFrom is the topic with the positions of the link from a region.
+// PositionsFrom is where the link from a region keeps its positions; it lies in
+// the link's target.
 func PositionsFrom(from string) string { return InternalPrefix + "positions." + from }
 
-// RunsFrom is the topic with the runs of the link from a region.
+// RunsFrom is where the link from a region keeps its runs; it lies in the link's
+// target.
 func RunsFrom(from string) string { return InternalPrefix + "runs." + from }
 
-// StateOf is the state topic of a local topic.
+// StateOf is the topic with the folded state of a local topic.
 func StateOf(topic string) string { return InternalPrefix + "state." + topic }
 
 // TopicID is a Kafka topic id (KIP-516).
@@ -58,7 +71,6 @@ const (
 	codecVersion = 1
 	maxOffset    = 1<<63 - 1
 	maxPartition = 1<<31 - 1
-	maxName      = 249 // of a topic, in Kafka
 	maxText      = 1 << 10
 )
 
@@ -99,7 +111,7 @@ func readPoint(r *event.Reader) event.Point {
 }
 
 func readName(r *event.Reader) string {
-	b := r.Prefixed(maxName)
+	b := r.Prefixed(MaxTopicName)
 	if r.Err() == nil && len(b) == 0 {
 		r.Fail("empty topic name")
 	}

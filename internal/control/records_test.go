@@ -127,3 +127,22 @@ func FuzzParse(f *testing.F) {
 		}
 	})
 }
+
+// Names are protocol: other regions, and versions before and after, compute the
+// same ones.
+func TestNames(t *testing.T) {
+	for got, want := range map[string]string{
+		control.TopicControl:        "_geogate.control",
+		control.TopicTopics:         "_geogate.topics",
+		control.TopicIncarnations:   "_geogate.incarnations",
+		control.TopicConflicts:      "_geogate.conflicts",
+		control.ControlFrom("us"):   "_geogate.control.us",
+		control.PositionsFrom("us"): "_geogate.positions.us",
+		control.RunsFrom("us"):      "_geogate.runs.us",
+		control.StateOf("orders"):   "_geogate.state.orders",
+	} {
+		if got != want {
+			t.Errorf("got %s, want %s", got, want)
+		}
+	}
+}

@@ -80,7 +80,7 @@ func (x Topic) AppendValue(b []byte) []byte {
 
 // ParseTopic reads a record of the registry.
 func ParseTopic(key, value []byte) (Topic, error) {
-	if len(key) == 0 || len(key) > maxName {
+	if len(key) == 0 || len(key) > MaxTopicName {
 		return Topic{}, fmt.Errorf("parse topic record: %w: name of %d bytes", event.ErrMalformed, len(key))
 	}
 	r := event.NewReader(value)
@@ -95,7 +95,7 @@ func ParseTopic(key, value []byte) (Topic, error) {
 		copy(x.SourceID[:], r.Bytes(len(x.SourceID)))
 	case KindDerived:
 		x.Use = Use(r.Uint8())
-		x.Of = string(r.Prefixed(maxName))
+		x.Of = string(r.Prefixed(MaxTopicName))
 		if x.Use < UseMerged || x.Use > UseFeed {
 			r.Fail("use %d is not known", x.Use)
 		}

@@ -30,18 +30,5 @@ func CopyOf(ev *Event, void bool) Copy {
 	}
 }
 
-// LessCopy is the total order of copies, the same in every region: by stamp, then
-// region, then event id, then place.
-func LessCopy(a, b *Copy) bool {
-	switch {
-	case a.Stamp != b.Stamp:
-		return a.Stamp < b.Stamp
-	case a.At.Region != b.At.Region:
-		return a.At.Region < b.At.Region
-	case a.ID != b.ID:
-		return string(a.ID[:]) < string(b.ID[:])
-	case a.At.Incarnation != b.At.Incarnation:
-		return a.At.Incarnation < b.At.Incarnation
-	}
-	return a.At.Offset < b.At.Offset
-}
+// Order is the copy's place in the order of writes.
+func (c *Copy) Order() Order { return Order{c.Stamp, c.At, c.ID} }

@@ -378,19 +378,8 @@ func (ev *Event) FullContext() Vector {
 	return v
 }
 
-// Less is the total order of events, the same in every region: by stamp, then
-// region, then event id, and for records that came without a gateway, whose ids
-// are all zero, by place.
-func Less(a, b *Event) bool {
-	switch {
-	case a.Stamp != b.Stamp:
-		return a.Stamp < b.Stamp
-	case a.At.Region != b.At.Region:
-		return a.At.Region < b.At.Region
-	case a.ID != b.ID:
-		return string(a.ID[:]) < string(b.ID[:])
-	case a.At.Incarnation != b.At.Incarnation:
-		return a.At.Incarnation < b.At.Incarnation
-	}
-	return a.At.Offset < b.At.Offset
-}
+// Order is the event's place in the order of writes.
+func (ev *Event) Order() Order { return Order{ev.Stamp, ev.At, ev.ID} }
+
+// Less tells whether a comes before b in the order of writes.
+func Less(a, b *Event) bool { return a.Order().Compare(b.Order()) < 0 }

@@ -50,9 +50,6 @@ type Epoch uint64
 // FirstEpoch is the epoch that region r's units carry before any was claimed.
 func FirstEpoch(r RegionID) Epoch { return 16 + Epoch(r) }
 
-// Region is the region that minted the epoch.
-func (e Epoch) Region() RegionID { return RegionID(e & 15) }
-
 // Dot is the identity of an event: where its record lies in the log of the
 // region that accepted it.
 type Dot struct {

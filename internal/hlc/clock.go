@@ -81,6 +81,9 @@ func NewClock(wall func() time.Time, bounds Bounds) *Clock {
 	return &Clock{wall: wall, bounds: bounds.withDefaults()}
 }
 
+// Bounds are the clock's, defaults filled in.
+func (c *Clock) Bounds() Bounds { return c.bounds }
+
 // Now makes the next stamp: above every stamp made or observed before. A full
 // counter carries into the milliseconds. It returns ErrDrift, and no stamp, when
 // the result would lie further ahead of the wall than MaxDrift.

@@ -11,8 +11,8 @@ import (
 // 48 bits, a counter in the lower 16. The zero Stamp means "none".
 type Stamp uint64
 
-// Size is the length of a Stamp's wire form in bytes.
-const Size = 8
+// size is the length of a Stamp's wire form in bytes.
+const size = 8
 
 const counterBits = 16
 
@@ -44,8 +44,8 @@ func (s Stamp) String() string { return fmt.Sprintf("%016x", uint64(s)) }
 // Parse is the inverse of String; anything but 16 lower-case hex digits is an
 // error.
 func Parse(text string) (Stamp, error) {
-	if len(text) != 2*Size {
-		return 0, fmt.Errorf("parse stamp %q: want %d hex digits", text, 2*Size)
+	if len(text) != 2*size {
+		return 0, fmt.Errorf("parse stamp %q: want %d hex digits", text, 2*size)
 	}
 	for _, c := range text {
 		if (c < '0' || c > '9') && (c < 'a' || c > 'f') {
@@ -73,11 +73,3 @@ func (s *Stamp) UnmarshalText(text []byte) error {
 
 // Append appends the 8 big-endian wire bytes.
 func (s Stamp) Append(b []byte) []byte { return binary.BigEndian.AppendUint64(b, uint64(s)) }
-
-// Decode reads the 8 wire bytes; another length is an error.
-func Decode(b []byte) (Stamp, error) {
-	if len(b) != Size {
-		return 0, fmt.Errorf("decode stamp: %d bytes, want %d", len(b), Size)
-	}
-	return Stamp(binary.BigEndian.Uint64(b)), nil
-}

@@ -64,12 +64,14 @@ func (n *Node) assembleSeats() error {
 	if err != nil {
 		return err
 	}
+	ids := txn.NewTopics(n.client)
 	n.seats = &seats{
-		cfg: n.cfg, own: n.own, topology: n.topology, instance: n.cfg.Instance, log: n.log,
-		topics: n.topics, control: n.control, producer: producer, client: n.client, ids: txn.NewTopics(n.client),
+		cfg: n.cfg, own: n.own, topology: n.topology, log: n.log,
+		topics: n.topics, control: n.control, producer: producer, client: n.client, ids: ids,
 		tail: tail, clock: hlc.NewClock(time.Now, hlc.Bounds{}), store: n.store,
-		fetcher:  &fetcher{own: n.own, control: n.control, opts: n.kafkaOpts},
+		fetcher:  &fetcher{own: n.own, control: n.control, topics: ids},
 		requests: make(chan *holding, openRequests), prepared: make(chan struct{}), held: make(map[place]*holding),
+		present: make(map[string]control.TopicID),
 	}
 	return register(n.deps.Registry, "seats", n.seats)
 }
@@ -118,10 +120,7 @@ func (n *Node) assembleGateway(secret []byte) error {
 		Kafka: n.kafkaOpts("reads"), Configz: configz,
 		Logger: n.log, Registry: n.deps.Registry,
 	})
-	if err != nil {
-		return err
-	}
-	return nil
+	return err
 }
 
 // topicList is topics with what the links do with them.

@@ -2,14 +2,14 @@ package node
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"time"
-
-	"github.com/twmb/franz-go/pkg/kgo"
 
 	"github.com/geogate/geogate/gateway"
 	"github.com/geogate/geogate/internal/control"
 	"github.com/geogate/geogate/internal/event"
+	"github.com/geogate/geogate/internal/txn"
 )
 
 const fetchTimeout = 30 * time.Second
@@ -19,7 +19,7 @@ const fetchTimeout = 30 * time.Second
 type fetcher struct {
 	own     event.RegionID
 	control *control.Follower
-	opts    func(purpose string) []kgo.Opt
+	topics  *txn.Topics
 }
 
 // topicFetcher is a fetcher for one partition of a local topic and its copies.
@@ -38,33 +38,20 @@ func (f topicFetcher) Fetch(ctx context.Context, at event.Dot) (event.Event, err
 	if err != nil {
 		return event.Event{}, err
 	}
-	client, err := kgo.NewClient(append(f.opts("fetch"),
-		kgo.ConsumePartitions(map[string]map[int32]kgo.Offset{topic: {f.partition: kgo.NewOffset().At(offset)}}),
-		kgo.FetchIsolationLevel(kgo.ReadCommitted()),
-		kgo.ConsumeResetOffset(kgo.NoResetOffset()),
-		kgo.FetchMaxPartitionBytes(1<<20),
-		kgo.FetchMaxWait(100*time.Millisecond),
-	)...)
+	var found *event.Event
+	where := txn.TopicPartition{Topic: topic, Partition: f.partition}
+	_, err = txn.ReadCommitted(ctx, f.topics, where, offset, offset+1, func(r *txn.Record) error {
+		ev, err := event.FromRecord(at, r.Timestamp, r.Key, r.Value, r.Headers)
+		found = &ev
+		return err
+	})
+	if err == nil && found == nil {
+		err = errors.New("no record is there any more")
+	}
 	if err != nil {
-		return event.Event{}, fmt.Errorf("fetch event: %w", err)
+		return event.Event{}, fmt.Errorf("fetch event of region %d at %s/%d offset %d: %w", at.Region, topic, f.partition, offset, err)
 	}
-	defer client.Close()
-	for {
-		fs := client.PollFetches(ctx)
-		if err := fs.Err0(); err != nil {
-			return event.Event{}, fmt.Errorf("fetch event of region %d at %s/%d offset %d: %w", at.Region, topic, f.partition, offset, err)
-		}
-		for _, e := range fs.Errors() {
-			return event.Event{}, fmt.Errorf("fetch event of region %d at %s/%d offset %d: %w", at.Region, topic, f.partition, offset, e.Err)
-		}
-		for it := fs.RecordIter(); !it.Done(); {
-			r := it.Next()
-			if r.Offset != offset {
-				return event.Event{}, fmt.Errorf("fetch event of region %d: %s/%d has no record at %d any more", at.Region, topic, f.partition, offset)
-			}
-			return event.FromRecord(at, r.Timestamp.UnixMilli(), r.Key, r.Value, event.FromHeaders(r.Headers))
-		}
-	}
+	return *found, nil
 }
 
 // place is where the event lies in this region's Kafka.

@@ -7,8 +7,6 @@ import (
 	"strconv"
 	"time"
 
-	"github.com/twmb/franz-go/pkg/kgo"
-
 	"github.com/geogate/geogate/gateway"
 	"github.com/geogate/geogate/internal/control"
 )
@@ -38,14 +36,11 @@ func (t *topics) identify(ctx context.Context, topic gateway.Topic, partition in
 	}
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), topicTimeout)
 	defer cancel()
-	key, value := next.AppendKey(nil), next.AppendValue(nil)
 	// The one is the record, the other travels to the other regions.
-	err := t.client.ProduceSync(ctx,
-		&kgo.Record{Topic: control.TopicIncarnations, Key: key, Value: value},
-		&kgo.Record{Topic: control.TopicControl, Key: key, Value: value},
-	).FirstErr()
-	if err != nil {
-		return fmt.Errorf("record incarnation of %s/%d: %w", topic.Name, partition, err)
+	for _, to := range []string{control.TopicIncarnations, control.TopicControl} {
+		if err := control.Write(ctx, t.client, to, next); err != nil {
+			return fmt.Errorf("record incarnation of %s/%d: %w", topic.Name, partition, err)
+		}
 	}
 	return t.await(ctx, topic, partition, next.Number)
 }

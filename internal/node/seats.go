@@ -47,6 +47,7 @@ type place struct {
 // holding is one seat with what belongs to it.
 type holding struct {
 	place
+	id    control.TopicID // of the topic as it was when the seat was made
 	view  *view.View
 	seat  *seat.Seat
 	index *dedupe.Index
@@ -67,7 +68,6 @@ type seats struct {
 	cfg      Config
 	own      event.RegionID
 	topology *router.Topology
-	instance string
 	log      *slog.Logger
 
 	topics   *topics
@@ -85,7 +85,8 @@ type seats struct {
 
 	mu      sync.Mutex
 	held    map[place]*holding
-	stopped bool // no new ones
+	present map[string]control.TopicID // by name, of topics that were made anew
+	stopped bool                       // no new ones
 }
 
 // Run runs all seats until the context ends. It returns an error that wraps
@@ -197,6 +198,7 @@ func (s *seats) used() []string {
 
 // keep runs one seat with its view, again after trouble that is its own.
 func (s *seats) keep(ctx context.Context, h *holding) error {
+	said := "" // a topic that stays deleted is not worth a line every two seconds
 	for {
 		err := s.run(ctx, h)
 		if ctx.Err() != nil {
@@ -207,26 +209,73 @@ func (s *seats) keep(ctx context.Context, h *holding) error {
 			return err
 		}
 		s.log.Error("seat ended, will run again", "topic", h.topic, "partition", h.partition, "err", err)
-		select {
-		case <-ctx.Done():
-			return nil
-		case <-time.After(retryAfter):
+		var fresh *holding
+		for fresh == nil {
+			select {
+			case <-ctx.Done():
+				return nil
+			case <-time.After(retryAfter):
+			}
+			if fresh, err = s.make(ctx, h.place); err != nil && err.Error() != said {
+				said = err.Error()
+				s.log.Error("open seat again", "topic", h.topic, "partition", h.partition, "err", err)
+			}
 		}
-		fresh, err := s.make(ctx, h.place)
-		if err != nil {
-			s.log.Error("open seat again", "topic", h.topic, "partition", h.partition, "err", err)
-			continue
-		}
+		s.forget(h, fresh)
 		s.mu.Lock()
 		s.held[h.place] = fresh
 		s.mu.Unlock()
-		h = fresh
+		h, said = fresh, ""
+	}
+}
+
+// forget has the clients forget a topic, once, when the first of its seats finds
+// another topic of that name.
+func (s *seats) forget(old, fresh *holding) {
+	if old.id == fresh.id {
+		return
+	}
+	s.mu.Lock()
+	done := s.present[old.topic] == fresh.id
+	s.present[old.topic] = fresh.id
+	s.mu.Unlock()
+	if !done {
+		s.tail.Forget(old.topic)
+		s.producer.Forget(old.topic)
+		s.ids.Forget(old.topic)
+	}
+}
+
+// errReplaced ends a seat whose topic is not the one it was made for.
+var errReplaced = errors.New("the topic was deleted or made anew")
+
+// watch ends when the seat's topic has gone or another has its name: offsets,
+// index and view would be those of a log that is no more. A topic that is missing
+// from one list may come with the next.
+func (s *seats) watch(ctx context.Context, h *holding) error {
+	tick := time.NewTicker(discoverEvery)
+	defer tick.Stop()
+	for missing := 0; ; {
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-tick.C:
+		}
+		id, ok := s.topics.present(h.topic)
+		if ok && id == h.id {
+			missing = 0
+			continue
+		}
+		if missing++; ok || missing > 1 {
+			return errReplaced
+		}
 	}
 }
 
 // run runs a seat and its view once.
 func (s *seats) run(ctx context.Context, h *holding) error {
 	g, ctx := errgroup.WithContext(ctx)
+	g.Go(func() error { return s.watch(ctx, h) })
 	g.Go(func() error { return ended(ctx, "view", h.view.Run(ctx)) })
 	g.Go(func() error {
 		select {
@@ -311,7 +360,7 @@ func (s *seats) make(ctx context.Context, at place) (*holding, error) {
 	if err := s.topics.identify(ctx, topic, at.partition); err != nil {
 		return nil, fmt.Errorf("open seat: %w", err)
 	}
-	h := &holding{place: at}
+	h := &holding{place: at, id: topic.ID}
 	fold := s.fold(topic, at.partition)
 	if h.index, err = s.openIndex(topic, at.partition); err != nil {
 		return nil, err
@@ -330,11 +379,11 @@ func (s *seats) make(ctx context.Context, at place) (*holding, error) {
 	}
 	h.seat, err = seat.New(seat.Config{
 		Topic: at.topic, ID: topic.ID, Partition: at.partition,
-		Region: s.own, Regions: s.regionIDs(), Epoch: event.FirstEpoch(s.own), Instance: s.instance,
+		Region: s.own, Regions: s.regionIDs(), Epoch: event.FirstEpoch(s.own),
 		Rule:    func(ev *event.Event) bool { return fold.Admit(ev) == "" },
 		Hold:    topic.Domain.Kind == router.Entity,
 		Control: s.control, Tail: s.tail, Producer: s.producer,
-		Opener: seat.NewOpener(s.producer, at.topic, topic.ID, at.partition, s.instance, txn.Options{Topics: s.ids}, s.log),
+		Opener: seat.NewOpener(s.producer, at.topic, topic.ID, at.partition, s.cfg.Instance, txn.Options{Topics: s.ids}, s.log),
 		Index:  h.index, Sinks: []seat.Sink{h.view.Journal()}, Folder: h.view, Clock: s.clock,
 		Core:   seat.CoreConfig{MaxRecord: int(s.cfg.HTTP.MaxRecord) + recordRoom, IdleTerm: idleTerm},
 		Logger: s.log,
@@ -464,10 +513,10 @@ func (s *seats) Describe(out chan<- *prometheus.Desc) {
 // Collect implements prometheus.Collector, with the sums of each topic's seats.
 func (s *seats) Collect(out chan<- prometheus.Metric) {
 	type sums struct {
-		inFlight                                               int
-		void, quarantined, foreign                             uint64
-		steps, restarts, merged, conflicts, twins, corrections uint64
-		reasons                                                map[string]uint64
+		inFlight                                  int
+		void, quarantined, foreign                uint64
+		steps, restarts, merged, conflicts, twins uint64
+		reasons                                   map[string]uint64
 	}
 	by := map[string]*sums{}
 	for _, h := range s.list() {

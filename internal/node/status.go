@@ -3,6 +3,7 @@ package node
 import (
 	"context"
 	"fmt"
+	"maps"
 	"time"
 
 	"github.com/geogate/geogate/gateway"
@@ -48,6 +49,7 @@ func (n *Node) Status(context.Context) (gateway.Status, error) {
 	if m := n.control.Malformed(); m > 0 {
 		st.Warnings = append(st.Warnings, fmt.Sprintf("%d control records do not parse and are passed over; see the log", m))
 	}
+	st.Warnings = append(st.Warnings, n.topics.grown()...)
 	for _, h := range n.seats.list() {
 		s := h.seat.Status()
 		for r, wait := range s.Held {
@@ -70,11 +72,10 @@ func (t *topicList) List(ctx context.Context) ([]gateway.TopicEntry, error) {
 		return nil, fmt.Errorf("%w: %w", gateway.ErrUpstream, err)
 	}
 	t.mu.Lock()
-	names := t.known.Names()
-	known := t.known
+	known := maps.Clone(t.known) // a look-up adds to it
 	t.mu.Unlock()
 	var out []gateway.TopicEntry
-	for _, name := range names {
+	for _, name := range known.Names() {
 		e := gateway.TopicEntry{Name: name, Partitions: int32(len(known[name].Partitions))}
 		x, registered := t.follower.Topic(name)
 		switch {

@@ -42,7 +42,14 @@ func openStore(dir string, log *slog.Logger) (*badger.DB, error) {
 // badgerLog sends Badger's log to ours; its information is for debugging.
 type badgerLog struct{ log *slog.Logger }
 
-func (b badgerLog) Errorf(f string, a ...any)   { b.log.Error("store", "msg", fmt.Sprintf(f, a...)) }
+// Errorf implements badger.Logger.
+func (b badgerLog) Errorf(f string, a ...any) { b.log.Error("store", "msg", fmt.Sprintf(f, a...)) }
+
+// Warningf implements badger.Logger.
 func (b badgerLog) Warningf(f string, a ...any) { b.log.Warn("store", "msg", fmt.Sprintf(f, a...)) }
-func (b badgerLog) Infof(f string, a ...any)    { b.log.Debug("store", "msg", fmt.Sprintf(f, a...)) }
-func (b badgerLog) Debugf(f string, a ...any)   {}
+
+// Infof implements badger.Logger.
+func (b badgerLog) Infof(f string, a ...any) { b.log.Debug("store", "msg", fmt.Sprintf(f, a...)) }
+
+// Debugf implements badger.Logger.
+func (b badgerLog) Debugf(f string, a ...any) {}

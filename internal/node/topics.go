@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"maps"
 	"slices"
 	"strings"
 	"sync"
@@ -29,7 +30,6 @@ const (
 
 	discoverEvery = 2 * time.Second // local topics become known within this
 	topicTimeout  = 15 * time.Second
-	conflictParts = 16
 )
 
 // registry is what the instance knows of the topics that geogate writes.
@@ -56,8 +56,16 @@ type topics struct {
 
 	mu      sync.Mutex
 	known   kadm.TopicDetails
-	derived map[string]*derivation     // by local topic
+	derived map[derivedOf]*derivation
 	local   map[string]control.TopicID // what the registry, read to its end, did not have
+}
+
+// derivedOf is a local topic as it was when something was derived from it: made
+// anew, it may have other partitions.
+type derivedOf struct {
+	name       string
+	id         control.TopicID
+	partitions int32
 }
 
 // derivation makes a topic's derived topics once; later callers wait for it.
@@ -70,7 +78,7 @@ func newTopics(cfg Config, topology *router.Topology, policy *router.Policy, cli
 	return &topics{
 		region: cfg.Region, window: cfg.Idempotency.Window, topology: topology, policy: policy,
 		client: client, admin: kadm.NewClient(client), log: log,
-		derived: make(map[string]*derivation), local: make(map[string]control.TopicID),
+		derived: make(map[derivedOf]*derivation), local: make(map[string]control.TopicID),
 	}
 }
 
@@ -79,21 +87,22 @@ type spec struct {
 	name       string
 	partitions int32
 	cleanup    string
+	mayHave    bool // more partitions than that
 }
 
 // internals are the topics that every instance of the region needs.
 func (t *topics) internals() []spec {
 	out := []spec{
-		{control.TopicControl, 1, compacted},
-		{control.TopicTopics, 1, compacted},
-		{control.TopicIncarnations, 1, compacted},
-		{control.TopicConflicts, conflictParts, deleted},
+		{name: control.TopicControl, partitions: 1, cleanup: compacted},
+		{name: control.TopicTopics, partitions: 1, cleanup: compacted},
+		{name: control.TopicIncarnations, partitions: 1, cleanup: compacted},
+		{name: control.TopicConflicts, partitions: control.ConflictPartitions, cleanup: deleted},
 	}
 	for _, r := range t.topology.Others(t.region) {
 		out = append(out,
-			spec{control.ControlFrom(r.Name), 1, compacted},
-			spec{control.PositionsFrom(r.Name), control.LinkPartitions, compacted},
-			spec{control.RunsFrom(r.Name), control.LinkPartitions, compacted},
+			spec{name: control.ControlFrom(r.Name), partitions: 1, cleanup: compacted},
+			spec{name: control.PositionsFrom(r.Name), partitions: control.LinkPartitions, cleanup: compacted},
+			spec{name: control.RunsFrom(r.Name), partitions: control.LinkPartitions, cleanup: compacted},
 		)
 	}
 	return out
@@ -118,7 +127,8 @@ func (t *topics) prepareDeclared(ctx context.Context) error {
 		} else if ok {
 			return fmt.Errorf("declare topic %s: %w: geogate writes a topic of that name itself (%s); rename one of the two", d.Topic, errBlocked, describe(x))
 		}
-		if err := t.ensure(ctx, spec{d.Topic, d.Partitions, deleted}); err != nil {
+		s := spec{name: d.Topic, partitions: d.Partitions, cleanup: deleted, mayHave: t.policy.Domain(d.Topic).Kind == router.Events}
+		if err := t.ensure(ctx, s); err != nil {
 			return fmt.Errorf("declare topic: %w", err)
 		}
 		if err := t.checkRetention(ctx, d.Topic); err != nil {
@@ -185,7 +195,7 @@ func (t *topics) check(ctx context.Context, s spec) error {
 	if err != nil {
 		return fmt.Errorf("check topic %s: %w", s.name, err)
 	}
-	if n := len(all[s.name].Partitions); n != 0 && n != int(s.partitions) {
+	if n := len(all[s.name].Partitions); n != 0 && n != int(s.partitions) && !(s.mayHave && n > int(s.partitions)) {
 		return fmt.Errorf("check topic %s: %w: it has %d partitions and must have %d, as in every region; recreate it or correct the policy", s.name, errMismatch, n, s.partitions)
 	}
 	cleanup, err := t.cleanup(ctx, s.name)
@@ -226,18 +236,19 @@ func (t *topics) config(ctx context.Context, name, key string) (string, error) {
 
 // derive makes the state and the merged topic of a local topic, once.
 func (t *topics) derive(ctx context.Context, topic gateway.Topic) error {
+	of := derivedOf{topic.Name, topic.ID, topic.Partitions}
 	t.mu.Lock()
-	d, begun := t.derived[topic.Name]
+	d, begun := t.derived[of]
 	if !begun {
 		d = &derivation{done: make(chan struct{})}
-		t.derived[topic.Name] = d
+		t.derived[of] = d
 	}
 	t.mu.Unlock()
 	if !begun {
 		d.err = t.deriveNow(ctx, topic)
 		if d.err != nil {
 			t.mu.Lock()
-			delete(t.derived, topic.Name) // the next one tries again
+			delete(t.derived, of) // the next one tries again
 			t.mu.Unlock()
 		}
 		close(d.done)
@@ -261,7 +272,7 @@ func (t *topics) deriveNow(ctx context.Context, topic gateway.Topic) error {
 			return fmt.Errorf("derive topics of %s: %w: entity topics must have cleanup.policy=delete, for compaction could keep a void record and drop a valid one; the state topic keeps what retention drops", topic.Name, errBlocked)
 		}
 	}
-	merged := spec{router.Merged(topic.Name), topic.Partitions, deleted}
+	merged := spec{name: router.Merged(topic.Name), partitions: topic.Partitions, cleanup: deleted}
 	if entities {
 		merged.cleanup = compacted
 	}
@@ -269,7 +280,7 @@ func (t *topics) deriveNow(ctx context.Context, topic gateway.Topic) error {
 		spec
 		use control.Use
 	}{
-		{spec{control.StateOf(topic.Name), topic.Partitions, compacted}, control.UseState},
+		{spec{name: control.StateOf(topic.Name), partitions: topic.Partitions, cleanup: compacted}, control.UseState},
 		{merged, control.UseMerged},
 	} {
 		if err := t.ensureDerived(ctx, d.spec, d.use, topic.Name); err != nil {
@@ -325,23 +336,9 @@ func (t *topics) ensureDerived(ctx context.Context, s spec, use control.Use, of 
 
 // register writes a record of the registry.
 func (t *topics) register(ctx context.Context, x control.Topic) error {
-	rec := &kgo.Record{Topic: control.TopicTopics, Key: x.AppendKey(nil), Value: x.AppendValue(nil)}
 	ctx, cancel := context.WithTimeout(ctx, topicTimeout)
 	defer cancel()
-	// Waiting for the client instead could last as long as the broker is away: it
-	// gives up no record that it has sent. Should it land later, it says the same.
-	done := make(chan error, 1)
-	t.client.Produce(ctx, rec, func(_ *kgo.Record, err error) { done <- err })
-	var err error
-	select {
-	case err = <-done:
-	case <-ctx.Done():
-		err = ctx.Err()
-	}
-	if err != nil {
-		return fmt.Errorf("register topic %s: %w", x.Name, err)
-	}
-	return nil
+	return control.Register(ctx, t.client, x)
 }
 
 func describe(x control.Topic) string {
@@ -408,9 +405,50 @@ func (t *topics) Topic(ctx context.Context, name string) (gateway.Topic, error) 
 	if err := t.mustBeLocal(ctx, name, control.TopicID(detail.ID)); err != nil {
 		return gateway.Topic{}, err
 	}
-	return gateway.Topic{
-		Name: name, ID: detail.ID, Partitions: int32(len(detail.Partitions)), Domain: t.policy.Domain(name),
-	}, nil
+	return gateway.Topic{Name: name, ID: detail.ID, Partitions: t.partitions(detail), Domain: t.policy.Domain(name)}, nil
+}
+
+// partitions is how many of a topic's partitions are used: no more than are
+// declared, nor than its state has. Those that were added later are left alone: a
+// key that moved to one of them would not find its idempotency key again.
+func (t *topics) partitions(detail kadm.TopicDetail) int32 {
+	n := int32(len(detail.Partitions))
+	for _, d := range t.policy.Declared() {
+		if d.Topic == detail.Topic {
+			n = min(n, d.Partitions)
+		}
+	}
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if state := t.known[control.StateOf(detail.Topic)]; len(state.Partitions) > 0 {
+		n = min(n, int32(len(state.Partitions)))
+	}
+	return n
+}
+
+// grown says which topics in use have partitions that are not used.
+func (t *topics) grown() (out []string) {
+	t.mu.Lock()
+	known := maps.Clone(t.known)
+	t.mu.Unlock()
+	for _, detail := range known.Sorted() {
+		if _, inUse := known[control.StateOf(detail.Topic)]; !inUse {
+			continue
+		}
+		if have, used := len(detail.Partitions), int(t.partitions(detail)); have > used {
+			out = append(out, fmt.Sprintf("topic %s has %d partitions, of which the first %d are used; records in the others are not folded", detail.Topic, have, used))
+		}
+	}
+	return out
+}
+
+// present is the id of the topic of that name; ok is false when the list of topics
+// does not have it.
+func (t *topics) present(name string) (id control.TopicID, ok bool) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	detail, ok := t.known[name]
+	return control.TopicID(detail.ID), ok && detail.Err == nil
 }
 
 // mustBeLocal asks the registry once for each topic id: names are registered
@@ -433,24 +471,4 @@ func (t *topics) mustBeLocal(ctx context.Context, name string, id control.TopicI
 	t.local[name] = id
 	t.mu.Unlock()
 	return nil
-}
-
-// locals are the local topics of the list as it stands, sorted by name.
-func (t *topics) locals(ctx context.Context) ([]gateway.Topic, error) {
-	t.mu.Lock()
-	names := t.known.Names()
-	t.mu.Unlock()
-	slices.Sort(names)
-	var out []gateway.Topic
-	for _, n := range names {
-		topic, err := t.Topic(ctx, n)
-		if errors.Is(err, gateway.ErrTopicUnknown) {
-			continue
-		}
-		if err != nil {
-			return nil, err
-		}
-		out = append(out, topic)
-	}
-	return out, nil
 }

@@ -54,12 +54,15 @@ func quiet(log *slog.Logger) *slog.Logger { return slog.New(quietHandler{log.Han
 
 type quietHandler struct{ slog.Handler }
 
+// Enabled implements slog.Handler.
 func (q quietHandler) Enabled(ctx context.Context, l slog.Level) bool {
 	return l >= slog.LevelWarn && q.Handler.Enabled(ctx, l)
 }
 
+// WithAttrs implements slog.Handler.
 func (q quietHandler) WithAttrs(as []slog.Attr) slog.Handler {
 	return quietHandler{q.Handler.WithAttrs(as)}
 }
 
+// WithGroup implements slog.Handler.
 func (q quietHandler) WithGroup(g string) slog.Handler { return quietHandler{q.Handler.WithGroup(g)} }

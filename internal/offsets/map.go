@@ -21,7 +21,7 @@ type Map struct {
 
 type block struct {
 	target, targetEnd int64 // range of target offsets, gaps included
-	source, sourceEnd int64 // range of source offsets, gaps included
+	sourceEnd         int64 // its source offsets lie below
 	incarnation       uint16
 	runs              int
 	value             []byte
@@ -112,7 +112,7 @@ func newBlock(runs []Run) block {
 	last := runs[len(runs)-1]
 	return block{
 		target: runs[0].Target, targetEnd: last.TargetEnd(),
-		source: runs[0].Source, sourceEnd: last.SourceEnd(),
+		sourceEnd:   last.SourceEnd(),
 		incarnation: runs[0].Incarnation,
 		runs:        len(runs),
 		value:       AppendRuns(nil, runs),
@@ -254,15 +254,6 @@ func (m *Map) Len() int {
 	n := len(m.tail)
 	for _, b := range m.blocks {
 		n += b.runs
-	}
-	return n
-}
-
-// Bytes is roughly the memory that the runs take.
-func (m *Map) Bytes() int {
-	n := 64 * cap(m.tail)
-	for _, b := range m.blocks {
-		n += 96 + cap(b.value)
 	}
 	return n
 }

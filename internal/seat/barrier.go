@@ -98,19 +98,9 @@ func (o *Opener) write(ctx context.Context) (producer int64, epochs []int16, err
 // announce writes the control record and waits for its acknowledgement. Should it
 // land after all when this gives up, it names a transaction that never commits.
 func (o *Opener) announce(ctx context.Context, producer int64, epoch int16) error {
-	b := control.Barrier{Topic: o.id, Partition: o.partition, ProducerID: producer, ProducerEpoch: epoch, Instance: o.instance}
-	done := make(chan error, 1)
-	r := &kgo.Record{Topic: control.TopicControl, Partition: 0, Key: b.AppendKey(nil), Value: b.AppendValue(nil)}
-	o.client.Produce(ctx, r, func(_ *kgo.Record, err error) { done <- err })
-	select {
-	case err := <-done:
-		if err != nil {
-			return fmt.Errorf("write barrier record: %w", err)
-		}
-		return nil
-	case <-ctx.Done():
-		return fmt.Errorf("write barrier record: %w", ctx.Err())
-	}
+	return control.Write(ctx, o.client, control.TopicControl, control.Barrier{
+		Topic: o.id, Partition: o.partition, ProducerID: producer, ProducerEpoch: epoch, Instance: o.instance,
+	})
 }
 
 // abort frees the partition for readers that wait behind an open transaction.

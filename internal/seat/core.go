@@ -236,7 +236,6 @@ type write struct {
 	deadline time.Time
 	size     int
 	sent     bool
-	unknown  bool // the produce has failed with an unknown outcome
 	replied  bool
 
 	id      event.ID
@@ -437,7 +436,6 @@ func (c *Core) produced(ev Produced) {
 	default:
 		// It may land at any time under the term it carries. A barrier of our own
 		// makes it void wherever that is; until the barrier is read the key stays.
-		w.unknown = true
 		c.begin()
 	}
 }

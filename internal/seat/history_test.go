@@ -60,21 +60,20 @@ type world struct {
 }
 
 type process struct {
-	w        *world
-	core     *seat.Core
-	index    *dedupe.Index
-	store    *dedupe.Memory
-	judge    *seat.Log
-	bars     control.Barriers
-	ctlNext  int
-	pos      int
-	asked    int // control end listed for the marker at pos, -1 none
-	clock    *hlc.Clock
-	pending  []pendingProduce
-	opening  *barrierSteps
-	ref      uint64
-	stopped  bool
-	deadline time.Duration
+	w       *world
+	core    *seat.Core
+	index   *dedupe.Index
+	store   *dedupe.Memory
+	judge   *seat.Log
+	bars    control.Barriers
+	ctlNext int
+	pos     int
+	asked   int // control end listed for the marker at pos, -1 none
+	clock   *hlc.Clock
+	pending []pendingProduce
+	opening *barrierSteps
+	ref     uint64
+	stopped bool
 }
 
 type pendingProduce struct {

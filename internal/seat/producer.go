@@ -84,6 +84,10 @@ func (p *Producer) Produce(topic string, partition int32, r Record, done func(er
 	})
 }
 
+// Forget drops what the client knows of a topic that was deleted and made anew; see
+// Tail.Forget. Records that wait for the old one have an unknown outcome.
+func (p *Producer) Forget(topic string) { p.Client().PurgeTopicsFromProducing(topic) }
+
 // replace puts a new client in the place of one that cannot produce any more.
 func (p *Producer) replace(old *kgo.Client) {
 	p.mu.Lock()

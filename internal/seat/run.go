@@ -137,7 +137,6 @@ func (s *Seat) tell(js []judged) error {
 		s.count(&j.Item)
 		s.step(now, Read{Item: j.Item, Barrier: j.barrier})
 	}
-	s.status.Indexed = s.cfg.Index.Applied()
 	s.pokeInputs()
 	return nil
 }
@@ -444,7 +443,6 @@ func (in *inputs) note() {
 	s := in.seat
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.status.Folded = in.folded
 	s.status.Foreign = 0
 	for r, st := range in.remote {
 		s.status.Foreign += st.foreign
@@ -461,7 +459,7 @@ func (s *Seat) hold(ev *event.Event) time.Duration {
 	if !s.cfg.Hold {
 		return 0
 	}
-	switch j, wait := s.cfg.Bounds.Judge(ev.Stamp, s.cfg.Wall()); j {
+	switch j, wait := s.cfg.Clock.Bounds().Judge(ev.Stamp, s.cfg.Wall()); j {
 	case hlc.Hold:
 		return wait
 	case hlc.Pause:

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"maps"
 	"sync"
 	"time"
 
@@ -39,16 +40,11 @@ type Config struct {
 	Region  event.RegionID
 	Regions []event.RegionID // all, the own included
 	Epoch   event.Epoch      // of the unit; default event.FirstEpoch
-	// Instance names the process in barrier records.
-	Instance string
 	// Rule is Log.Rule for this topic.
 	Rule func(*event.Event) bool
-	// Hold keeps back remote events whose stamp lies too far ahead (never on
-	// events topics).
-	Hold   bool
-	Bounds hlc.Bounds
-	// Floor is the highest stamp that the fold has folded: the clock starts above.
-	Floor event.Stamp
+	// Hold keeps back remote events whose stamp lies further ahead than the
+	// clock's bounds allow (never on events topics).
+	Hold bool
 
 	Control  *control.Follower
 	Tail     *Tail
@@ -119,14 +115,11 @@ type Status struct {
 	Ready       bool
 	Superseded  bool
 	Term        int64 // offset of the own barrier, NoBarrier before the first
-	Next        int64 // the tail has read below it
 	InFlight    int
 	Void        uint64 // local records judged so since the start
 	Quarantined uint64
 	Foreign     uint64                           // remote records that no link wrote
 	Held        map[event.RegionID]time.Duration // origins that wait for the wall
-	Indexed     event.Vector
-	Folded      event.Vector
 }
 
 // New makes a seat; it does nothing before Run.
@@ -221,7 +214,7 @@ func (s *Seat) begin(ctx context.Context) (*beginning, error) {
 	s.incarnation = s.cfg.Control.Incarnation(s.cfg.Topic, s.cfg.ID, s.cfg.Partition)
 	s.mu.Unlock()
 	published, _ := s.cfg.Control.Progress(own, s.cfg.Topic, s.cfg.Partition)
-	s.cfg.Clock.Restore(max(s.cfg.Control.ClosedBound(s.cfg.Topic, s.cfg.Partition), s.cfg.Floor))
+	s.cfg.Clock.Restore(s.cfg.Control.ClosedBound(s.cfg.Topic, s.cfg.Partition))
 
 	b := &beginning{}
 	b.committed, b.barriers = s.cfg.Folder.Committed()
@@ -388,24 +381,14 @@ func (s *Seat) LastBarrier(offset int64) int64 {
 	return NoBarrier
 }
 
-// Incarnation is that of the local log, known once the seat runs.
-func (s *Seat) Incarnation() uint16 {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return s.incarnation
-}
-
 // Status is a copy of the seat's state.
 func (s *Seat) Status() Status {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	st := s.status
-	st.Held = make(map[event.RegionID]time.Duration, len(s.status.Held))
-	for r, d := range s.status.Held {
-		st.Held[r] = d
-	}
+	st.Held = maps.Clone(s.status.Held)
 	if s.core != nil {
-		st.Term, st.Next, st.InFlight = s.core.Term(), s.core.next, s.core.InFlight()
+		st.Term, st.InFlight = s.core.Term(), s.core.InFlight()
 		st.Superseded = s.core.Stopped()
 	}
 	return st

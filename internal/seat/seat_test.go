@@ -176,7 +176,7 @@ func (c *cluster) start(name string, store dedupe.Store, f *folder, tune ...func
 	in.index, err = dedupe.New(dedupe.Config{Region: 1, Window: time.Hour}, store)
 	must(err)
 	cfg := seat.Config{
-		Topic: c.topic, ID: c.ids[c.topic], Partition: partition, Region: 1, Regions: []event.RegionID{1, 2}, Instance: name,
+		Topic: c.topic, ID: c.ids[c.topic], Partition: partition, Region: 1, Regions: []event.RegionID{1, 2},
 		Control: in.follower, Tail: tail, Producer: in.producer, Index: in.index, Folder: f, Clock: in.clock,
 		Opener: seat.NewOpener(in.producer, c.topic, c.ids[c.topic], partition, name, txn.Options{}, nil),
 	}

@@ -88,6 +88,14 @@ func (t *Tail) watch(ctx context.Context) {
 	}
 }
 
+// Forget drops what the consumers know of a topic that was deleted and made anew:
+// they would hold on to its old id for ever. Seats of the old topic read nothing
+// more. It is called before the first seat of the new one runs.
+func (t *Tail) Forget(topic string) {
+	t.local.client.PurgeTopicsFromConsuming(topic)
+	t.inputs.client.PurgeTopicsFromConsuming(topic)
+}
+
 func (t *Tail) join(s *Seat) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -106,6 +114,7 @@ type feed struct {
 	admin  *kadm.Client
 	limit  int
 	log    *slog.Logger
+	quiet  map[place]time.Time // run's own: no complaint about the partition before
 
 	mu      sync.Mutex
 	inboxes map[place]*inbox
@@ -131,7 +140,10 @@ func newFeed(cfg TailConfig, level kgo.IsolationLevel) (*feed, error) {
 	if err != nil {
 		return nil, fmt.Errorf("make tail client: %w", err)
 	}
-	return &feed{client: cl, admin: kadm.NewClient(cl), limit: cfg.QueueBytes, log: cfg.Logger, inboxes: make(map[place]*inbox)}, nil
+	return &feed{
+		client: cl, admin: kadm.NewClient(cl), limit: cfg.QueueBytes, log: cfg.Logger,
+		quiet: make(map[place]time.Time), inboxes: make(map[place]*inbox),
+	}, nil
 }
 
 func (f *feed) run(ctx context.Context) error {
@@ -141,11 +153,10 @@ func (f *feed) run(ctx context.Context) error {
 		if ctx.Err() != nil || fs.IsClientClosed() {
 			return nil
 		}
-		fs.EachError(func(topic string, partition int32, err error) {
-			if !errors.Is(err, context.Canceled) {
-				f.log.Warn("fetch", "topic", topic, "partition", partition, "err", err)
-			}
-		})
+		f.complain(fs)
+		if fs.Err() != nil && fs.NumRecords() == 0 && !pause(ctx, complainPause) {
+			return nil
+		}
 		fs.EachPartition(func(p kgo.FetchTopicPartition) {
 			f.mu.Lock()
 			b := f.inboxes[place{p.Topic, p.Partition}]
@@ -154,6 +165,39 @@ func (f *feed) run(ctx context.Context) error {
 				b.push(p.Records)
 			}
 		})
+	}
+}
+
+const (
+	complainEvery = 10 * time.Second      // of one partition
+	complainPause = 20 * time.Millisecond // a topic that is gone answers at once, again and again
+)
+
+// complain logs what could not be fetched, now and then.
+func (f *feed) complain(fs kgo.Fetches) {
+	fs.EachError(func(topic string, partition int32, err error) {
+		at, now := place{topic, partition}, time.Now()
+		if errors.Is(err, context.Canceled) || now.Before(f.quiet[at]) {
+			return
+		}
+		for p, until := range f.quiet {
+			if now.After(until) {
+				delete(f.quiet, p)
+			}
+		}
+		f.quiet[at] = now.Add(complainEvery)
+		f.log.Warn("fetch", "topic", topic, "partition", partition, "err", err)
+	})
+}
+
+func pause(ctx context.Context, d time.Duration) bool {
+	t := time.NewTimer(d)
+	defer t.Stop()
+	select {
+	case <-t.C:
+		return true
+	case <-ctx.Done():
+		return false
 	}
 }
 

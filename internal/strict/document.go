@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"errors"
 	"fmt"
-	"io"
 	"unicode/utf8"
 
 	"github.com/goccy/go-yaml"
@@ -30,12 +29,10 @@ type Document struct {
 
 // value is a node of the file reduced to what the accepted subset can hold.
 type value struct {
-	kind kind
-	at   Position
-	// text is the scalar's content without quotes; quoted tells "5" from 5.
-	text   string
-	quoted bool
-	scalar any // int64, uint64, float64 or bool when kind is number or boolean
+	kind   kind
+	at     Position
+	text   string // the scalar's content without quotes
+	scalar any    // int64, uint64, float64 or bool when kind is number or boolean
 	keys   []mapKey
 	items  []*value
 }
@@ -58,6 +55,7 @@ const (
 	broken // already reported; whoever meets it stays silent
 )
 
+// String implements fmt.Stringer.
 func (k kind) String() string {
 	return [...]string{"nothing", "text", "a number", "true or false", "a map", "a list", "an error"}[k]
 }
@@ -123,9 +121,6 @@ func parse(name string, src []byte) (d *Document, errs *Errors) {
 	r := reader{name: name}
 	return &Document{name: name, root: r.file(file)}, &r.errs
 }
-
-// Name is the name that messages call the file by.
-func (d *Document) Name() string { return d.name }
 
 // Position gives the place of the value at the path: of its key where it has
 // one. A path that is not in the file gives the place of the nearest value above
@@ -357,10 +352,9 @@ func (r *reader) value(n ast.Node, path Path) *value {
 	case *ast.NullNode:
 		return &value{kind: null, at: at}
 	case *ast.StringNode:
-		quoted := x.Token.Type == token.SingleQuoteType || x.Token.Type == token.DoubleQuoteType
-		return &value{kind: text, at: at, text: x.Value, quoted: quoted}
+		return &value{kind: text, at: at, text: x.Value}
 	case *ast.LiteralNode:
-		return &value{kind: text, at: at, text: x.Value.Value, quoted: true}
+		return &value{kind: text, at: at, text: x.Value.Value}
 	case *ast.BoolNode:
 		return &value{kind: boolean, at: at, text: x.Token.Value, scalar: x.Value}
 	case *ast.IntegerNode:
@@ -439,13 +433,4 @@ func (r *reader) key(n ast.MapKeyNode, at Position, path Path) (string, bool) {
 		r.refuse(at, path, "a key must be text; quote it")
 	}
 	return "", false
-}
-
-// Read is [Parse] of everything that r gives, up to MaxBytes.
-func Read(name string, r io.Reader) (*Document, error) {
-	src, err := io.ReadAll(io.LimitReader(r, MaxBytes+1))
-	if err != nil {
-		return nil, fmt.Errorf("read %s: %w", name, err)
-	}
-	return Parse(name, src)
 }

@@ -50,6 +50,7 @@ func (p *Producer) Commit(ctx context.Context, records []Record) (map[TopicParti
 // notCommittedError hides ErrUnclear: the records' fate is known.
 type notCommittedError struct{ err error }
 
+// Error implements error.
 func (e *notCommittedError) Error() string { return e.err.Error() }
 
 // pack makes batches below the limit, keeping the order in each partition.

@@ -42,7 +42,7 @@ func read(ctx context.Context, topics *Topics, tp TopicPartition, level isolatio
 		p, err := fetch(ctx, topics, tp, next, fetching{level, readBytes, readWait})
 		if err != nil {
 			if failures++; failures > readRetries || !rereadable(err) || !wait.next(ctx) {
-				return next, fmt.Errorf("read partition: %w", errors.Join(err, ctx.Err()))
+				return next, fmt.Errorf("read partition: %w", err)
 			}
 			continue
 		}

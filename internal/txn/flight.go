@@ -127,7 +127,10 @@ func (r *result) cause() error {
 // notSentError marks a batch that was not sent because its leader is not known.
 type notSentError struct{ err error }
 
+// Error implements error.
 func (e *notSentError) Error() string { return e.err.Error() }
+
+// Unwrap is why the leader is not known.
 func (e *notSentError) Unwrap() error { return e.err }
 
 // ErrTopicChanged is the cause in a NotWritableError when a topic of the name

@@ -78,9 +78,6 @@ func New(cl *kgo.Client, id string, opts Options) *Producer {
 	return &Producer{cl: cl, id: id, opts: opts, topics: opts.Topics, coordinator: -1}
 }
 
-// TransactionalID is the producer's transactional id.
-func (p *Producer) TransactionalID() string { return p.id }
-
 // ProducerID is the id that the last Init or End gave.
 func (p *Producer) ProducerID() int64 { return p.producer.id }
 
@@ -168,6 +165,7 @@ type clientAdd struct {
 	*kmsg.AddPartitionsToTxnRequest
 }
 
+// MaxVersion implements kmsg.Request.
 func (clientAdd) MaxVersion() int16 { return 3 }
 
 // addCode is the answer's one code that matters: all partitions are added or

@@ -100,7 +100,6 @@ type placed struct {
 // origin is one region's own log of a topic.
 type origin struct {
 	region *region
-	topic  string
 	all    []placed
 	at     map[event.Dot]*placed
 	// barriers counts the commit markers: one for each term of each seat.
@@ -118,7 +117,7 @@ func readOrigin(ctx context.Context, r *region, topic string) (*origin, error) {
 	if err != nil {
 		return nil, err
 	}
-	o := &origin{region: r, topic: topic, at: make(map[event.Dot]*placed)}
+	o := &origin{region: r, at: make(map[event.Dot]*placed)}
 	last := make(map[int32]int64)
 	for _, rec := range all {
 		if rec.Attrs.IsControl() {

@@ -248,8 +248,10 @@ func (s *story) quarrel(ctx context.Context) error {
 				if n%30 < 20 {
 					key = s.flights[n%30].key // an entity that is known everywhere
 				}
-				it := item{write{flightsTopic, key, fmt.Sprintf("quarrel:%s:%d", r.name, n),
-					fmt.Appendf(nil, `{"accept":%q,"n":%d,"mark":%q}`, r.name, n, secretMark)}, 0}
+				it := item{write{
+					flightsTopic, key, fmt.Sprintf("quarrel:%s:%d", r.name, n),
+					fmt.Appendf(nil, `{"accept":%q,"n":%d,"mark":%q}`, r.name, n, secretMark),
+				}, 0}
 				if r == s.w.eu && n%5 == 4 {
 					it.value = nil
 				}
@@ -585,8 +587,10 @@ func (s *story) freshWrites(ctx context.Context) ([]item, error) {
 	var fresh []item
 	for n := range 24 {
 		for i, topic := range []string{flightsTopic, githubTopic} {
-			fresh = append(fresh, item{write{topic, fmt.Sprintf("accept/fresh/%s/%d", secretMark, n),
-				fmt.Sprintf("fresh:%s:%d", topic, n), fmt.Appendf(nil, `{"fresh":%d}`, n)}, n + i})
+			fresh = append(fresh, item{write{
+				topic, fmt.Sprintf("accept/fresh/%s/%d", secretMark, n),
+				fmt.Sprintf("fresh:%s:%d", topic, n), fmt.Appendf(nil, `{"fresh":%d}`, n),
+			}, n + i})
 		}
 	}
 	return fresh, s.each(ctx, fresh, s.pushOne)

@@ -180,8 +180,10 @@ func eventually(t *testing.T, what string, ok func() bool) {
 
 func TestStartSaysWhy(t *testing.T) {
 	apache.Require(t)
-	_, err := apache.Start(t.Context(), apache.Config{Dir: t.TempDir(), HeapMB: 512,
-		Properties: map[string]string{"num.io.threads": "none"}})
+	_, err := apache.Start(t.Context(), apache.Config{
+		Dir: t.TempDir(), HeapMB: 512,
+		Properties: map[string]string{"num.io.threads": "none"},
+	})
 	if err == nil || !strings.Contains(err.Error(), "num.io.threads") {
 		t.Fatalf("start with a bad property: %v", err)
 	}

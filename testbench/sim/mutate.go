@@ -59,27 +59,36 @@ func runMutants(only string, most uint64) bool {
 	return ok
 }
 
-// run builds the mutant with an overlay and plays seeds until one fails.
-func (m *mutant) run(root, dir string, most uint64) (caught string, err error) {
-	overlay := map[string]string{}
+// overlay writes the changed files and maps the originals to them.
+func (m *mutant) overlay(root, dir string) (map[string]string, error) {
+	files := map[string]string{}
 	for i, e := range m.edits {
 		path := filepath.Join(root, e.file)
 		from := path
-		if replaced, ok := overlay[path]; ok {
+		if replaced, ok := files[path]; ok {
 			from = replaced
 		}
 		src, err := os.ReadFile(from)
 		if err != nil {
-			return "", fmt.Errorf("read source: %w", err)
+			return nil, fmt.Errorf("read source: %w", err)
 		}
 		if n := strings.Count(string(src), e.old); n != 1 {
-			return "", fmt.Errorf("%s has the text %d times: %.60q", e.file, n, e.old)
+			return nil, fmt.Errorf("%s has the text %d times: %.60q", e.file, n, e.old)
 		}
 		to := filepath.Join(dir, fmt.Sprintf("%s-%d.go", m.name, i))
 		if err := os.WriteFile(to, []byte(strings.Replace(string(src), e.old, e.new, 1)), 0o600); err != nil {
-			return "", fmt.Errorf("write mutant: %w", err)
+			return nil, fmt.Errorf("write mutant: %w", err)
 		}
-		overlay[path] = to
+		files[path] = to
+	}
+	return files, nil
+}
+
+// run builds the mutant with an overlay and plays seeds until one fails.
+func (m *mutant) run(root, dir string, most uint64) (caught string, err error) {
+	overlay, err := m.overlay(root, dir)
+	if err != nil {
+		return "", err
 	}
 	spec, err := json.Marshal(map[string]any{"Replace": overlay})
 	if err != nil {

@@ -64,6 +64,10 @@ type writers struct {
 	stop func() []world.Answer
 }
 
+// writeEvery is the pace of one writer: most of the time a write is in flight,
+// and the machine has time for the rest.
+const writeEvery = 10 * time.Millisecond
+
 // load starts writers that behave as careful clients.
 func load(t *testing.T, r *world.Region, topic string, n int) *writers {
 	ctx, cancel := context.WithCancel(context.Background())
@@ -72,7 +76,10 @@ func load(t *testing.T, r *world.Region, topic string, n int) *writers {
 	var all sync.WaitGroup
 	for i := range n {
 		all.Go(func() {
+			pace := time.NewTicker(writeEvery)
+			defer pace.Stop()
 			for j := 0; ctx.Err() == nil; j++ {
+				<-pace.C
 				key := fmt.Sprintf("w%d", i)
 				wr := world.Write{Topic: topic, Key: &key, Value: fmt.Appendf(nil, "%d", j), Idem: fmt.Sprintf("%s-%s-%d-%d", r.Name, topic, i, j)}
 				long, done := context.WithTimeout(context.WithoutCancel(ctx), 30*time.Second)

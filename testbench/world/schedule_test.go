@@ -16,7 +16,7 @@ import (
 )
 
 // operations is how many client operations a schedule has.
-const operations = 160
+const operations = 120
 
 // schedule drives a world through writes, retries and faults drawn from a seed.
 // The draw is a function of the seed alone, except that it does not know how an

@@ -195,13 +195,13 @@ func (w *World) context() (context.Context, context.CancelFunc) {
 }
 
 // Run runs a part of a test as a subtest that fails by itself.
-func (w *World) Run(name string, part func(t *testing.T)) {
+func (w *World) Run(name string, part func(*testing.T, *World)) {
 	w.t.Helper()
 	outer := w.t.(*testing.T) // benchmarks have no parts
 	outer.Run(name, func(t *testing.T) {
 		w.t = t
 		defer func() { w.t = outer }()
-		part(t)
+		part(t, w)
 	})
 }
 

@@ -15,7 +15,6 @@ var (
 	ErrConcurrent = errors.New("kafka: the transaction before is still ending (51)")
 	ErrSequence   = errors.New("kafka: out of order sequence number (45)")
 	ErrState      = errors.New("kafka: not possible in this state of the transaction (48)")
-	ErrUnknown    = errors.New("kafka: unknown topic or partition (3)")
 	ErrRange      = errors.New("kafka: offset out of range (1)")
 )
 
@@ -51,7 +50,6 @@ type Cluster struct {
 	cfg      Config
 	sched    Scheduler
 	topics   map[string]*topic
-	names    []string
 	txns     map[string]*transaction
 	producer int64
 }
@@ -72,11 +70,7 @@ func (c *Cluster) Create(name string, partitions int, compacted bool) {
 		t.parts = append(t.parts, newPartition(TP{name, int32(i)}, compacted))
 	}
 	c.topics[name] = t
-	c.names = append(c.names, name)
 }
-
-// Topics lists the names in the order of creation.
-func (c *Cluster) Topics() []string { return slices.Clone(c.names) }
 
 // TopicID is a topic's id; the zero id for one that does not exist.
 func (c *Cluster) TopicID(name string) [16]byte {

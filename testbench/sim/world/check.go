@@ -241,15 +241,21 @@ func (w *World) checkSteps(r *region, tp kafka.TP, steps []*step) {
 	}
 }
 
-// checkClaims: what a seat published holds for every record that came later in
-// its term: a stamp above the closed one, and a context that covers what was
-// promised. (A deposed seat that has not read the newer barrier yet may take its
-// fold back once more and publish what the next holder has not folded; what is
-// made of claims so far does not depend on that.)
+// checkClaims: what a seat publishes holds for every later record of its term: a
+// stamp above the closed one, and a context that covers what was promised. A seat
+// without a term only repeats what was published before. (Across terms claims can
+// fail today: a next holder reads what is published before its barrier lies in the
+// log, and the one before may publish once more.)
 func (w *World) checkClaims(r *region, tp kafka.TP, t *truth, steps []*step) {
+	var closed event.Stamp
 	for n, s := range steps {
+		if s.term == seat.NoBarrier && s.claims.Closed > closed {
+			w.fail("claims", "%s %v: step %d by %s claims %v anew without a term", r.name, tp, n, s.by, s.claims.Closed)
+			return
+		}
+		closed = max(closed, s.claims.Closed)
 		for _, e := range t.valid {
-			if e.At.Region != r.id || !e.Stamped || e.At.Offset < s.claims.End.Next || e.Barrier >= s.claims.End.Next {
+			if e.At.Region != r.id || !e.Stamped || e.At.Offset < s.claims.End.Next || e.Barrier != s.term {
 				continue
 			}
 			promised, has := s.claims.Promised.Without(r.id), e.Context

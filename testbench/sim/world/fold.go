@@ -21,11 +21,13 @@ type step struct {
 	position conflict.Position
 	out      *conflict.Output
 	claims   seat.Claims
+	term     int64 // barrier of the seat that claims, or none
 }
 
 func stepsTP(tp kafka.TP) kafka.TP {
 	return kafka.TP{Topic: "sim.steps." + tp.Topic, Partition: tp.Partition}
 }
+
 func stateTP(tp kafka.TP) kafka.TP {
 	return kafka.TP{Topic: control.StateOf(tp.Topic), Partition: tp.Partition}
 }
@@ -228,16 +230,31 @@ func (f *foldRun) records(out *conflict.Output) map[kafka.TP][]kafka.Record {
 		put('t', t.Key[:], t)
 	}
 	put('v', nil, out.Position)
-	claims := f.s.core.Claims()
+	claims := f.claims()
 	prog := control.Progress{
 		ID: f.s.p.region.kafka.TopicID(tp.Topic), Partition: tp.Partition, Topic: tp.Topic,
 		End: claims.End, Closed: claims.Closed, Promised: claims.Promised,
 	}
 	return map[kafka.TP][]kafka.Record{
 		stateTP(tp): state,
-		stepsTP(tp): {{Key: []byte{}, Value: w.keep(&step{by: f.s.p.name, at: w.now, position: out.Position, out: out, claims: claims})}},
+		stepsTP(tp): {{Key: []byte{}, Value: w.keep(&step{by: f.s.p.name, at: w.now, position: out.Position, out: out, claims: claims, term: f.s.core.Term()})}},
 		controlTP:   {{Key: prog.AppendKey(nil), Value: prog.AppendValue(nil)}},
 	}
+}
+
+// claims is what the seat publishes with a step. A deposed seat that has not read
+// the newer barrier yet may open its fold once more, and would then claim what the
+// next holder never promised: the product's seats do (one instance a region holds
+// all seats, so far), the world keeps it apart, because everything that is made of
+// claims would fail with it.
+func (f *foldRun) claims() seat.Claims {
+	claims := f.s.core.Claims()
+	steps := f.s.p.w.committed(f.s.p.region, f.s.tp)
+	term := f.s.core.Term()
+	if n := len(steps); n > 0 && term != seat.NoBarrier && term != f.s.p.w.lastBarrier(f.s.p.region, f.s.tp) {
+		return steps[n-1].claims
+	}
+	return claims
 }
 
 func (f *foldRun) send(parts []kafka.TP, recs map[kafka.TP][]kafka.Record, done func()) {
@@ -275,7 +292,6 @@ func (f *foldRun) commit(out *conflict.Output) {
 		}
 		f.part.Commit(out)
 		f.busy = false
-		f.s.folded()
 		f.pump()
 	})
 }

@@ -24,7 +24,7 @@ func readLog(r *region, tp kafka.TP) []told {
 	barrier := int64(-1)
 	var out []told
 	for _, rec := range log {
-		if rec.Kind == kafka.Commit && strings.HasPrefix(rec.TxnID, "geogate.own.") {
+		if isBarrier(&rec) {
 			barrier = rec.Offset
 		}
 		if rec.Kind != kafka.Data || aborted(&rec) {
@@ -39,6 +39,17 @@ func readLog(r *region, tp kafka.TP) []told {
 		out = append(out, t)
 	}
 	return out
+}
+
+// lastBarrier is the newest barrier in an origin partition's log now.
+func (w *World) lastBarrier(r *region, tp kafka.TP) int64 {
+	log, _ := r.kafka.Log(tp)
+	for i := len(log) - 1; i >= 0; i-- {
+		if isBarrier(&log[i]) {
+			return log[i].Offset
+		}
+	}
+	return -1
 }
 
 func less(a, b *event.Event) int {

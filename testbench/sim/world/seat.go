@@ -36,6 +36,7 @@ type seatRun struct {
 	raises  bool // the cluster raises a producer's epoch at a commit
 	replies map[uint64]func(seat.Answer, error)
 	refs    uint64
+	ticks   int
 }
 
 func (p *proc) start() {
@@ -136,7 +137,17 @@ func (s *seatRun) tick() {
 		return
 	}
 	s.step(seat.Tick{})
+	if s.ticks++; s.ticks%20 == 0 {
+		s.sweep()
+	}
 	s.p.after(100*time.Millisecond, s.tick)
+}
+
+// sweep forgets keys that have expired everywhere.
+func (s *seatRun) sweep() {
+	if _, err := s.index.Sweep(s.p.w.closed(s)); err != nil {
+		s.p.w.fail("index", "sweep: %v", err)
+	}
 }
 
 // judged remembers a verdict for the comparison of readers.
@@ -183,8 +194,6 @@ func (s *seatRun) caughtUp(next int64) {
 		s.step(seat.Ready{})
 	}
 }
-
-func (s *seatRun) folded() {}
 
 // fenced ends the seat because another instance has taken something of it over.
 // Where the group still gives it to this process, it begins again from nothing.

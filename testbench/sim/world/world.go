@@ -3,9 +3,7 @@ package world
 import (
 	"encoding/binary"
 	"fmt"
-	"maps"
 	"math/rand/v2"
-	"slices"
 	"strings"
 	"time"
 
@@ -193,15 +191,6 @@ func (w *World) draw() {
 
 func remoteTP(from *region, tp kafka.TP) kafka.TP {
 	return kafka.TP{Topic: from.name + "." + tp.Topic, Partition: tp.Partition}
-}
-
-func sortedTPs[V any](m map[kafka.TP]V) []kafka.TP {
-	return slices.SortedFunc(maps.Keys(m), func(a, b kafka.TP) int {
-		if c := strings.Compare(a.Topic, b.Topic); c != 0 {
-			return c
-		}
-		return int(a.Partition - b.Partition)
-	})
 }
 
 func (w *World) foldConfig(topic string) conflict.Config {
