@@ -40,7 +40,9 @@ func BenchmarkLink(b *testing.B) {
 			runtime.GC()
 			for b.Loop() {
 				before, began := cpu(b), time.Now()
-				r := start(b, config(from, to))
+				cfg := config(from, to)
+				cfg.Shards = 0
+				r := start(b, cfg)
 				eventually(b, "the link to catch up", func() bool { return r.Status().Copied == int64(records) })
 				spent, took := cpu(b)-before, time.Since(began)
 				st := r.Status()
@@ -139,7 +141,7 @@ func BenchmarkAge(b *testing.B) {
 	from.create(b, 6, nil, "load")
 	to.create(b, 6, nil, "bare")
 	cfg := config(from, to)
-	cfg.DiscoverEvery = 0 // as in service
+	cfg.Shards, cfg.DiscoverEvery = 0, 0 // as in service
 	r := start(b, cfg)
 	// A cold broker compiles for half a minute; much of that is over after this.
 	load(b, from, 200_000, false)

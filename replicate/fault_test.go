@@ -69,7 +69,9 @@ func killTest(t *testing.T, from, to *end) {
 		r.cancel()
 		_ = r.wait(t)
 	}
-	r := start(t, config(from, to))
+	cfg := config(from, to)
+	cfg.Shards = 0 // as many as the last
+	r := start(t, cfg)
 	r.caughtUp(t, from, "orders")
 	equal(t, from, to, "orders")
 	mapped(t, from, to, "orders")
@@ -371,7 +373,7 @@ func TestNewGeneration(t *testing.T) {
 	from, to := fakeEnd(t, us), fakeEnd(t, eu)
 	from.create(t, 8, nil, "orders")
 	next := 0
-	for _, shards := range []int{0, 1, 3, 3, 32, 0, 2} {
+	for _, shards := range []int{0, 4, 3, 3, 32, 0, 2} {
 		cfg := config(from, to)
 		cfg.Shards = shards
 		r := start(t, cfg)

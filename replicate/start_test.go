@@ -23,7 +23,6 @@ func openTransactionTest(t *testing.T, from, to *end) {
 	from.create(t, 1, nil, "orders")
 	from.produce(t, rows("orders", 0, 0, 3)...)
 	cfg := config(from, to)
-	cfg.Shards = 4
 	r := start(t, cfg)
 	r.caughtUp(t, from, "orders")
 	r.stop(t)
