@@ -142,7 +142,12 @@ func (m *mux) fail(c *call, route string, err error) {
 	if level > slog.LevelDebug {
 		attrs = append(attrs, "err", err) // what a client got wrong can quote what it sent
 	}
-	m.s.log.Log(c.r.Context(), level, "request refused", attrs...)
+	write := func() { m.s.log.Log(c.r.Context(), level, "request refused", attrs...) }
+	if level == slog.LevelWarn {
+		m.s.warned.Do(write) // an outage refuses thousands; the metric counts all
+	} else {
+		write()
+	}
 	if c.w.status != 0 {
 		panic(http.ErrAbortHandler)
 	}

@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"golang.org/x/sync/semaphore"
+	"golang.org/x/time/rate"
 )
 
 // Limits of the HTTP servers that no configuration changes. A header may carry a
@@ -31,6 +32,7 @@ type Server struct {
 	cfg    Config
 	deps   Deps
 	log    *slog.Logger
+	warned rate.Sometimes // writes warnings about refused requests
 	m      *metrics
 	budget *semaphore.Weighted // bytes of bodies in flight
 	held   atomic.Int64        // of budget, for the metric

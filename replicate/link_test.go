@@ -210,13 +210,23 @@ func TestRunsCarryBarriers(t *testing.T) {
 				t.Fatal(err)
 			}
 		}
+		end := func() int64 {
+			ends, err := kadm.NewClient(from.cl).ListEndOffsets(t.Context(), "orders")
+			if err != nil {
+				t.Fatal(err)
+			}
+			return ends["orders"][0].Offset
+		}
 		mark := func(p *txn.Producer) {
 			if err := p.Add(t.Context(), "orders", 0); err != nil {
 				t.Fatal(err)
 			}
+			before := end()
 			if _, err := p.End(t.Context(), true); err != nil {
 				t.Fatal(err)
 			}
+			// Kafka answers before it writes the marker.
+			eventually(t, "the marker", func() bool { return end() > before })
 		}
 		mark(seat)  // 0
 		mark(other) // 1
