@@ -1,6 +1,7 @@
 package gateway
 
 import (
+	"context"
 	"net/http"
 	"slices"
 	"strings"
@@ -60,6 +61,11 @@ func (s *Server) entity(c *call, key []byte, waitText string) error {
 	p := router.Partition(key, t.Partitions)
 	st, err := s.seat(ctx, t, p)
 	if err != nil {
+		return err
+	}
+	wait, cancel := context.WithTimeout(ctx, stale)
+	defer cancel()
+	if err := st.CaughtUp(wait); err != nil {
 		return err
 	}
 	view := st.View()

@@ -152,3 +152,27 @@ func TestViewErrors(t *testing.T) {
 		}
 	}
 }
+
+// A view that has not folded yet what the topic holds is waited for, and then
+// refused, never shown as an empty one.
+func TestViewThatHasNotBegun(t *testing.T) {
+	with, _ := withKafka(t)
+	w := newWorld(t, with)
+	begun := make(chan struct{})
+	for p := range int32(2) {
+		w.seat("github", p).behind = begun
+	}
+	w.seat("flights", router.Partition([]byte("DTW"), 6)).behind = begun
+	for _, path := range []string{"/v1/topics/github/records?wait=0s", "/v1/topics/flights/entities/DTW?wait=5ms"} {
+		if p := problemOf(t, w.do(get(path))); p["code"] != string(NotReady) || p["retriable"] != true {
+			t.Errorf("%s: %v", path, p)
+		}
+	}
+	close(begun)
+	if p := w.page("/v1/topics/github/records?wait=0s"); !p.End {
+		t.Errorf("caught up: %+v", p)
+	}
+	if p := problemOf(t, w.do(get("/v1/topics/flights/entities/DTW?wait=0s"))); p["code"] != string(EntityUnknown) {
+		t.Errorf("caught up: %v", p)
+	}
+}

@@ -13,19 +13,27 @@ import (
 
 // Data is the handler of the data listener, for producers and consumers.
 func (s *Server) Data() http.Handler {
+	return &mux{s, s.dataRoutes(), s.managementRoutes(), "management"}
+}
+
+func (s *Server) dataRoutes() []route {
 	get := func(h handler) map[string]handler { return map[string]handler{http.MethodGet: h} }
-	return &mux{s, []route{
+	return []route{
 		{"records", []string{"v1", "topics", "*", "records"}, map[string]handler{
 			http.MethodPost: s.writeRecords, http.MethodGet: s.readRecords,
 		}},
 		{"entities", []string{"v1", "topics", "*", "entities"}, get(s.entityByQuery)},
 		{"entity", []string{"v1", "topics", "*", "entities", "*"}, get(s.entityByPath)},
 		{"conflicts", []string{"v1", "conflicts"}, get(s.readConflicts)},
-	}}
+	}
 }
 
 // Management is the handler of the management listener, for probes and operators.
 func (s *Server) Management() http.Handler {
+	return &mux{s, s.managementRoutes(), s.dataRoutes(), "data"}
+}
+
+func (s *Server) managementRoutes() []route {
 	get := func(h handler) map[string]handler { return map[string]handler{http.MethodGet: h} }
 	metrics := promhttp.HandlerFor(s.deps.Registry, promhttp.HandlerOpts{})
 	routes := []route{
@@ -49,7 +57,7 @@ func (s *Server) Management() http.Handler {
 			route{"pprof", []string{"debug", "pprof", "*"}, both(pprof.Index)},
 		)
 	}
-	return &mux{s, routes}
+	return routes
 }
 
 // standard serves a handler of net/http's own shape.

@@ -2,6 +2,7 @@ package gateway
 
 import (
 	"errors"
+	"fmt"
 	"strings"
 	"testing"
 
@@ -45,7 +46,7 @@ func TestManagement(t *testing.T) {
 			t.Errorf("metrics without %s", line)
 		}
 	}
-	if p := problemOf(t, do(t, h, get("/v1/topics/flights/records"))); p["code"] != "NOT_FOUND" {
+	if p := problemOf(t, do(t, h, get("/v1/topics/flights/records"))); p["code"] != "NOT_FOUND" || !strings.Contains(fmt.Sprint(p["detail"]), "data listener") {
 		t.Errorf("data on the management listener: %v", p)
 	}
 	if p := problemOf(t, do(t, h, request{method: "POST", path: "/v1/status"})); p["code"] != "METHOD_NOT_ALLOWED" {
@@ -88,5 +89,19 @@ func TestConfigIsChecked(t *testing.T) {
 		if c.Validate() == nil {
 			t.Errorf("%s is accepted", name)
 		}
+	}
+}
+
+// Who asks the data listener for what operators have is told where it is.
+func TestManagementPathsOnTheDataListener(t *testing.T) {
+	w := newWorld(t, nil)
+	for _, path := range []string{"/readyz", "/metrics", "/livez", "/v1/status", "/"} {
+		p := problemOf(t, w.do(get(path)))
+		if p["code"] != "NOT_FOUND" || !strings.Contains(fmt.Sprint(p["detail"]), "management listener") {
+			t.Errorf("%s: %v", path, p)
+		}
+	}
+	if p := problemOf(t, w.do(get("/nope"))); strings.Contains(fmt.Sprint(p["detail"]), "management") {
+		t.Errorf("/nope: %v", p)
 	}
 }

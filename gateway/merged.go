@@ -40,16 +40,17 @@ type merged struct {
 }
 
 // views opens the views of all partitions, at the same time since each may have
-// state to load.
-func (s *Server) views(ctx context.Context, t Topic) ([]View, error) {
+// state to load, and within wait something to fold.
+func (s *Server) views(ctx, wait context.Context, t Topic) ([]View, error) {
 	out, errs := make([]View, t.Partitions), make([]error, t.Partitions)
 	var wg sync.WaitGroup
 	for p := range out {
 		wg.Go(func() {
 			st, err := s.seat(ctx, t, int32(p))
-			if errs[p] = err; err == nil {
-				out[p] = st.View()
+			if err == nil {
+				out[p], err = st.View(), st.CaughtUp(wait)
 			}
+			errs[p] = err
 		})
 	}
 	wg.Wait()
@@ -69,7 +70,7 @@ func (s *Server) newMerged(ctx, wait context.Context, t Topic, from from) (*merg
 			return nil, invalidCursor("it names partition %d, the topic has %d", p, t.Partitions)
 		}
 	}
-	views, err := s.views(ctx, t)
+	views, err := s.views(ctx, wait, t)
 	if err != nil {
 		return nil, err
 	}

@@ -28,6 +28,21 @@ var (
 	ErrExpired = errors.New("gateway: place is no longer in the log")
 )
 
+// UnknownTopic is an ErrTopicUnknown about a name that is no local topic's, but
+// tells the client something.
+type UnknownTopic struct {
+	Topic  string
+	Detail string // what the topic is, and what to ask for in its place
+}
+
+// Error implements error.
+func (u *UnknownTopic) Error() string {
+	return ErrTopicUnknown.Error() + ": " + u.Topic + ": " + u.Detail
+}
+
+// Unwrap makes it an ErrTopicUnknown.
+func (u *UnknownTopic) Unwrap() error { return ErrTopicUnknown }
+
 // Topic is a local topic of the region.
 type Topic struct {
 	Name       string
@@ -39,7 +54,8 @@ type Topic struct {
 // Topics knows the local topics.
 type Topics interface {
 	// Topic finds a local topic. Internal, remote and derived topics, and any
-	// name that is not a topic's, are ErrTopicUnknown.
+	// name that is not a topic's, are ErrTopicUnknown, as an UnknownTopic where
+	// there is more to say.
 	Topic(ctx context.Context, name string) (Topic, error)
 	// List describes every topic of the region, for people, sorted by name.
 	List(ctx context.Context) ([]TopicEntry, error)
@@ -60,6 +76,11 @@ type Seat interface {
 	// ctx bounds the wait for the answer; a produce that has begun goes on
 	// without it.
 	Write(ctx context.Context, req *seat.Request) (seat.Answer, error)
+	// CaughtUp waits until the view shows what the topic held before the seat was
+	// first made, so that a view that has not begun is not taken for an empty one.
+	// It returns at once when that is long past, also if ctx has ended, and an
+	// error that wraps seat.ErrNotReady when ctx ends first.
+	CaughtUp(ctx context.Context) error
 	// View is the merged view of the partition.
 	View() View
 }

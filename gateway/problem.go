@@ -258,6 +258,7 @@ func asProblem(err error) *Problem {
 	var p *Problem
 	var reused *seat.ReusedError
 	var outcome *seat.OutcomeError
+	var unknown *UnknownTopic
 	switch {
 	case errors.As(err, &p):
 		return p
@@ -266,6 +267,8 @@ func asProblem(err error) *Problem {
 		return p.with("first_used", formatTime(reused.FirstUsed.UnixMilli()))
 	case errors.As(err, &outcome):
 		return outcomeUnknown(outcome.HadKey)
+	case errors.As(err, &unknown):
+		return problem(TopicUnknown, "%s", unknown.Detail)
 	case errors.Is(err, ErrTopicUnknown):
 		return problem(TopicUnknown, "the topic does not exist in this region; writes and reads create none")
 	case errors.Is(err, seat.ErrInUse):

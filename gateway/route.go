@@ -42,6 +42,11 @@ type route struct {
 type mux struct {
 	s      *Server
 	routes []route
+
+	// others are the routes of the other listener, and other is its name: who
+	// asks the wrong one is told.
+	others []route
+	other  string
 }
 
 // errGone ends a request whose client has gone: there is nobody to answer.
@@ -53,7 +58,7 @@ func (m *mux) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	a := &answer{ResponseWriter: w}
 	c := &call{w: a, r: r, rc: http.NewResponseController(w), id: requestID(r.Header.Get("X-Request-Id"))}
 	a.Header().Set("X-Request-Id", c.id)
-	rt, args := m.find(r.URL.EscapedPath())
+	rt, args := find(m.routes, r.URL.EscapedPath())
 	name := "none"
 	if rt != nil {
 		name = rt.name
@@ -69,15 +74,29 @@ func (m *mux) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 			m.fail(c, name, problem(Internal, "see the gateway's log for this request"))
 		}
 	}()
-	if err := c.dispatch(rt); err != nil {
+	var err error
+	if rt != nil {
+		err = c.dispatch(rt)
+	} else {
+		err = m.nowhere(r.URL.EscapedPath())
+	}
+	if err != nil {
 		m.fail(c, name, err)
 	}
 }
 
-func (c *call) dispatch(rt *route) error {
-	if rt == nil {
-		return problem(NotFound, "no resource has this path; slashes within a key are written %%2F")
+// nowhere is the problem of a path that no route has.
+func (m *mux) nowhere(path string) error {
+	if rt, _ := find(m.others, path); rt != nil {
+		return problem(NotFound, "this resource is on the %s listener, which has another port", m.other)
 	}
+	if path == "/" {
+		return problem(NotFound, "nothing is here; /v1/topics/{topic}/records and the like are on the data listener, /readyz, /metrics and /v1/status on the management listener")
+	}
+	return problem(NotFound, "no resource has this path; slashes within a key are written %%2F")
+}
+
+func (c *call) dispatch(rt *route) error {
 	method := c.r.Method
 	if method == http.MethodHead {
 		method = http.MethodGet
@@ -94,11 +113,11 @@ func (c *call) dispatch(rt *route) error {
 	return h(c)
 }
 
-func (m *mux) find(path string) (*route, []string) {
+func find(routes []route, path string) (*route, []string) {
 	segments := strings.Split(strings.TrimPrefix(path, "/"), "/")
-	for i := range m.routes {
-		if args, ok := match(m.routes[i].path, segments); ok {
-			return &m.routes[i], args
+	for i := range routes {
+		if args, ok := match(routes[i].path, segments); ok {
+			return &routes[i], args
 		}
 	}
 	return nil, nil

@@ -79,7 +79,8 @@ type LinkStatus struct {
 	Topics        int            `json:"topics"`
 	LagRecords    *int64         `json:"lag_records"`
 	LagSeconds    *float64       `json:"lag_seconds"`
-	Copied        uint64         `json:"copied"`
+	Copied        uint64         `json:"copied"` // records of data; batches too
+	Facts         uint64         `json:"facts"`  // control facts copied
 	PassedBatches uint64         `json:"passed_batches"`
 	OpenedBatches uint64         `json:"opened_batches"`
 	Denied        uint64         `json:"denied"`

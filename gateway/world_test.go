@@ -55,6 +55,8 @@ type fakeSeat struct {
 	w *world
 	p int32
 
+	behind chan struct{} // closed when it has caught up; nil always
+
 	mu        sync.Mutex
 	committed event.Vector
 	moved     chan struct{}
@@ -179,6 +181,23 @@ func (f *fakeSeat) Write(ctx context.Context, req *seat.Request) (seat.Answer, e
 	f.w.wrote = append(f.w.wrote, *req)
 	f.w.mu.Unlock()
 	return write(ctx, *req, f.p)
+}
+
+func (f *fakeSeat) CaughtUp(ctx context.Context) error {
+	if f.behind == nil {
+		return nil
+	}
+	select {
+	case <-f.behind:
+		return nil
+	default:
+	}
+	select {
+	case <-f.behind:
+		return nil
+	case <-ctx.Done():
+		return fmt.Errorf("fold: %w", seat.ErrNotReady)
+	}
 }
 
 func (f *fakeSeat) View() View { return f }

@@ -234,6 +234,9 @@ func (c *call) contentType() (string, error) {
 	if err != nil || !strings.Contains(media, "/") {
 		return "", problem(UnsupportedMediaType, "the Content-Type is not a media type")
 	}
+	if media == "application/x-www-form-urlencoded" {
+		return "", problem(UnsupportedMediaType, "a form is no record (curl -d sends this type by default): want Content-Type %s for a record, application/octet-stream for a raw value", typeJSON)
+	}
 	if charset := params["charset"]; (media == typeJSON || media == typeNDJSON) && charset != "" && !strings.EqualFold(charset, "utf-8") {
 		return "", problem(UnsupportedMediaType, "JSON is taken in UTF-8 only")
 	}

@@ -213,6 +213,7 @@ func TestWriteRefusals(t *testing.T) {
 		{"accept with q=0", post("flights", ok, "Accept", "application/json;q=0, text/html"), 406, NotAcceptable, ""},
 		{"no content type", post("flights", ok, "Content-Type", ""), 415, UnsupportedMediaType, ""},
 		{"charset", post("flights", ok, "Content-Type", "application/json; charset=latin1"), 415, UnsupportedMediaType, ""},
+		{"form", post("flights", ok, "Content-Type", "application/x-www-form-urlencoded"), 415, UnsupportedMediaType, ""},
 		{"compressed", post("flights", ok, "Content-Encoding", "gzip"), 415, UnsupportedMediaType, ""},
 		{"tombstone without key", post("github", `{"value":null}`), 422, InvalidRecord, "/key"},
 		{"entity without key", post("flights", `{"value":{"type":"json","data":1}}`), 422, InvalidRecord, "/key"},

@@ -154,15 +154,17 @@ type stream struct {
 
 // Counts are what a stream or a shard has done since it was made.
 type Counts struct {
-	Copied  int64 // records
-	Passed  int64 // batches as they were
-	Opened  int64 // batches that were decoded
+	Copied  int64 // records of data
+	Facts   int64 // records of control that were copied
+	Passed  int64 // batches of data as they were
+	Opened  int64 // batches of data that were decoded
 	Denied  int64 // records held back by a rule or allow-list
 	Foreign int64 // offsets in remote topics that others have taken
 }
 
 func (c *Counts) add(o Counts) {
 	c.Copied += o.Copied
+	c.Facts += o.Facts
 	c.Passed += o.Passed
 	c.Opened += o.Opened
 	c.Denied += o.Denied

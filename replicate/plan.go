@@ -294,7 +294,11 @@ func (c *Core) ended(now time.Time, ev Ended) []any {
 		}
 		s.dirty = false
 		s.remember(part)
-		s.counts.add(Counts{Copied: part.copied, Passed: part.passed, Opened: part.opened, Denied: part.denied})
+		if s.Facts { // told apart: they flow while nobody writes
+			s.counts.add(Counts{Facts: part.copied, Denied: part.denied})
+		} else {
+			s.counts.add(Counts{Copied: part.copied, Passed: part.passed, Opened: part.opened, Denied: part.denied})
+		}
 		s.commit(part.next)
 	}
 	for _, x := range p.records {

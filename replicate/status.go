@@ -35,7 +35,8 @@ type Status struct {
 	Topics     int           `json:"topics"`
 	LagRecords *int64        `json:"lag_records"` // offsets, markers included, that are committed at the source and not covered
 	LagSeconds *float64      `json:"lag_seconds"`
-	Copied     int64         `json:"copied"`
+	Copied     int64         `json:"copied"` // records of data, as are the batches
+	Facts      int64         `json:"facts"`  // records of control
 	Passed     int64         `json:"passed_batches"`
 	Opened     int64         `json:"opened_batches"`
 	Denied     int64         `json:"denied"`
@@ -150,7 +151,7 @@ func (l *Link) Status() Status {
 	now := time.Now()
 	st := Status{
 		Name: l.cfg.Name, From: l.cfg.From.Name, To: l.cfg.To.Name, State: Running,
-		Copied: counts.Copied, Passed: counts.Passed, Opened: counts.Opened, Denied: counts.Denied, Foreign: counts.Foreign,
+		Copied: counts.Copied, Facts: counts.Facts, Passed: counts.Passed, Opened: counts.Opened, Denied: counts.Denied, Foreign: counts.Foreign,
 		Parked: []ParkedEntry{},
 	}
 	for _, v := range views {
@@ -259,9 +260,10 @@ func newMetrics(l *Link) *metrics {
 			make("up", "1 unless the link has failed.", func(s *Status) (float64, bool) { return 1 - float64(btoi(s.State == Failed)), true }),
 		},
 		counters: []metric{
-			make("copied_records_total", "Records copied.", count(func(s *Status) int64 { return s.Copied })),
-			make("passed_batches_total", "Batches passed on as they were.", count(func(s *Status) int64 { return s.Passed })),
-			make("opened_batches_total", "Batches decoded and written anew.", count(func(s *Status) int64 { return s.Opened })),
+			make("copied_records_total", "Records of data copied.", count(func(s *Status) int64 { return s.Copied })),
+			make("copied_facts_total", "Control facts copied.", count(func(s *Status) int64 { return s.Facts })),
+			make("passed_batches_total", "Batches of data passed on as they were.", count(func(s *Status) int64 { return s.Passed })),
+			make("opened_batches_total", "Batches of data decoded and written anew.", count(func(s *Status) int64 { return s.Opened })),
 			make("denied_records_total", "Records held back by a rule or allow-list.", count(func(s *Status) int64 { return s.Denied })),
 			make("foreign_offsets_total", "Offsets of remote topics taken by others.", count(func(s *Status) int64 { return s.Foreign })),
 			make("commits_total", "Transactions committed.", count(func(s *Status) int64 { return s.commits })),

@@ -34,7 +34,7 @@ func (g *gatewayFlag) bind(cmd *cobra.Command, env environment) {
 func (g *gatewayFlag) get(cmd *cobra.Command, path string) ([]byte, error) {
 	base, err := url.Parse(g.address)
 	if err != nil || base.Host == "" || base.Scheme != "http" && base.Scheme != "https" {
-		return nil, exitWith(exitUsage, "--gateway %q is no http URL", g.address)
+		return nil, exitWith(exitUsage, "--gateway (or $GEOGATE_GATEWAY) %q is no http URL; want that of a management listener, like %s", g.address, defaultGateway)
 	}
 	req, err := http.NewRequestWithContext(cmd.Context(), http.MethodGet, base.JoinPath(path).String(), nil)
 	if err != nil {
@@ -44,7 +44,7 @@ func (g *gatewayFlag) get(cmd *cobra.Command, path string) ([]byte, error) {
 	client := http.Client{Timeout: askTimeout}
 	resp, err := client.Do(req)
 	if err != nil {
-		return nil, exitWith(exitUnreachable, "gateway cannot be reached: %w", err)
+		return nil, exitWith(exitUnreachable, "gateway cannot be reached: %w; --gateway or $GEOGATE_GATEWAY says where its management listener is, like %s", err, defaultGateway)
 	}
 	defer resp.Body.Close()
 	body, err := io.ReadAll(io.LimitReader(resp.Body, maxAnswer))

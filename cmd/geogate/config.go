@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"maps"
 	"os"
 	"path/filepath"
 	"slices"
@@ -263,6 +264,15 @@ func configWarnings(c node.Config) []string {
 	var out []string
 	if len(c.Regions) > 1 && len(c.Outgoing()) == 0 {
 		out = append(out, fmt.Sprintf("no link begins in region %s: nothing that is written here reaches another region", c.Region))
+	}
+	taken := make(map[string]string)
+	for _, name := range slices.Sorted(maps.Keys(c.Regions)) {
+		for _, seed := range c.Regions[name].Kafka.Seeds {
+			if other := taken[seed]; other != "" && other != name {
+				out = append(out, fmt.Sprintf("regions %s and %s both have the seed %s: each region needs a Kafka cluster of its own", other, name, seed))
+			}
+			taken[seed] = name
+		}
 	}
 	return out
 }

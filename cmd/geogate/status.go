@@ -59,6 +59,9 @@ func statusVerdict(s gateway.Status, check bool) error {
 	case s.Register != nil && s.Register.State == "unreachable":
 		return exitWith(exitUnreachable, "the ownership register cannot be reached")
 	case check && len(s.Warnings) > 0:
+		if len(s.Warnings) == 1 {
+			return exitWith(exitPrecondition, "1 warning")
+		}
 		return exitWith(exitPrecondition, "%d warnings", len(s.Warnings))
 	}
 	return nil

@@ -3,6 +3,7 @@ package node
 import (
 	"context"
 	"log/slog"
+	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
 )
@@ -34,4 +35,6 @@ type Deps struct {
 	// embeds it: the program has started it and knows its addresses. Otherwise
 	// the configuration's seeds are used and this is empty.
 	Seeds []string
+	// ReachTimeout is how long New waits for the own region's Kafka. Zero: 30 s.
+	ReachTimeout time.Duration
 }

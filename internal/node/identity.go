@@ -5,10 +5,12 @@ import (
 	"errors"
 	"fmt"
 	"strconv"
+	"strings"
 	"time"
 
 	"github.com/geogate/geogate/gateway"
 	"github.com/geogate/geogate/internal/control"
+	"github.com/geogate/geogate/router"
 )
 
 // ErrRefused is wrapped by errors that say that the instance must not run as the
@@ -74,4 +76,48 @@ func (t *topics) checkRetention(ctx context.Context, name string) error {
 		return nil // no number, or none that is too small
 	}
 	return fmt.Errorf("check topic %s: %w: retention.ms is %d, below the idempotency window of %s; raise the one or lower idempotency.window", name, ErrRefused, ms, t.window)
+}
+
+// checkKind refuses a topic whose kind is not the one that it was first used with:
+// what was derived from it has the other kind's form. The merged topic tells, for
+// only that of entities is compacted.
+func (t *topics) checkKind(ctx context.Context, topic gateway.Topic) error {
+	merged := router.Merged(topic.Name)
+	x, ok, err := t.registry.Registered(ctx, merged)
+	if err != nil || !ok || x.Kind != control.KindDerived || x.Of != topic.Name {
+		return err // whatever has the name is the next one's trouble
+	}
+	all, err := t.admin.ListTopics(ctx, merged)
+	if err != nil {
+		return fmt.Errorf("look up topic %s: %w", merged, err)
+	}
+	if !all.Has(merged) {
+		return nil
+	}
+	cleanup, err := t.cleanup(ctx, merged)
+	if err != nil {
+		return err
+	}
+	was := router.Events
+	if strings.Contains(cleanup, compacted) {
+		was = router.Entity
+	}
+	if was == topic.Domain.Kind {
+		return nil
+	}
+	return fmt.Errorf("check topic %s: %w: it was of kind %s before (cleanup.policy of %s is %s) and the policy now says %s; a topic's kind cannot change, use a new topic",
+		topic.Name, errMismatch, was, merged, cleanup, topic.Domain.Kind)
+}
+
+// unknown says what a topic that geogate writes is, and where to read it.
+func (t *topics) unknown(name string, x control.Topic) error {
+	detail := "this is an internal topic; native readers may read it"
+	switch {
+	case x.Kind == control.KindRemote:
+		origin := t.topology.Name(x.Origin)
+		detail = fmt.Sprintf("this topic is the copy of %s from region %s: read %s with view=origin:%s, or both regions with view=merged", x.Source, origin, x.Source, origin)
+	case x.Use == control.UseMerged:
+		detail = fmt.Sprintf("this topic is the merged view of %s: read %s with view=merged, and write there", x.Of, x.Of)
+	}
+	return &gateway.UnknownTopic{Topic: name, Detail: detail}
 }

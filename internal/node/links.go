@@ -42,7 +42,7 @@ func (l *linkRun) status(now time.Time) gateway.LinkStatus {
 	st := gateway.LinkStatus{
 		Name: s.Name, From: s.From, To: s.To, State: string(s.State), Topics: s.Topics,
 		LagRecords: s.LagRecords, LagSeconds: s.LagSeconds,
-		Copied: uint64(s.Copied), PassedBatches: uint64(s.Passed), OpenedBatches: uint64(s.Opened), Denied: uint64(s.Denied),
+		Copied: uint64(s.Copied), Facts: uint64(s.Facts), PassedBatches: uint64(s.Passed), OpenedBatches: uint64(s.Opened), Denied: uint64(s.Denied),
 	}
 	l.mu.Lock()
 	defer l.mu.Unlock()

@@ -8,6 +8,7 @@
 package node
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -27,15 +28,16 @@ import (
 )
 
 const (
-	// reachTimeout bounds how long a starting instance waits for its own cluster.
+	// reachTimeout is how long a starting instance waits for its own cluster,
+	// which may be starting too.
 	reachTimeout = 30 * time.Second
 	// retryStep and retryMost are how clients of the own cluster space retries.
 	retryStep = 50 * time.Millisecond
 	retryMost = 500 * time.Millisecond
 )
 
-// ErrUnreachable is returned by New when the region's own Kafka does not answer.
-// Nothing was changed.
+// ErrUnreachable is returned by New when the region's own Kafka has not answered
+// in the time that New waits for it. Nothing was changed.
 var ErrUnreachable = errors.New("the region's own Kafka does not answer")
 
 // Node is one instance of a region.
@@ -57,8 +59,8 @@ type Node struct {
 	kafka   *watch
 }
 
-// New opens the store and the listeners, reaches the region's own Kafka, and makes
-// the internal topics there. Other regions need not be reachable. After an error
+// New opens the store and the listeners, waits for the region's own Kafka, and
+// makes the internal topics there. Other regions need not be reachable. After an error
 // nothing stays open; after none, the components must be run, or Close called.
 func New(cfg Config, deps Deps) (_ *Node, err error) {
 	n := &Node{cfg: cfg, deps: deps, log: deps.Logger}
@@ -97,12 +99,38 @@ func (n *Node) reach() (err error) {
 		return fmt.Errorf("make kafka client: %w", err)
 	}
 	n.topics = newTopics(n.cfg, n.topology, n.policy, n.client, n.log)
-	ctx, cancel := context.WithTimeout(context.Background(), reachTimeout)
+	n.kafka = &watch{client: n.client}
+	within := cmp.Or(n.deps.ReachTimeout, reachTimeout)
+	ctx, cancel := context.WithTimeout(context.Background(), within)
 	defer cancel()
-	if err := n.client.Ping(ctx); err != nil {
+	for said := false; ; said = true {
+		err := n.greet(ctx)
+		switch {
+		case err == nil:
+			return nil
+		case final(err):
+			return refused(err)
+		case ctx.Err() != nil:
+			return fmt.Errorf("within %s: %w", within, err)
+		case !said:
+			n.log.Warn("the region's own Kafka does not answer yet, will try again", "seeds", n.seeds(), "within", within.String(), "err", err)
+		}
+		select {
+		case <-ctx.Done():
+			return fmt.Errorf("within %s: %w", within, err)
+		case <-time.After(retryMost):
+		}
+	}
+}
+
+// greet asks the own cluster once whether it is there, and makes the internal
+// topics, for which a cluster that has only just begun may not be ready.
+func (n *Node) greet(ctx context.Context) error {
+	ask, cancel := context.WithTimeout(ctx, watchTimeout)
+	defer cancel()
+	if err := n.client.Ping(ask); err != nil {
 		return fmt.Errorf("%w: region %s at %v: %w", ErrUnreachable, n.cfg.Region, n.seeds(), err)
 	}
-	n.kafka = &watch{client: n.client}
 	return n.topics.prepareInternal(ctx)
 }
 

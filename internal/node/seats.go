@@ -51,6 +51,8 @@ type holding struct {
 	view  *view.View
 	seat  *seat.Seat
 	index *dedupe.Index
+	// caught is closed when the view shows what the log held at the start.
+	caught chan struct{}
 }
 
 // Write implements gateway.Seat.
@@ -131,8 +133,8 @@ func (s *seats) prepare(ctx context.Context) error {
 		if ctx.Err() != nil {
 			return nil
 		}
-		if errors.Is(err, errMismatch) || errors.Is(err, errBlocked) {
-			return err // only an operator can help
+		if final(err) {
+			return refused(err) // only an operator can help
 		}
 		s.log.Warn("open seats, will try again", "err", err)
 		select {
@@ -276,6 +278,7 @@ func (s *seats) watch(ctx context.Context, h *holding) error {
 func (s *seats) run(ctx context.Context, h *holding) error {
 	g, ctx := errgroup.WithContext(ctx)
 	g.Go(func() error { return s.watch(ctx, h) })
+	g.Go(func() error { return s.catchUp(ctx, h) })
 	g.Go(func() error { return ended(ctx, "view", h.view.Run(ctx)) })
 	g.Go(func() error {
 		select {
@@ -360,7 +363,7 @@ func (s *seats) make(ctx context.Context, at place) (*holding, error) {
 	if err := s.topics.identify(ctx, topic, at.partition); err != nil {
 		return nil, fmt.Errorf("open seat: %w", err)
 	}
-	h := &holding{place: at, id: topic.ID}
+	h := &holding{place: at, id: topic.ID, caught: make(chan struct{})}
 	fold := s.fold(topic, at.partition)
 	if h.index, err = s.openIndex(topic, at.partition); err != nil {
 		return nil, err

@@ -59,6 +59,9 @@ func (n *Node) Status(context.Context) (gateway.Status, error) {
 			}
 			st.Warnings = append(st.Warnings, fmt.Sprintf("%s/%d: events of %s are %s, their stamps are ahead of the wall clock", h.topic, h.partition, n.topology.Name(r), what))
 		}
+		if s.Quarantined > 0 {
+			st.Warnings = append(st.Warnings, fmt.Sprintf("%s/%d: %d local records that the gateway did not write are quarantined: only it may write an entity topic", h.topic, h.partition, s.Quarantined))
+		}
 		if s.Foreign > 0 {
 			st.Warnings = append(st.Warnings, fmt.Sprintf("%s/%d: %d records in remote topics that no link wrote are quarantined", h.topic, h.partition, s.Foreign))
 		}

@@ -125,7 +125,7 @@ func (t *topics) prepareDeclared(ctx context.Context) error {
 		if x, ok, err := t.registry.Registered(ctx, d.Topic); err != nil {
 			return err
 		} else if ok {
-			return fmt.Errorf("declare topic %s: %w: geogate writes a topic of that name itself (%s); rename one of the two", d.Topic, errBlocked, describe(x))
+			return fmt.Errorf("declare topic %s: %w: geogate writes a topic of that name itself (%s); declare another name", d.Topic, errBlocked, describe(x))
 		}
 		s := spec{name: d.Topic, partitions: d.Partitions, cleanup: deleted, mayHave: t.policy.Domain(d.Topic).Kind == router.Events}
 		if err := t.ensure(ctx, s); err != nil {
@@ -272,6 +272,9 @@ func (t *topics) deriveNow(ctx context.Context, topic gateway.Topic) error {
 			return fmt.Errorf("derive topics of %s: %w: entity topics must have cleanup.policy=delete, for compaction could keep a void record and drop a valid one; the state topic keeps what retention drops", topic.Name, errBlocked)
 		}
 	}
+	if err := t.checkKind(ctx, topic); err != nil {
+		return err
+	}
 	merged := spec{name: router.Merged(topic.Name), partitions: topic.Partitions, cleanup: deleted}
 	if entities {
 		merged.cleanup = compacted
@@ -297,6 +300,20 @@ var errBlocked = errors.New("blocked")
 // errMismatch says that a topic exists and is not as it must be.
 var errMismatch = errors.New("mismatch")
 
+// final tells whether trying again is in vain until an operator has changed
+// something.
+func final(err error) bool {
+	return errors.Is(err, errMismatch) || errors.Is(err, errBlocked) || errors.Is(err, ErrRefused)
+}
+
+// refused makes an error that is final one that wraps ErrRefused.
+func refused(err error) error {
+	if errors.Is(err, ErrRefused) {
+		return err
+	}
+	return fmt.Errorf("%w: %w", ErrRefused, err)
+}
+
 // ensureDerived registers a derived topic before it exists, so that no link ever
 // takes it for a local one, and makes it.
 func (t *topics) ensureDerived(ctx context.Context, s spec, use control.Use, of string) error {
@@ -311,7 +328,7 @@ func (t *topics) ensureDerived(ctx context.Context, s spec, use control.Use, of 
 		if all, err := t.admin.ListTopics(ctx, s.name); err != nil {
 			return fmt.Errorf("look up topic %s: %w", s.name, err)
 		} else if all.Has(s.name) {
-			return fmt.Errorf("%w: a local topic %s exists already; rename it, for geogate never mixes its records in", errBlocked, s.name)
+			return fmt.Errorf("%w: a local topic %s exists already, and geogate never mixes its records in; copy that topic to a new name and delete it", errBlocked, s.name)
 		}
 		x = control.Topic{Name: s.name, Kind: control.KindDerived, Use: use, Of: of}
 		if err := t.register(ctx, x); err != nil {
@@ -378,7 +395,10 @@ func (t *topics) refresh(ctx context.Context) error {
 // Topic implements gateway.Topics: it finds a local topic, asking the cluster
 // when the name is not in the list yet.
 func (t *topics) Topic(ctx context.Context, name string) (gateway.Topic, error) {
-	if router.CheckTopic(name) != nil || router.Internal(name) {
+	if router.Internal(name) {
+		return gateway.Topic{}, t.unknown(name, control.Topic{})
+	}
+	if router.CheckTopic(name) != nil {
 		return gateway.Topic{}, fmt.Errorf("%w: %s", gateway.ErrTopicUnknown, name)
 	}
 	t.mu.Lock()
@@ -465,7 +485,7 @@ func (t *topics) mustBeLocal(ctx context.Context, name string, id control.TopicI
 		return fmt.Errorf("%w: %w", gateway.ErrUpstream, err)
 	}
 	if ok {
-		return fmt.Errorf("%w: %s is %s", gateway.ErrTopicUnknown, name, describe(x))
+		return t.unknown(name, x)
 	}
 	t.mu.Lock()
 	t.local[name] = id

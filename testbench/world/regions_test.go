@@ -304,7 +304,12 @@ func unknownTopic(t *testing.T, w *world.World) {
 		_, err := us.Try(limit(t), world.Write{Topic: topic, Key: &key, Value: []byte(`1`)})
 		problem(t, err, 404, "TOPIC_UNKNOWN")
 		_, err = us.Records(topic, "merged")
-		problem(t, err, 404, "TOPIC_UNKNOWN")
+		p := problem(t, err, 404, "TOPIC_UNKNOWN")
+		if want := map[string]string{
+			"eu.flights": "view=origin:eu", "flights.merged": "view=merged", "_geogate.control": "internal topic",
+		}[topic]; !strings.Contains(p.Detail, want) {
+			t.Fatalf("%s: %s", topic, p.Detail)
+		}
 	}
 	if _, err := us.Read(limit(t), "nothing", true); err == nil {
 		t.Fatal("the topic exists")

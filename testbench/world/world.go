@@ -295,7 +295,7 @@ func (w *World) close() {
 	defer w.log.close()
 	for _, r := range w.regions {
 		for _, in := range r.instances {
-			if err := in.stop(); err != nil && !errors.Is(err, node.ErrSuperseded) {
+			if err := in.stop(); err != nil && !errors.Is(err, node.ErrSuperseded) && !errors.Is(err, node.ErrRefused) {
 				w.t.Errorf("stop %s: %v", in.Name, err)
 			}
 		}

@@ -1,0 +1,94 @@
+package node
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"github.com/geogate/geogate/internal/event"
+	"github.com/geogate/geogate/internal/seat"
+)
+
+const (
+	listAgain = 250 * time.Millisecond // after ends that could not be listed
+	// copiesMost bounds the wait for what other regions have written: stamps far
+	// ahead of the wall clock are held for longer than a reader is to wait.
+	copiesMost = 5 * time.Second
+)
+
+// CaughtUp implements gateway.Seat: it waits for the first fold of what was in the
+// log before the seat was, so that its view is not taken for an empty one.
+func (h *holding) CaughtUp(ctx context.Context) error {
+	select {
+	case <-h.caught:
+		return nil
+	default:
+	}
+	select {
+	case <-h.caught:
+		return nil
+	case <-ctx.Done():
+		return fmt.Errorf("fold what the topic holds: %w", seat.ErrNotReady)
+	}
+}
+
+// catchUp closes caught once the view has folded what the region's log and the
+// copies of others held at the start. A view that had folded something before
+// serves that at once, as it does while the broker is away.
+func (s *seats) catchUp(ctx context.Context, h *holding) error {
+	select {
+	case <-ctx.Done():
+		return nil
+	case <-h.view.Ready():
+	}
+	if have, _ := h.view.Committed(); have.IsZero() {
+		for {
+			err := s.awaitOwn(ctx, h)
+			if err == nil {
+				break
+			}
+			s.log.Debug("wait for the first fold", "topic", h.topic, "partition", h.partition, "err", err)
+			select {
+			case <-ctx.Done():
+				return nil
+			case <-time.After(listAgain):
+			}
+		}
+		s.awaitCopies(ctx, h)
+	}
+	close(h.caught)
+	return nil
+}
+
+// awaitOwn waits until the view has folded the own log to its present end.
+func (s *seats) awaitOwn(ctx context.Context, h *holding) error {
+	ends, err := s.topics.admin.ListCommittedOffsets(ctx, h.topic)
+	if err != nil {
+		return fmt.Errorf("list ends: %w", err)
+	}
+	end, ok := ends.Lookup(h.topic, h.partition)
+	if !ok || end.Err != nil {
+		return fmt.Errorf("list end of partition %d: found %v: %w", h.partition, ok, end.Err)
+	}
+	var want event.Vector
+	want[s.own] = event.Point{Incarnation: s.control.Incarnation(h.topic, h.id, h.partition), Next: end.Offset}
+	return h.view.Wait(ctx, want)
+}
+
+// awaitCopies waits, not for ever, until the view has folded what the links to
+// this region say that they have brought.
+func (s *seats) awaitCopies(ctx context.Context, h *holding) {
+	var want event.Vector
+	for _, r := range s.topology.Others(s.cfg.Region) {
+		if x, ok := s.control.Remote(r.ID, h.topic); ok {
+			if covered, ok := s.control.Covered(r.ID, x.ID, h.partition); ok {
+				want[r.ID] = covered.Source
+			}
+		}
+	}
+	ctx, cancel := context.WithTimeout(ctx, copiesMost)
+	defer cancel()
+	if err := h.view.Wait(ctx, want); err != nil {
+		s.log.Debug("copies are not folded yet", "topic", h.topic, "partition", h.partition, "err", err)
+	}
+}
