@@ -3,7 +3,6 @@ package residency
 import (
 	"cmp"
 	"crypto/sha256"
-	"encoding/hex"
 	"errors"
 	"fmt"
 	"os"
@@ -100,8 +99,7 @@ func Parse(name string, src []byte, regions []string) (*Policy, error) {
 	if err := c.bad.Err(); err != nil {
 		return nil, doc.Locate(err)
 	}
-	sum := sha256.Sum256(src)
-	p.SHA256 = hex.EncodeToString(sum[:])
+	p.Digest = sha256.Sum256(src)
 	return p, nil
 }
 

@@ -41,7 +41,7 @@ func (g *Guard) move() {
 func (g *Guard) Loaded(p *Policy) bool {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	same := p.SHA256 == g.policy.SHA256 && !g.stopped
+	same := p.Digest == g.policy.Digest && !g.stopped
 	g.failed, g.err, g.stopped = time.Time{}, nil, false
 	if same {
 		return false
@@ -103,7 +103,8 @@ func (g *Guard) Rule(topic, from, to string) *Ruling {
 	g.mu.Lock()
 	p, version, stopped := g.policy, g.version, g.stopped
 	g.mu.Unlock()
-	r := &Ruling{Topic: topic, From: from, To: to, Revision: p.Revision, Rule: StoppedRule}
+	r := p.ruling(topic, from, to)
+	r.Rule = StoppedRule
 	if !stopped {
 		r = p.Compile(topic, from, to)
 	}
@@ -126,7 +127,7 @@ type Status struct {
 func (g *Guard) Status() Status {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	st := Status{State: On, Name: g.policy.Name, Revision: g.policy.Revision, SHA256: g.policy.SHA256, Err: g.err, Since: g.failed}
+	st := Status{State: On, Name: g.policy.Name, Revision: g.policy.Revision, SHA256: g.policy.SHA256(), Err: g.err, Since: g.failed}
 	if g.stopped {
 		st.State = Stopped
 	}

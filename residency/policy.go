@@ -1,6 +1,8 @@
 package residency
 
 import (
+	"crypto/sha256"
+	"encoding/hex"
 	"fmt"
 	"slices"
 	"time"
@@ -38,8 +40,8 @@ func (e Effect) String() string {
 type Policy struct {
 	Name     string
 	Revision int64
-	// SHA256 is the digest of the file's bytes, in hexadecimal.
-	SHA256 string
+	// Digest is the SHA-256 of the file's bytes.
+	Digest [sha256.Size]byte
 	MaxAge time.Duration
 
 	rules []*rule // by id
@@ -65,6 +67,9 @@ func (r *rule) speaksOf(topic, from, to string) bool {
 	return r.from.has(from) && r.to.has(to) && slices.ContainsFunc(r.topics, func(g glob) bool { return g.match(topic) })
 }
 
+// SHA256 is the digest in hexadecimal.
+func (p *Policy) SHA256() string { return hex.EncodeToString(p.Digest[:]) }
+
 // Rules are the ids of the policy's rules, sorted.
 func (p *Policy) Rules() []string {
 	out := make([]string, len(p.rules))
@@ -84,8 +89,9 @@ type Ruling struct {
 	Rule string
 	// Version is that of the Guard which gave the ruling, 0 otherwise.
 	Version uint64
-	// Revision is the policy's.
+	// Revision and Digest are the policy's.
 	Revision int64
+	Digest   [sha256.Size]byte
 
 	deny, allow []*rule // that decide for each record, by id; one without predicate stands alone
 }
@@ -93,7 +99,7 @@ type Ruling struct {
 // Compile finds out what the policy says about a topic on the way from its origin
 // region to another.
 func (p *Policy) Compile(topic, from, to string) *Ruling {
-	r := &Ruling{Topic: topic, From: from, To: to, Revision: p.Revision}
+	r := p.ruling(topic, from, to)
 	var always *rule // that allows whatever the record
 	for _, x := range p.rules {
 		if !x.speaksOf(topic, from, to) {
@@ -101,7 +107,9 @@ func (p *Policy) Compile(topic, from, to string) *Ruling {
 		}
 		switch {
 		case x.effect == Deny && x.when == nil:
-			return &Ruling{Topic: topic, From: from, To: to, Revision: p.Revision, Effect: Deny, Rule: x.id}
+			r = p.ruling(topic, from, to)
+			r.Rule = x.id
+			return r
 		case x.effect == Deny:
 			r.deny = append(r.deny, x)
 		case x.when == nil && always == nil:
@@ -123,6 +131,26 @@ func (p *Policy) Compile(topic, from, to string) *Ruling {
 		r.Effect = PerRecord
 	}
 	return r
+}
+
+// ruling denies everything.
+func (p *Policy) ruling(topic, from, to string) *Ruling {
+	return &Ruling{Topic: topic, From: from, To: to, Revision: p.Revision, Digest: p.Digest}
+}
+
+// Reason says the ruling for people.
+func (r *Ruling) Reason() string {
+	switch {
+	case r.Effect == PerRecord:
+		return "rules decide for each record"
+	case r.Effect == Allow:
+		return "rule " + r.Rule + " allows"
+	case r.Rule == DefaultRule:
+		return "no rule allows it"
+	case r.Rule == StoppedRule:
+		return "the policy file has not loaded for max_age, so nothing leaves"
+	}
+	return "rule " + r.Rule + " denies"
 }
 
 // Record is what rules may look at.

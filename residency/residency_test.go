@@ -41,7 +41,7 @@ func parse(t testing.TB, src string) *residency.Policy {
 
 func TestDemo(t *testing.T) {
 	p := parse(t, demo)
-	if p.Name != "demo" || p.Revision != 1 || p.MaxAge != residency.DefaultMaxAge || len(p.SHA256) != 64 {
+	if p.Name != "demo" || p.Revision != 1 || p.MaxAge != residency.DefaultMaxAge || len(p.SHA256()) != 64 {
 		t.Fatalf("%+v", p)
 	}
 	for _, c := range []struct {
@@ -272,7 +272,7 @@ func TestGuard(t *testing.T) {
 	if r := g.Rule("flights", "eu", "us"); r.Effect != residency.Deny || r.Rule != residency.StoppedRule || first.Version == g.Version() {
 		t.Fatalf("%+v", r)
 	}
-	if st := g.Status(); st.State != residency.Stopped || st.SHA256 != open.SHA256 {
+	if st := g.Status(); st.State != residency.Stopped || st.SHA256 != open.SHA256() {
 		t.Fatalf("%+v", st)
 	}
 	if !g.Loaded(open) || g.Rule("flights", "eu", "us").Effect != residency.Allow || g.Status().Err != nil {
