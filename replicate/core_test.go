@@ -90,7 +90,7 @@ func data(t *testing.T, base int64, n int) Item {
 	if err != nil {
 		t.Fatal(err)
 	}
-	return Item{ItemData, base, base + int64(n), batch}
+	return Item{ItemData, base, base + int64(n), batch, 0}
 }
 
 func (h *hand) fetched(items ...Item) Fetched {
@@ -130,7 +130,7 @@ func described(t *testing.T, p Produce) (pos offsets.Position, runs []offsets.Ru
 func TestCoreTakesOverInOrder(t *testing.T) {
 	h := newHand(t)
 	h.ready(nil, fresh())
-	out := h.step(h.fetched(data(t, 0, 3), Item{ItemBarrier, 3, 4, nil}, data(t, 4, 2)), Produce{})
+	out := h.step(h.fetched(data(t, 0, 3), Item{ItemBarrier, 3, 4, nil, 0}, data(t, 4, 2)), Produce{})
 	pos, runs := described(t, out[0].(Produce))
 	want := []offsets.Run{
 		{Target: 0, Source: 0, Count: 3, Barrier: -1},
@@ -283,7 +283,7 @@ func TestCoreTellsALostIDFromATimeOut(t *testing.T) {
 func TestCoreAdvancesIdlePositions(t *testing.T) {
 	h := newHand(t)
 	h.ready(nil, fresh())
-	h.step(h.fetched(Item{ItemSkip, 0, 1, nil}, Item{ItemBarrier, 1, 2, nil}))
+	h.step(h.fetched(Item{ItemSkip, 0, 1, nil, 0}, Item{ItemBarrier, 1, 2, nil, 0}))
 	h.now = h.core.Wake()
 	if !h.now.Equal(start.Add(defaultIdleAdvance)) {
 		t.Fatalf("wakes %v after", h.now.Sub(start))
@@ -319,7 +319,7 @@ func TestCoreFoldsRuns(t *testing.T) {
 	for i := range int64(3*foldAfter + 7) {
 		item := data(t, 2*i, 1)
 		item.Batch = item.Batch[:len(item.Batch):len(item.Batch)]
-		out := h.step(h.fetched(item, Item{ItemSkip, 2*i + 1, 2*i + 2, nil}), Produce{})
+		out := h.step(h.fetched(item, Item{ItemSkip, 2*i + 1, 2*i + 2, nil, 0}), Produce{})
 		for _, b := range out[0].(Produce).Batches {
 			if b.Topic != "runs" {
 				continue
