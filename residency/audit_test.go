@@ -2,7 +2,9 @@ package residency_test
 
 import (
 	"encoding/hex"
+	"os"
 	"reflect"
+	"strings"
 	"testing"
 
 	"github.com/geogate/geogate/residency"
@@ -29,6 +31,10 @@ func TestAuditGolden(t *testing.T) {
 	key, value := a.AppendKey(nil), a.AppendValue(nil)
 	if hex.EncodeToString(key) != goldenAuditKey || hex.EncodeToString(value) != goldenAuditValue {
 		t.Fatalf("key %x\nvalue %x", key, value)
+	}
+	doc, err := os.ReadFile("../docs/format/audit.md")
+	if err != nil || !strings.Contains(string(doc), goldenAuditKey) || !strings.Contains(string(doc), goldenAuditValue) {
+		t.Fatal("docs/format/audit.md lacks the bytes", err)
 	}
 	got, err := residency.ParseAudit(key, value)
 	if err != nil || !reflect.DeepEqual(got, a) {

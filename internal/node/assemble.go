@@ -88,6 +88,7 @@ func (n *Node) assembleLink(l LinkConfig) error {
 		From: router.Region{Name: n.cfg.Region, ID: n.own}, To: router.Region{Name: l.To, ID: to},
 		Source: n.seeds(), Target: n.cfg.Regions[l.To].Kafka.Seeds,
 		Include: l.Include, Exclude: l.Exclude,
+		Border: n.guard(), Restrictable: n.restrictable,
 		Ready: n.control.Ready(), Barriers: n.control, Incarnation: n.control.Incarnation,
 		Logger: n.log, Registerer: n.deps.Registry,
 	})

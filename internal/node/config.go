@@ -150,7 +150,8 @@ func (IdempotencyConfig) Later() map[string]string {
 
 // PoliciesConfig names the policy files; an empty name means none.
 type PoliciesConfig struct {
-	// Residency must be empty until residency exists.
+	// Residency is a residency policy, docs/schema/residency-v1.json. With one,
+	// nothing leaves the region that no rule of it allows.
 	Residency string `yaml:"residency"`
 	// Ownership is an ownership policy, docs/schema/ownership-v1.json.
 	Ownership string `yaml:"ownership"`
@@ -420,8 +421,9 @@ func (c Config) validateRest(bad *strict.Problems) {
 	if w := c.Idempotency.Window; w < time.Second || w > maxWindow {
 		bad.Add(strict.At("idempotency", "window"), "must be within 1s and %s", strict.FormatDuration(maxWindow))
 	}
-	if c.Policies.Residency != "" {
-		bad.Add(strict.At("policies", "residency"), "residency comes with authority and is not enforced yet, so a policy is refused")
+	if c.Policies.Residency != "" && c.Idempotency.SecretFile == "" {
+		// Hashes of keys cross in records and can be guessed without a secret.
+		bad.Add(strict.At("policies", "residency"), "a residency policy needs idempotency.secret_file, the same in all regions")
 	}
 	levels := []string{"debug", "info", "warn", "error"}
 	if !slices.Contains(levels, c.Log.Level) {

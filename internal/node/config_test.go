@@ -100,7 +100,7 @@ func TestConfigErrors(t *testing.T) {
 		"bad pattern":       {replace("include: [a]", "include: [a, '/(/']"), "c:8:73: links[1].include[1]: router: malformed topic pattern \"/(/\": error parsing regexp: missing closing ): `^(?:()$`"},
 		"quorum":            {validConfig + "nats: {mode: quorum}\n", `c:9:8: nats.mode: mode quorum comes with authority; this version knows solo only`},
 		"nats servers":      {validConfig + "nats: {mode: solo, embedded: {routes: []}}\n", `c:9:31: nats.embedded.routes: comes with authority, for mode quorum; in mode solo the server stands alone`},
-		"residency":         {validConfig + "policies: {residency: r.yaml}\n", `c:9:12: policies.residency: residency comes with authority and is not enforced yet, so a policy is refused`},
+		"residency":         {validConfig + "policies: {residency: r.yaml}\n", `c:9:12: policies.residency: a residency policy needs idempotency.secret_file, the same in all regions`},
 		"open http":         {validConfig + "http: {listen: ':80'}\n", `c:9:8: http.listen: :80 is not a loopback address, and there is no authentication yet`},
 		"open management":   {validConfig + "management: {listen: 'example.org:80'}\n", `c:9:14: management.listen: example.org:80 is not a loopback address, and there is no authentication yet`},
 		"no port":           {validConfig + "http: {listen: 127.0.0.1}\n", `c:9:8: http.listen: "127.0.0.1" is no host:port`},

@@ -55,6 +55,7 @@ type Node struct {
 	links   []*linkRun
 	server  *gateway.Server
 	kafka   *watch
+	border  *border // nil without a residency policy
 }
 
 // New opens the store and the listeners, reaches the region's own Kafka, and makes
@@ -72,6 +73,9 @@ func New(cfg Config, deps Deps) (_ *Node, err error) {
 	}
 	n.own, _ = n.topology.ID(cfg.Region)
 	if n.policy, err = cfg.Ownership(); err != nil {
+		return nil, err
+	}
+	if err = n.openBorder(); err != nil {
 		return nil, err
 	}
 	secret, err := cfg.Secret()
@@ -164,6 +168,9 @@ func (n *Node) Components() []Component {
 		{Name: "topics", Run: n.topics.Run},
 		{Name: "kafka", Run: n.kafka.Run},
 		{Name: "seats", Run: n.seats.Run, Status: n.seats.Status},
+	}
+	if n.border != nil {
+		cs = append(cs, Component{Name: "residency", Run: n.border.Run, Status: func() string { return string(n.border.guard.Status().State) }})
 	}
 	for _, l := range n.links {
 		cs = append(cs, Component{Name: "link " + l.name, Run: l.Run, Status: func() string { return string(l.Status().State) }})

@@ -16,8 +16,8 @@ func (n *Node) Status(context.Context) (gateway.Status, error) {
 	st := gateway.Status{
 		Version: Version, Time: gateway.Time(time.Now()),
 		Region: n.cfg.Region, Instance: n.cfg.Instance, Mode: n.cfg.NATS.Mode,
-		Residency: gateway.Residency{State: "off"},
 	}
+	st.Residency, st.Warnings = n.residencyStatus()
 	reach := map[string]string{n.cfg.Region: "ok"}
 	if n.kafka.down.Load() {
 		reach[n.cfg.Region] = "unreachable"
