@@ -326,10 +326,36 @@ func TestReload(t *testing.T) {
 	if seen.has("prv-") {
 		t.Fatal("a denied record was sent")
 	}
+	// The runs say from when on records may be missing.
+	links, there := linksOf(t, from, to), to.read(t, "us.orders")
+	topic, err := txn.Describe(t.Context(), to.cl, "us.orders")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for p, rs := range there {
+		for i, r := range rs {
+			if loc := links.Locate(offsets.TopicID(topic["us.orders"].ID), p, r.Offset, r.LeaderEpoch); loc.Restricted != (i >= 60) {
+				t.Fatalf("us.orders/%d at %d: %+v", p, r.Offset, loc)
+			}
+		}
+	}
 	guard.Loaded(policy(t, 5, ordersByK, noHeader))
 	ruled("rules decide for each record")
 	l.caughtUp(t, from, "orders")
 	exact(t, from, to, "orders", allowed(from.read(t, "orders")))
+
+	// A policy that loosens does not make up for what was not shown.
+	guard.Loaded(policy(t, 6, ordersOpen))
+	ruled("rule open allows")
+	put(never)
+	l.caughtUp(t, from, "orders")
+	links, there = linksOf(t, from, to), to.read(t, "us.orders")
+	for p, rs := range there {
+		last := rs[len(rs)-1]
+		if loc := links.Locate(offsets.TopicID(topic["us.orders"].ID), p, last.Offset, last.LeaderEpoch); !loc.Restricted || !bytes.HasPrefix(last.Key, []byte("prv")) {
+			t.Fatalf("us.orders/%d at %d: %+v", p, last.Offset, loc)
+		}
+	}
 	for p, runs := range finals(t, from, "orders", func(p int32) int64 { return l.Covered()[replicate.Part{Topic: "orders", Number: p}] }) {
 		for _, r := range runs {
 			if r.Code != residency.Allowed && r.Code != residency.Denied && r.Code != residency.NoRecord {
@@ -421,6 +447,8 @@ func TestUnrestrictableTopic(t *testing.T) {
 	l := start(t, cfg)
 	eventually(t, "the block", func() bool {
 		rulings, _ := l.Topics()
-		return slices.ContainsFunc(rulings, func(r replicate.TopicRuling) bool { return r.Topic == "orders" && r.Blocked && r.Reason == "policy keep" })
+		return slices.ContainsFunc(rulings, func(r replicate.TopicRuling) bool {
+			return r.Topic == "orders" && r.Blocked && r.Reason == "policy keep"
+		})
 	})
 }

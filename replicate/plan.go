@@ -201,6 +201,7 @@ func (p *plannedPart) position() offsets.Position {
 	pos.Incarnation = p.s.Incarnation
 	pos.SourceCovered, pos.SourceEpoch, pos.Barrier = p.next, p.epoch, p.barrier
 	pos.Target, pos.TargetEpoch = p.s.Target, p.s.epoch
+	pos.Restricted = p.s.restricted()
 	if len(p.bases) > 0 {
 		pos.TargetCovered = p.targetEnd()
 	} else {
@@ -210,6 +211,12 @@ func (p *plannedPart) position() offsets.Position {
 		pos.TargetCovered = max(pos.TargetCovered, p.s.seen)
 	}
 	return pos
+}
+
+// restricted tells whether records of the stream may be denied one by one, or ever
+// could: the target cannot know which it was not shown, so it stays so.
+func (s *stream) restricted() bool {
+	return s.pos.Restricted || s.Ruling != nil && s.Ruling.Effect == residency.PerRecord
 }
 
 // runs maps the part's records. A source marker, a hole or a filtered record
@@ -231,6 +238,7 @@ func (p *plannedPart) runs() []offsets.Run {
 			} else {
 				out = append(out, offsets.Run{
 					Target: target, Source: source, Count: n, Incarnation: p.s.Incarnation, Barrier: seg.barrier, Barriers: barriers,
+					Restricted: p.s.restricted(),
 				})
 			}
 			barriers = nil

@@ -320,7 +320,9 @@ func (s *seats) make(ctx context.Context, at place) (*holding, error) {
 		Client: s.client, Topics: s.ids, DB: s.store,
 		Fetcher: topicFetcher{s.fetcher, topic, at.partition},
 		Claims:  func() (seat.Claims, bool) { return h.seat.Claims() },
-		Logger:  s.log,
+
+		Restricted: func() uint16 { return s.control.Restricted(at.topic) },
+		Logger:     s.log,
 	})
 	if err != nil {
 		return nil, err

@@ -32,9 +32,12 @@ type Clock interface {
 type Surroundings struct {
 	Index     Index
 	Clock     Clock
-	Committed func() event.Vector      // the fold's committed vector
-	Closed    func() event.Stamp       // lowest closed stamp of all regions
-	NewID     func() (event.ID, error) // event.NewID
+	Committed func() event.Vector // the fold's committed vector
+	// Context is Folder.Context; nil: no origin is restricted, and it is the
+	// committed vector.
+	Context func(key []byte) (v event.Vector, restricted uint16, err error)
+	Closed  func() event.Stamp       // lowest closed stamp of all regions
+	NewID   func() (event.ID, error) // event.NewID
 }
 
 // CoreConfig is what a Core is told once.
@@ -192,12 +195,13 @@ type Core struct {
 	cfg CoreConfig
 	env Surroundings
 
-	ready    bool
-	draining bool
-	stopped  bool
-	began    time.Time // of the first Step
-	next     int64     // the tail is read below it
-	claimed  Claims    // the last that was published
+	ready      bool
+	draining   bool
+	stopped    bool
+	began      time.Time // of the first Step
+	next       int64     // the tail is read below it
+	claimed    Claims    // the last that was published
+	restricted uint16    // origins whose records may have been denied here, bit r: origin r
 
 	term    int64 // offset of the own barrier, NoBarrier before the first
 	opening opening
@@ -371,6 +375,11 @@ func (c *Core) send(now time.Time, w *write) {
 			return
 		}
 	}
+	seen, err := c.context(w.req.Key)
+	if err != nil {
+		c.finish(w, Answer{}, fmt.Errorf("%w: context: %w", ErrUpstream, err))
+		return
+	}
 	id, err := c.env.NewID()
 	if err != nil {
 		c.finish(w, Answer{}, fmt.Errorf("%w: %w", ErrUpstream, err))
@@ -382,9 +391,19 @@ func (c *Core) send(now time.Time, w *write) {
 		return
 	}
 	w.sent, w.id, w.stamp = true, id, stamp
-	w.context = c.env.Committed().Without(c.cfg.Region)
+	w.context = seen.Without(c.cfg.Region)
 	c.byID[id] = w
 	c.do(Produce{Ref: w.ref, Record: c.record(now, w)})
+}
+
+// context is what a write under a key has seen.
+func (c *Core) context(key []byte) (event.Vector, error) {
+	if c.env.Context == nil {
+		return c.env.Committed(), nil
+	}
+	v, restricted, err := c.env.Context(key)
+	c.restricted |= restricted
+	return v, err
 }
 
 // record builds the record of a write that send has stamped.
@@ -601,7 +620,8 @@ func (c *Core) inOrder() []*write {
 
 // Claims is what a seat may publish about its partition: every record at or above
 // End that can ever be valid has a stamp above Closed and a context that covers
-// Promised.
+// Promised. Of a restricted origin a context holds what the entity's live values
+// say, so nothing is promised: that entry no longer rises, and says nothing.
 type Claims struct {
 	End      event.Point
 	Closed   event.Stamp
@@ -620,6 +640,16 @@ func (c *Core) Claims() Claims {
 		return c.claimed
 	}
 	closed, promised := c.env.Clock.Close(), c.env.Committed()
+	if c.env.Context != nil {
+		if _, restricted, err := c.env.Context(nil); err == nil {
+			c.restricted |= restricted
+		}
+	}
+	for r := range promised {
+		if c.restricted>>r&1 == 1 {
+			promised[r] = event.Point{}
+		}
+	}
 	for _, w := range c.writes {
 		if w.sent {
 			closed = min(closed, w.stamp-1)

@@ -256,6 +256,7 @@ func (s *Seat) begin(ctx context.Context) (*beginning, error) {
 	s.core = NewCore(core, Surroundings{
 		Index: s.cfg.Index, Clock: s.cfg.Clock, NewID: event.NewID,
 		Committed: func() event.Vector { v, _ := s.cfg.Folder.Committed(); return v },
+		Context:   s.cfg.Folder.Context,
 		Closed: func() event.Stamp {
 			return s.cfg.Control.ClosedMin(s.cfg.Topic, s.cfg.Partition, s.cfg.Index.Applied())
 		},

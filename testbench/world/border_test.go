@@ -147,3 +147,50 @@ func TestBorder(t *testing.T) {
 		eventually(t, "what waited", func() bool { return slices.Contains(keys(us), "pub-late") })
 	})
 }
+
+const secretStays = `{id: secret, effect: deny, topics: ["*"], from: [eu], to: ["*"], when: 'has(headers.class) && headers.class == "secret"'}`
+
+// TestRestrictedContext: a write in a region that was not shown an update does not
+// beat it as if it had seen it, also after the policy was loosened.
+func TestRestrictedContext(t *testing.T) {
+	w, change, _ := bordered(t, fromUS, euOpen, secretStays)
+	us, eu := w.Region("us"), w.Region("eu")
+	first := eu.Put(flights, "k", `{"n":1}`)
+	entity(t, us, flights, "k", world.Token(first.Token))
+	hidden := eu.Put(flights, "k", `{"n":2}`, world.Header("class", "secret"))
+	behind := eu.Put(flights, "k2", `{"n":3}`)
+	for i := range 8 { // some of them in the partition of k, behind what is hidden
+		behind = eu.Put(flights, fmt.Sprintf("other-%d", i), `{}`)
+	}
+	entity(t, us, flights, "other-7", world.Token(behind.Token))
+	w.Settle(flights)
+	if e := entity(t, us, flights, "k"); e.Dot != first.Dot {
+		t.Fatalf("us shows %+v", e)
+	}
+	change(fromUS, euOpen) // what was hidden stays so, and us does not claim to have seen it
+	eventually(t, "the change", func() bool { return status(t, eu).Residency.Revision == 2 })
+	for i := range 8 {
+		behind = eu.Put(flights, fmt.Sprintf("later-%d", i), `{}`)
+	}
+	w.Settle(flights)
+	last := us.Put(flights, "k", `{"n":4}`)
+	entity(t, eu, flights, "k", world.Token(last.Token))
+	w.Settle(flights)
+	if e := entity(t, eu, flights, "k"); e.Dot != last.Dot || len(e.Siblings) != 1 || e.Siblings[0].Dot != hidden.Dot {
+		t.Fatalf("eu shows %+v, want %s above the live %s", e, last.Dot, hidden.Dot)
+	}
+	if e := entity(t, us, flights, "k"); e.Dot != last.Dot || len(e.Siblings) != 0 {
+		t.Fatalf("us shows %+v", e)
+	}
+	feed := conflicts(t, eu, flights, "k")
+	if len(feed) != 1 || feed[0].Reason != "concurrent" || feed[0].Lost.Dot != hidden.Dot || feed[0].Won.Dot != last.Dot {
+		t.Fatalf("feed %+v", feed)
+	}
+	// The next write of eu has seen both; from then on the regions agree again.
+	end := eu.Put(flights, "k", `{"n":5}`)
+	entity(t, us, flights, "k", world.Token(end.Token))
+	w.Settle(flights)
+	if a, b := entity(t, us, flights, "k"), entity(t, eu, flights, "k"); a.Dot != end.Dot || b.Dot != end.Dot || a.Version != b.Version {
+		t.Fatalf("us shows %+v, eu %+v", a, b)
+	}
+}
