@@ -397,9 +397,14 @@ func TestRestrictionComesFirst(t *testing.T) {
 	from.produce(t, marked("orders", 0, 0, 10, func(i int) bool { return i%2 == 0 })...)
 	var mu sync.Mutex
 	announced, sent := false, 0
+	waiting := make(chan struct{}) // closed once the topic was seen to wait
 	guard := residency.NewGuard(policy(t, 1, ordersByK))
 	cfg := config(from, to)
 	cfg.Border = guard
+	cfg.Shards = 32 // control and orders in shards of their own
+	if router.Slot("us.orders", 0) == router.Slot(control.ControlFrom("us"), 0) {
+		t.Fatal("the test needs two slots")
+	}
 	l := start(t, cfg, func(l *replicate.Link) {
 		l.SetBefore(func(_ int, effect any) error {
 			p, ok := effect.(replicate.Produce)
@@ -407,6 +412,9 @@ func TestRestrictionComesFirst(t *testing.T) {
 				return nil
 			}
 			for _, b := range p.Batches {
+				if b.Topic == control.ControlFrom("us") {
+					<-waiting
+				}
 				if b.Topic != "us.orders" {
 					continue
 				}
@@ -427,6 +435,17 @@ func TestRestrictionComesFirst(t *testing.T) {
 			return nil
 		})
 	})
+	rounds := 0
+	eventually(t, "two rounds in which the topic waits", func() bool {
+		rulings, _ := l.Topics()
+		if slices.ContainsFunc(rulings, func(r replicate.TopicRuling) bool {
+			return r.Topic == "orders" && !r.Carried && strings.Contains(r.Reason, "waiting until the target knows")
+		}) && rounds == 0 {
+			rounds = l.Rounds()
+		}
+		return rounds > 0 && l.Rounds() >= rounds+2
+	})
+	close(waiting)
 	eventually(t, "the topic to be carried", func() bool { return l.Status().Topics == 1 })
 	l.caughtUp(t, from, "orders")
 	mu.Lock()

@@ -11,6 +11,7 @@ import (
 
 	"github.com/geogate/geogate/internal/offsets"
 	"github.com/geogate/geogate/internal/txn"
+	"github.com/geogate/geogate/residency"
 )
 
 var (
@@ -395,4 +396,66 @@ func TestAgreement(t *testing.T) {
 	if _, err := a.Step(&Found{old, true}); !errors.Is(err, ErrSettings) {
 		t.Fatalf("another source: %v", err)
 	}
+}
+
+// governed is the stream of the tests under a ruling of a version.
+func governed(version uint64) Stream {
+	s := aStr
+	s.Ruling = &residency.Ruling{Topic: s.Topic, Effect: residency.Allow, Rule: "open", Version: version}
+	return s
+}
+
+// What is decided is written down before it is sent, and nothing is sent under a
+// ruling that the policy in force did not give.
+func TestCoreUnderAPolicy(t *testing.T) {
+	h := newHand(t)
+	h.step(Governed{1})
+	h.step(Assigned{[]Stream{governed(1)}})
+	h.step(Start{}, Init{})
+	h.take(nil, fresh(), Read{})
+	out := h.step(h.fetched(data(t, 0, 3), Item{ItemSkip, 3, 4, nil, 0}), Audit{})
+	want := []residency.Run{{From: 0, Until: 3, Code: residency.Allowed, Rule: "open"}, {From: 3, Until: 4, Code: residency.NoRecord}}
+	if d := out[0].(Audit).Decided; len(d) != 1 || !slices.Equal(d[0].Runs, want) {
+		t.Fatalf("decided %+v, want %+v", d, want)
+	}
+	// The policy changes while the audit is written: nothing of it goes out.
+	h.step(Governed{2})
+	h.step(Audited{}, Leave{})
+	h.step(h.fetched(data(t, 4, 2)))
+	h.now = h.now.Add(time.Minute)
+	h.step(Tick{})
+	if !h.core.Wake().IsZero() {
+		t.Fatalf("wakes at %v for a stream that stands still", h.core.Wake())
+	}
+	// The new ruling begins where the committed position is.
+	h.step(Assigned{[]Stream{governed(2)}}, Leave{}, List{})
+	read := h.step(Listed{Listings: map[Part]Listing{part: fresh()}}, Read{})[0].(Read)
+	if read.From[part].Offset != 0 {
+		t.Fatalf("reads from %+v", read.From)
+	}
+	h.step(h.fetched(data(t, 0, 3)), Audit{})
+	sent := h.step(Audited{}, Produce{})[0].(Produce)
+	if len(sent.Batches) != 3 { // data, position, runs
+		t.Fatalf("%d batches", len(sent.Batches))
+	}
+	h.step(Produced{Produced: at(0)}, End{})
+	// A change while the transaction is under way counts from the next one on.
+	h.step(Governed{3})
+	h.step(Ended{}, Leave{})
+	if n := h.core.rules[RuleKey{"open", residency.Allowed}]; n != 3 {
+		t.Fatalf("%d records counted", n)
+	}
+}
+
+// Without an audit nothing is sent.
+func TestCoreNeedsTheAudit(t *testing.T) {
+	h := newHand(t)
+	h.step(Governed{1})
+	h.step(Assigned{[]Stream{governed(1)}})
+	h.step(Start{}, Init{})
+	h.take(nil, fresh(), Read{})
+	h.step(h.fetched(data(t, 0, 3)), Audit{})
+	h.step(Audited{Err: errors.New("the source is away")})
+	h.now = h.core.Wake()
+	h.step(Tick{}, Init{})
 }
