@@ -53,7 +53,7 @@ func (t Time) MarshalText() ([]byte, error) {
 // UnmarshalText implements encoding.TextUnmarshaler; it takes any RFC 3339 time.
 func (t *Time) UnmarshalText(text []byte) error { return (*time.Time)(t).UnmarshalText(text) }
 
-// Register is how the ownership register is; null until authority exists.
+// Register is how the ownership register is; null where there is none.
 type Register struct {
 	State     string   `json:"state"` // ok, unreachable, regressed
 	Voters    int      `json:"voters"`

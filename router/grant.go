@@ -23,7 +23,10 @@ type NotOwnerError struct {
 
 // Error implements error; it is what the client is told.
 func (e *NotOwnerError) Error() string {
-	if e.Owner != "" {
+	switch {
+	case e.Owner != "" && e.Epoch == 0:
+		return fmt.Sprintf("%s is %s's to claim", e.Unit, e.Owner)
+	case e.Owner != "":
 		return fmt.Sprintf("%s is owned by %s in epoch %d", e.Unit, e.Owner, e.Epoch)
 	}
 	why := e.By

@@ -20,6 +20,8 @@ const (
 	natsReady = 15 * time.Second
 	// natsMemory bounds JetStream's memory streams; the register is on disk.
 	natsMemory = 16 << 20
+	// routePing is how often a server makes sure of another.
+	routePing = 2 * time.Second
 )
 
 // NATS says how an embedded server is named, stored and joined to others.
@@ -111,7 +113,13 @@ func (c NATS) options() (*server.Options, error) {
 	if number == 0 {
 		number = server.RANDOM_PORT
 	}
-	opts.Cluster = server.ClusterOpts{Name: "geogate", Host: host, Port: number, Advertise: c.Advertise}
+	opts.Cluster = server.ClusterOpts{
+		Name: "geogate", Host: host, Port: number, Advertise: c.Advertise,
+		NoAdvertise: true, // clients are in process: they have no use for other servers' addresses
+		// One connection for each pair of servers, and a silent one is noticed well
+		// within a lease.
+		PoolSize: -1, PingInterval: routePing,
+	}
 	for _, r := range c.Routes {
 		u, err := url.Parse(r)
 		if err != nil || u.Host == "" {

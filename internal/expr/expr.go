@@ -90,7 +90,12 @@ var environment = func() *cel.Env {
 }()
 
 // Compile checks a predicate's syntax, types and cost. The error is an [Errors].
-func Compile(source string) (p *Predicate, err error) {
+func Compile(source string) (*Predicate, error) {
+	return compile(source, cel.BoolType, "true or false")
+}
+
+// compile checks an expression that must be of a type, which messages call what.
+func compile(source string, want *cel.Type, what string) (p *Predicate, err error) {
 	// The compiler is another project's and the text may be anybody's.
 	defer func() {
 		if r := recover(); r != nil {
@@ -109,8 +114,8 @@ func Compile(source string) (p *Predicate, err error) {
 	if errs := p.analyse(checked.NativeRep(), root); len(errs) > 0 {
 		return nil, errs
 	}
-	if t := checked.OutputType(); !t.IsExactType(cel.BoolType) {
-		return nil, Errors{{1, 1, fmt.Sprintf("must be true or false, is %s", t)}}
+	if t := checked.OutputType(); !t.IsExactType(want) {
+		return nil, Errors{{1, 1, fmt.Sprintf("must be %s, is %s", what, t)}}
 	}
 	estimate, err := environment.EstimateCost(checked, sizes{})
 	if err != nil {
@@ -236,40 +241,48 @@ func (p *Predicate) String() string { return p.source }
 
 // Match decides for one record. An error wraps ErrEvaluate.
 func (p *Predicate) Match(in *Input) (bool, error) {
-	a := activation{in: in}
-	if p.key {
-		switch {
-		case in.Key == nil:
-			return false, fmt.Errorf("%w: the key is null", ErrEvaluate)
-		case len(in.Key) > MaxText:
-			return false, fmt.Errorf("%w: the key has %d bytes, more than %d", ErrEvaluate, len(in.Key), MaxText)
-		case !utf8.Valid(in.Key):
-			return false, fmt.Errorf("%w: the key is not UTF-8", ErrEvaluate)
-		}
-	}
-	if p.headers {
-		var err error
-		if a.headers, err = p.lastValues(in.Headers); err != nil {
-			return false, err
-		}
-	}
-	out, details, err := p.program.Eval(&a)
+	out, err := p.eval(in)
 	if err != nil {
-		return false, fmt.Errorf("%w: an operation failed", ErrEvaluate) // CEL's message may hold a value
-	}
-	if p.tracked {
-		state := details.State()
-		for _, id := range state.IDs() {
-			if v, _ := state.Value(id); types.IsError(v) || types.IsUnknown(v) {
-				return false, fmt.Errorf("%w: an operation failed", ErrEvaluate)
-			}
-		}
+		return false, err
 	}
 	matched, ok := out.(types.Bool)
 	if !ok {
 		return false, fmt.Errorf("%w: no truth value", ErrEvaluate)
 	}
 	return bool(matched), nil
+}
+
+func (p *Predicate) eval(in *Input) (ref.Val, error) {
+	a := activation{in: in}
+	if p.key {
+		switch {
+		case in.Key == nil:
+			return nil, fmt.Errorf("%w: the key is null", ErrEvaluate)
+		case len(in.Key) > MaxText:
+			return nil, fmt.Errorf("%w: the key has %d bytes, more than %d", ErrEvaluate, len(in.Key), MaxText)
+		case !utf8.Valid(in.Key):
+			return nil, fmt.Errorf("%w: the key is not UTF-8", ErrEvaluate)
+		}
+	}
+	if p.headers {
+		var err error
+		if a.headers, err = p.lastValues(in.Headers); err != nil {
+			return nil, err
+		}
+	}
+	out, details, err := p.program.Eval(&a)
+	if err != nil {
+		return nil, fmt.Errorf("%w: an operation failed", ErrEvaluate) // CEL's message may hold a value
+	}
+	if p.tracked {
+		state := details.State()
+		for _, id := range state.IDs() {
+			if v, _ := state.Value(id); types.IsError(v) || types.IsUnknown(v) {
+				return nil, fmt.Errorf("%w: an operation failed", ErrEvaluate)
+			}
+		}
+	}
+	return out, nil
 }
 
 // lastValues is the record's headers as a predicate sees them. A value that is no
