@@ -48,6 +48,7 @@ func (s *shard) audit(ctx context.Context, decided []Decided) error {
 		a := residency.Audit{
 			To: s.cfg.To.ID, ID: d.Stream.Source, Topic: d.Stream.Topic, Partition: d.Stream.Number,
 			Incarnation: d.Stream.Incarnation, Revision: r.Revision, Digest: r.Digest, Runs: d.Runs,
+			Generation: s.gen.Number, ProducerID: s.producer.ProducerID(), ProducerEpoch: s.producer.Epoch(),
 		}
 		records = append(records, &kgo.Record{Topic: control.TopicAudit, Key: a.AppendKey(nil), Value: a.AppendValue(nil), Timestamp: now})
 	}

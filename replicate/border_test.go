@@ -153,11 +153,10 @@ func exact(t testing.TB, from, to *end, topic string, want map[int32][]*kgo.Reco
 	}
 }
 
-// finals are the final verdicts of the audit: the last record that covers an
-// offset counts. Every offset from 0 on must have one.
+// finals are the final verdicts of the audit. Every offset from 0 on must have one.
 func finals(t testing.TB, from *end, topic string, covered func(p int32) int64) map[int32][]residency.Run {
 	t.Helper()
-	verdicts := map[int32]map[int64]residency.Run{}
+	verdicts, said := map[int32]map[int64]residency.Run{}, map[int32]map[int64]*residency.Audit{}
 	for _, rs := range from.read(t, control.TopicAudit) {
 		for _, r := range rs {
 			a, err := residency.ParseAudit(r.Key, r.Value)
@@ -171,10 +170,14 @@ func finals(t testing.TB, from *end, topic string, covered func(p int32) int64) 
 				continue
 			}
 			if verdicts[a.Partition] == nil {
-				verdicts[a.Partition] = map[int64]residency.Run{}
+				verdicts[a.Partition], said[a.Partition] = map[int64]residency.Run{}, map[int64]*residency.Audit{}
 			}
 			for _, run := range a.Runs {
 				for o := run.From; o < run.Until; o++ {
+					if before := said[a.Partition][o]; before != nil && !a.Supersedes(before) {
+						continue
+					}
+					said[a.Partition][o] = &a
 					verdicts[a.Partition][o] = residency.Run{From: o, Until: o + 1, Code: run.Code, Rule: run.Rule}
 				}
 			}

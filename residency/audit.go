@@ -1,6 +1,7 @@
 package residency
 
 import (
+	"cmp"
 	"crypto/sha256"
 	"encoding/binary"
 	"fmt"
@@ -59,8 +60,8 @@ func AppendRun(runs []Run, r Run) []Run {
 
 // Audit is a record of _geogate.audit: what was decided about a stretch of a
 // source partition on the way to another region, before any of it was sent. If
-// the sending failed, a later record decides about the same offsets anew: of all
-// records that cover an offset the last one in the log counts.
+// the sending failed, a later record decides about the same offsets anew: see
+// Supersedes.
 //
 // It holds no key, no header and no value, not even hashed.
 type Audit struct {
@@ -71,7 +72,13 @@ type Audit struct {
 	Incarnation uint16
 	Revision    int64
 	Digest      [sha256.Size]byte // of the policy
-	Runs        []Run             // without gaps between them
+	// Generation, ProducerID and ProducerEpoch are those of the link's transactional
+	// producer at the target. They rise whenever a shard begins anew or is taken
+	// over, so that what a deposed instance still writes is told from what counts.
+	Generation    uint64
+	ProducerID    int64
+	ProducerEpoch int16
+	Runs          []Run // without gaps between them
 }
 
 const (
@@ -81,6 +88,13 @@ const (
 	maxRuns      = 1 << 24
 )
 
+// Supersedes tells whether a record counts for the offsets that both cover, given
+// that it lies behind the other in the log.
+func (a *Audit) Supersedes(before *Audit) bool {
+	return cmp.Or(cmp.Compare(a.Generation, before.Generation), cmp.Compare(a.ProducerID, before.ProducerID),
+		cmp.Compare(a.ProducerEpoch, before.ProducerEpoch)) >= 0
+}
+
 // AppendKey appends the record key: u8 region to which, topic id, uvarint
 // partition.
 func (a *Audit) AppendKey(b []byte) []byte {
@@ -89,7 +103,8 @@ func (a *Audit) AppendKey(b []byte) []byte {
 }
 
 // AppendValue appends the record value: u8 version; length-prefixed topic; u16
-// incarnation; uvarint revision; 32 bytes digest; uvarint number of rules and each
+// incarnation; uvarint revision; 32 bytes digest; uvarint generation, uvarint
+// producer id, u16 producer epoch; uvarint number of rules and each
 // length-prefixed, in the order in which runs first name them; uvarint first
 // offset; uvarint number of runs and for each: uvarint count, u8 code and, unless
 // it is none, uvarint index of the rule.
@@ -98,6 +113,9 @@ func (a *Audit) AppendValue(b []byte) []byte {
 	b = binary.BigEndian.AppendUint16(b, a.Incarnation)
 	b = binary.AppendUvarint(b, uint64(a.Revision))
 	b = append(b, a.Digest[:]...)
+	b = binary.AppendUvarint(b, a.Generation)
+	b = binary.AppendUvarint(b, uint64(a.ProducerID))
+	b = binary.BigEndian.AppendUint16(b, uint16(a.ProducerEpoch))
 	var rules []string
 	index := map[string]int{}
 	for _, r := range a.Runs {
@@ -143,6 +161,9 @@ func ParseAudit(key, value []byte) (Audit, error) {
 	a.Incarnation = r.Uint16()
 	a.Revision = int64(r.UvarintMax(1<<63 - 1))
 	copy(a.Digest[:], r.Bytes(len(a.Digest)))
+	a.Generation = r.Uvarint()
+	a.ProducerID = int64(r.UvarintMax(1<<63 - 1))
+	a.ProducerEpoch = int16(r.Uint16())
 	var rules []string
 	for range r.UvarintMax(uint64(r.Len())) {
 		rules = append(rules, string(r.Prefixed(maxRuleName)))

@@ -13,13 +13,13 @@ import (
 // The bytes of docs/format/audit.md.
 const (
 	goldenAuditKey   = "01bb00000000000000000000000000000203"
-	goldenAuditValue = "010667697468756200000c" + "9c1f000000000000000000000000000000000000000000000000000000000000" +
+	goldenAuditValue = "010667697468756200000c" + "9c1f000000000000000000000000000000000000000000000000000000000000" + "02" + "e807" + "0007" +
 		"020c7075626c69632d7265706f730764656661756c74" + "5d" + "04" + "02" + "0100" + "01" + "0201" + "01" + "03" + "0a" + "0401"
 )
 
 func TestAuditGolden(t *testing.T) {
 	a := residency.Audit{
-		To: 1, ID: [16]byte{0: 0xbb, 15: 2}, Topic: "github", Partition: 3, Revision: 12,
+		To: 1, ID: [16]byte{0: 0xbb, 15: 2}, Topic: "github", Partition: 3, Revision: 12, Generation: 2, ProducerID: 1000, ProducerEpoch: 7,
 		Runs: []residency.Run{
 			{From: 93, Until: 95, Code: residency.Allowed, Rule: "public-repos"},
 			{From: 95, Until: 96, Code: residency.Denied, Rule: residency.DefaultRule},
@@ -47,6 +47,22 @@ func TestAuditGolden(t *testing.T) {
 	}
 	if _, err := residency.ParseAudit(key, append(value, 0)); err == nil {
 		t.Fatal("a byte too many parses")
+	}
+}
+
+// What a deposed instance writes late does not count, wherever it lies.
+func TestSupersedes(t *testing.T) {
+	first := residency.Audit{Generation: 1, ProducerID: 1000, ProducerEpoch: 7}
+	again, taken, moved := first, first, first
+	taken.ProducerEpoch++
+	moved.Generation, moved.ProducerID, moved.ProducerEpoch = 2, 5, 0
+	for _, c := range []struct {
+		later, before residency.Audit
+		want          bool
+	}{{again, first, true}, {taken, first, true}, {first, taken, false}, {moved, taken, true}, {taken, moved, false}} {
+		if got := c.later.Supersedes(&c.before); got != c.want {
+			t.Errorf("%+v behind %+v: %v", c.later, c.before, got)
+		}
 	}
 }
 
