@@ -104,9 +104,9 @@ func yamlToJSON(src []byte) ([]byte, error) {
 
 func newConfigSchema() *cobra.Command {
 	return &cobra.Command{
-		Use:       "schema [config|ownership|residency]",
+		Use:       "schema [config|ownership|residency|witness]",
 		Short:     "Print the JSON Schema of a file, for editors and other checkers",
-		ValidArgs: []string{"config", "ownership", "residency"},
+		ValidArgs: []string{"config", "ownership", "residency", "witness"},
 		Args:      usageArgs(cobra.MatchAll(cobra.MaximumNArgs(1), cobra.OnlyValidArgs)),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			out := schema.Config()
@@ -116,6 +116,8 @@ func newConfigSchema() *cobra.Command {
 					out = schema.Ownership()
 				case "residency":
 					out = schema.Residency()
+				case "witness":
+					out = schema.Witness()
 				}
 			}
 			_, err := cmd.OutOrStdout().Write(out)

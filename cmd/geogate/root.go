@@ -31,7 +31,7 @@ Exit codes: 0 done, 1 internal error, 2 usage, 3 a precondition is not met, 6 an
 	root.SetFlagErrorFunc(flagError)
 	root.SetVersionTemplate("geogate {{.Version}}\n")
 	root.AddCommand(
-		newServe(env), newDemo(env), newStatus(env), newTopic(env), newFence(env), newUnfence(env), newOwner(env), newConfig(env), newPolicy(env), newVersion(),
+		newServe(env), newWitness(env), newDemo(env), newStatus(env), newTopic(env), newFence(env), newUnfence(env), newOwner(env), newConfig(env), newPolicy(env), newVersion(),
 	)
 	return root
 }

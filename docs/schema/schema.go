@@ -13,6 +13,12 @@ var ownership string
 //go:embed residency-v1.json
 var residency string
 
+//go:embed witness-v1.json
+var witness string
+
+// Witness is the schema of the configuration of a witness, version 1.
+func Witness() []byte { return []byte(witness) }
+
 // Config is the schema of the configuration of one instance, version 1.
 func Config() []byte { return []byte(config) }
 
