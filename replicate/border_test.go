@@ -10,6 +10,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -473,4 +474,77 @@ func TestUnrestrictableTopic(t *testing.T) {
 			return r.Topic == "orders" && r.Blocked && r.Reason == "policy keep"
 		})
 	})
+}
+
+// Killed before any effect, and under a policy that changes in between, the link
+// keeps back exactly what the final verdicts deny, and every offset has one.
+func TestBorderKilledAtEveryStep(t *testing.T) {
+	from, to := fakeEnd(t, us), fakeEnd(t, eu)
+	from.create(t, 3, nil, "orders")
+	next := 0
+	more := func() {
+		for p := range int32(3) {
+			from.plain(t, marked("orders", p, next, 5, func(i int) bool { return i%3 != 0 })...)
+		}
+		next += 5
+	}
+	more()
+	rules := [][]string{{ordersByK}, {ordersOpen, `{id: never, effect: deny, topics: [orders], from: [us], to: [eu], when: 'key.startsWith("prv")'}`}, {notOrders}}
+	seen := &tap{}
+	config := func(revision int) replicate.Config {
+		cfg := config(from, to)
+		cfg.Shards = 2
+		cfg.Border = residency.NewGuard(policy(t, revision, rules[revision%len(rules)]...))
+		cfg.TargetOptions = []kgo.Opt{kgo.Dialer(seen.dial)}
+		return cfg
+	}
+	for step := range int64(40) {
+		var effects atomic.Int64
+		cfg := config(int(step) + 1)
+		r := start(t, cfg, func(l *replicate.Link) {
+			l.SetBefore(func(int, any) error {
+				if effects.Add(1) > step {
+					return errKilled
+				}
+				return nil
+			})
+		})
+		revision := int(step) + 100
+		eventually(t, fmt.Sprintf("the end of the link killed at step %d", step), func() bool {
+			if effects.Load() > step {
+				return true
+			}
+			cfg.Border.Loaded(policy(t, revision, rules[revision%len(rules)]...))
+			revision++
+			more()
+			return false
+		})
+		r.cancel()
+		_ = r.wait(t)
+	}
+	r := start(t, config(1)) // decides for each record
+	eventually(t, "the topic to be carried", func() bool { return r.Status().Topics == 1 })
+	r.caughtUp(t, from, "orders")
+	r.stop(t)
+	all := from.read(t, "orders")
+	open := allowed(all)
+	exact(t, from, to, "orders", open)
+	if seen.has("prv-") {
+		t.Fatal("a denied record was sent")
+	}
+	for p, runs := range finals(t, from, "orders", func(p int32) int64 { return r.Covered()[replicate.Part{Topic: "orders", Number: p}] }) {
+		at := map[int64]residency.Code{}
+		for _, run := range runs {
+			at[run.From] = run.Code
+		}
+		for _, rec := range all[p] {
+			want := residency.Denied
+			if slices.Contains(open[p], rec) {
+				want = residency.Allowed
+			}
+			if at[rec.Offset] != want {
+				t.Fatalf("orders/%d at %d: %v, want %v", p, rec.Offset, at[rec.Offset], want)
+			}
+		}
+	}
 }
