@@ -174,7 +174,7 @@ func (p *proc) effect(e router.OwnershipEffect) {
 				continue
 			}
 			q.later(s.between(time.Millisecond, 3*time.Second), func() {
-				if q.core != nil && q.off <= s.now {
+				if q.core != nil && q.off <= s.now && q.deaf <= s.now {
 					q.step(router.Seen{Subject: e.Subject, Seq: e.Seq, Data: e.Data, Rumour: true})
 				}
 			})
@@ -205,7 +205,10 @@ func (p *proc) effect(e router.OwnershipEffect) {
 		})
 	case router.Rewatch:
 		s.counts["rewatches"]++
-		p.deaf, p.moving = 0, false
+		if s.calmed || s.chance(0.15) {
+			p.deaf = 0 // another server was found that is not deaf
+		}
+		p.moving = false
 		p.watch++
 		p.seen = e.From
 		p.wakeWatch()
@@ -232,7 +235,7 @@ func (p *proc) send(w router.Write) {
 		}
 	}
 	p.later(p.real(s.lease.Timeout), func() { finish(router.Unknown, 0) })
-	lost := func() bool { return p.off > s.now || !s.calmed && s.chance(0.02) }
+	lost := func() bool { return p.off > s.now || !s.calmed && s.chance(0.04) }
 	if lost() {
 		return
 	}
@@ -254,7 +257,11 @@ func (p *proc) send(w router.Write) {
 		if lost() {
 			return
 		}
-		p.later(s.between(time.Millisecond, 60*time.Millisecond), func() { finish(o, seq) })
+		answer := s.between(time.Millisecond, 60*time.Millisecond)
+		if !s.calmed && s.chance(0.1) {
+			answer = s.between(100*time.Millisecond, 1900*time.Millisecond)
+		}
+		p.later(answer, func() { finish(o, seq) })
 	}
 	delay := s.between(time.Millisecond, 60*time.Millisecond)
 	if !s.calmed && s.chance(0.01) {

@@ -196,14 +196,68 @@ func (s *sim) schedule() {
 	}
 	pick := func() *proc { return s.procs[s.rnd.IntN(len(s.procs))] }
 	every(2*time.Second, 40*time.Second, s.operate)
+	every(8*time.Second, 40*time.Second, s.ambush)
 	every(3*time.Second, 30*time.Second, func() { pick().pause(s.between(100*time.Millisecond, 45*time.Second)) })
 	every(5*time.Second, 60*time.Second, func() { pick().cut(s.between(time.Second, 40*time.Second)) })
 	every(20*time.Second, 120*time.Second, func() { pick().kill() })
 	every(20*time.Second, 90*time.Second, func() { pick().blind(s.between(5*time.Second, 30*time.Second)) })
 	for _, p := range s.procs {
-		every(50*time.Millisecond, 1200*time.Millisecond, p.clientWrite)
+		every(20*time.Millisecond, 300*time.Millisecond, p.clientWrite)
 	}
 	s.after(turmoil, s.calm)
+}
+
+// ambush makes an instance deaf, or cuts it off, and has its region or one of its
+// units fenced and unfenced around it by others, some of which stop half-way: the
+// histories in which a nearly right protocol fails.
+func (s *sim) ambush() {
+	victim := s.procs[s.rnd.IntN(len(s.procs))]
+	var others []*proc
+	for _, p := range s.procs {
+		// Instances of the victim's own region know most, and may claim.
+		if p != victim && (p.region == victim.region || s.chance(0.4)) {
+			others = append(others, p)
+		}
+	}
+	if len(others) == 0 {
+		return
+	}
+	other := func() *proc { return others[s.rnd.IntN(len(others))] }
+	switch d := s.between(15*time.Second, 60*time.Second); s.rnd.IntN(3) {
+	case 0:
+		victim.cut(d)
+	default:
+		victim.blind(d)
+	}
+	fence := router.Command{Verb: router.VerbFence, Reason: "ambush", Region: victim.region}
+	unit := victim.home[s.rnd.IntN(len(victim.home))]
+	if s.chance(0.5) {
+		fence.Region, fence.Unit = "", unit
+	}
+	fencer, at := other(), s.between(0, 3*time.Second)
+	s.after(at, func() { fencer.ask(fence) })
+	if s.chance(0.5) {
+		d, dies := s.between(0, 30*time.Second), s.chance(0.3)
+		s.after(at+s.between(5*time.Millisecond, 200*time.Millisecond), func() {
+			if dies {
+				fencer.kill()
+			} else {
+				fencer.pause(d)
+			}
+		})
+	}
+	// A region's unfence bumps its record, which would wake the victim.
+	both := fence.Unit == "" || s.chance(0.3)
+	undo := func(after time.Duration) {
+		if both {
+			s.after(after, func() { other().ask(router.Command{Verb: router.VerbUnfence, Region: victim.region}) })
+		}
+		s.after(after+s.between(0, 100*time.Millisecond), func() { other().ask(router.Command{Verb: router.VerbUnfence, Unit: unit}) })
+	}
+	undo(at + s.between(50*time.Millisecond, 500*time.Millisecond))
+	if s.chance(0.5) {
+		undo(at + s.between(time.Second, 25*time.Second))
+	}
 }
 
 // operate asks some instance for a fence or an unfence.
