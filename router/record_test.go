@@ -34,6 +34,7 @@ func TestOwnershipGolden(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+	doc = bytes.ReplaceAll(doc, []byte(",\n    "), []byte(",")) // long examples are broken
 	for _, g := range golden {
 		if got := string(encode(g.record)); got != g.want {
 			t.Errorf("%s: got\n%s\nwant\n%s", g.subject, got, g.want)

@@ -95,10 +95,15 @@ func (t *target) run(cmd *cobra.Command, path string) error {
 	} else if err := printResult(cmd.OutOrStdout(), result); err != nil {
 		return err
 	}
-	if result.Exit != exitOK {
-		return exitWith(result.Exit, "%s", result.Detail)
+	switch result.Exit {
+	case exitOK:
+		return nil
+	case exitLoss:
+		return exitWith(exitLoss, "%s; see where with: geogate owner get UNIT", result.Detail)
+	case exitInProgress:
+		return exitWith(exitInProgress, "%s; see how far with: geogate owner list", result.Detail)
 	}
-	return nil
+	return exitWith(result.Exit, "%s", result.Detail)
 }
 
 func printResult(out io.Writer, r router.Result) error {
