@@ -103,14 +103,21 @@ func (c *Ownership) markOf(unit string, epoch event.Epoch) uint64 {
 	return c.marked + 1
 }
 
-// writeUnit writes the next record of a unit, chained to the one before.
+// writeUnit writes the next record of a unit, chained to the one before. One that
+// takes the unit from its owner is told to everybody at once.
 func (c *Ownership) writeUnit(now time.Duration, purpose string, next UnitRecord, expect uint64, then func(now time.Duration, seq uint64, ok bool)) {
 	next.Version, next.Prev, next.PrevHash = recordVersion, expect, ""
 	if u := c.units[next.Unit]; u != nil && u.rev == expect {
 		next.PrevHash = u.hash
 	}
-	subject := UnitSubject(next.Unit)
-	c.write(now, purpose, Write{Subject: subject, Data: encode(next), Guard: subject, Expect: expect}, 0, then)
+	subject, data := UnitSubject(next.Unit), encode(next)
+	c.write(now, purpose, Write{Subject: subject, Data: data, Guard: subject, Expect: expect}, 0, func(now time.Duration, seq uint64, ok bool) {
+		if ok && next.Owner == "" {
+			// What was stored, which need not be the newest that is known by now.
+			c.do(Broadcast{Subject: subject, Seq: seq, Data: data})
+		}
+		then(now, seq, ok)
+	})
 }
 
 // claimable tells whether the region may take a unit that nobody owns: one that

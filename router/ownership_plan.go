@@ -299,7 +299,6 @@ func (p *plan) fenceUnit(now time.Duration, unit string) {
 			return
 		}
 		p.units[unit] = &taken{epoch: next.Epoch, rev: seq}
-		c.do(Broadcast{Subject: UnitSubject(unit), Seq: seq, Data: encode(c.units[unit].rec)})
 	})
 }
 
@@ -527,9 +526,8 @@ func (p *plan) unfenceUnit(now time.Duration) {
 	}
 	next := u.rec
 	next.State, next.For, next.Scope, next.By, next.Reason = UnitPreparing, u.rec.Last, "", c.cfg.Region, p.cmd.Reason
-	c.writeUnit(now, p.purpose("unit"), next, u.rev, func(now time.Duration, seq uint64, ok bool) {
+	c.writeUnit(now, p.purpose("unit"), next, u.rev, func(now time.Duration, _ uint64, ok bool) {
 		if ok {
-			c.do(Broadcast{Subject: UnitSubject(p.cmd.Unit), Seq: seq, Data: encode(c.units[p.cmd.Unit].rec)})
 			p.answer(now, ExitDone, fmt.Sprintf("%s may be claimed by %s again; that may take %s", p.cmd.Unit, next.For, c.cfg.Lease.Wait().Round(100*time.Millisecond)))
 		}
 	})
