@@ -44,11 +44,11 @@ var ownershipMutants = []mutant{
 	}},
 	{"tokens-kept", "tokens are kept over a new liveness revision", []edit{
 		{ownershipCore, "	if r.Region == c.cfg.Region {\n		c.drop()\n", "	if r.Region == c.cfg.Region {\n"},
-		{ownershipClaim, "c.proofs[unit].rev == rev ||", "c.proofs[unit].rev != 0 ||"},
+		{ownershipClaim, "c.proofs[unit].rev == rev ||", "c.proofs[unit].rev != 0 && rev != 0 ||"},
 		{"router/tokens.go", "if p.rev == c.lease.rev && p.mark <= c.durable {", "if p.mark <= c.durable {"},
 	}},
 	{"late-proof", "a proof that was sent under an earlier liveness revision counts", []edit{
-		{ownershipClaim, "ok && c.lease.rev == rev && u.rec.State == UnitActive && u.rec.Owner == c.cfg.Region && u.rec.Epoch == next.Epoch", "ok"},
+		{ownershipClaim, "ok && c.lease.rev == rev && u.rec.State == UnitActive && u.rec.Owner == c.cfg.Region && u.rec.Epoch == next.Epoch", "ok && rev != 0 && u != nil"},
 		{ownershipClaim, "proof{epoch: next.Epoch, rev: rev,", "proof{epoch: next.Epoch, rev: c.lease.rev,"},
 	}},
 	{"no-second-check", "the lease is not checked after the read-back", []edit{

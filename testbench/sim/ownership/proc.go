@@ -25,6 +25,8 @@ type proc struct {
 	awake  time.Duration // paused until then
 	off    time.Duration // cut off from the register until then
 	deaf   time.Duration // the watch brings nothing until then
+	fresh  time.Duration // when its last renewal was stored
+	prey   bool          // is cut off at the moment at which its leases are made void
 	seen   uint64        // the watch has sent that far
 	watch  int           // generation of the watch
 	moving bool          // a delivery is under way
@@ -111,7 +113,7 @@ func (p *proc) kill() {
 }
 
 func (p *proc) heal() {
-	p.awake, p.off, p.deaf = 0, 0, 0
+	p.awake, p.off, p.deaf, p.prey = 0, 0, 0, false
 	p.wakeWatch()
 }
 
@@ -147,7 +149,7 @@ func (p *proc) do(effects []router.OwnershipEffect) {
 
 func (p *proc) effect(e router.OwnershipEffect) {
 	s := p.s
-	quick := func() time.Duration { return s.between(time.Millisecond, 60*time.Millisecond) }
+	quick := s.quick
 	switch e := e.(type) {
 	case router.Write:
 		p.send(e)
@@ -235,12 +237,20 @@ func (p *proc) send(w router.Write) {
 		}
 	}
 	p.later(p.real(s.lease.Timeout), func() { finish(router.Unknown, 0) })
-	lost := func() bool { return p.off > s.now || !s.calmed && s.chance(0.04) }
+	often := 0.04
+	if p.prey {
+		often = 0.15
+	}
+	lost := func() bool { return p.off > s.now || !s.calmed && s.chance(often) }
 	if lost() {
 		return
 	}
 	var arrive func()
 	arrive = func() {
+		if s.reg.lurks(w) {
+			s.after(time.Millisecond, arrive)
+			return
+		}
 		if s.reg.stall > s.now {
 			// What waits in an election may still be stored, long after its sender
 			// has given it up.
@@ -257,13 +267,13 @@ func (p *proc) send(w router.Write) {
 		if lost() {
 			return
 		}
-		answer := s.between(time.Millisecond, 60*time.Millisecond)
+		answer := s.quick()
 		if !s.calmed && s.chance(0.1) {
 			answer = s.between(100*time.Millisecond, 1900*time.Millisecond)
 		}
 		p.later(answer, func() { finish(o, seq) })
 	}
-	delay := s.between(time.Millisecond, 60*time.Millisecond)
+	delay := s.quick()
 	if !s.calmed && s.chance(0.01) {
 		delay = s.between(time.Second, 30*time.Second) // in some buffer
 	}

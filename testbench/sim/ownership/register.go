@@ -3,6 +3,7 @@ package ownership
 import (
 	"encoding/json"
 	"fmt"
+	"strings"
 	"time"
 
 	"github.com/geogate/geogate/internal/event"
@@ -46,10 +47,53 @@ func (r *register) write(w router.Write) (router.Outcome, uint64) {
 	seq := uint64(len(r.log))
 	r.ids[w.ID], r.last[w.Subject] = seq, seq
 	r.check(w, seq)
+	r.strike(w)
 	for _, p := range r.s.procs {
 		p.wakeWatch()
 	}
 	return router.Stored, seq
+}
+
+// claims tells the region whose leases a write makes void for a claim.
+func claims(w router.Write) string {
+	var x router.RegionRecord
+	if json.Unmarshal(w.Data, &x) != nil || !strings.HasPrefix(x.Reason, "claim of") {
+		return ""
+	}
+	return x.Region
+}
+
+// lurks holds such a write back until a prey has just renewed its lease: then the
+// wait that follows is as tight as it can be.
+func (r *register) lurks(w router.Write) bool {
+	const moment = 3 * time.Millisecond
+	region := claims(w)
+	for _, p := range r.s.procs {
+		// No longer than a renewal takes to come; a prey that is away has none.
+		if region != "" && p.prey && p.region == region && p.core != nil && p.awake <= r.s.now && p.off <= r.s.now {
+			age := r.s.now - p.fresh
+			return age > moment && age < 4*time.Second
+		}
+	}
+	return false
+}
+
+// strike cuts off those who would learn from their next renewal that a claim has
+// made their leases void: they go on for as long as the protocol lets them.
+func (r *register) strike(w router.Write) {
+	region := claims(w)
+	for _, p := range r.s.procs {
+		if w.Subject == "own.live."+p.region+"."+p.name {
+			p.fresh = r.s.now
+		}
+		if region != "" && p.prey && p.region == region && !r.s.calmed {
+			p.prey = false
+			p.cut(30 * time.Second)
+			// Its last renewal is answered all the same.
+			p.off = 0
+			r.s.after(2*time.Second, func() { p.off = max(p.off, r.s.now+28*time.Second) })
+		}
+	}
 }
 
 // check holds what is stored against the invariants of the register: epochs only
@@ -60,6 +104,14 @@ func (r *register) check(w router.Write, seq uint64) {
 		return
 	}
 	r.s.log("register %d: %s %s epoch %d owner %q by %s", seq, u.Unit, u.State, u.Epoch, u.Owner, u.By)
+	if u.State == router.UnitFenced && r.s.half[u.Unit] && !r.s.calmed {
+		delete(r.s.half, u.Unit)
+		for _, p := range r.s.procs {
+			if strings.HasPrefix(w.ID, p.name+"/") {
+				p.kill()
+			}
+		}
+	}
 	if u.Epoch < r.epochs[u.Unit] {
 		r.s.violate("I1", "the epoch of %s goes back from %d to %d", u.Unit, r.epochs[u.Unit], u.Epoch)
 	}

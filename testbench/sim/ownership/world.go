@@ -73,9 +73,11 @@ type sim struct {
 	logs    map[string]*unitLog
 	calmed  bool
 	noCasts bool // every broadcast is lost
+	fast    bool // what is not lost is quick: the wait is tight
 	refs    uint64
 	asked   map[uint64]bool
 	kinds   map[string]string // kind of the cut, by unit and the fence's epoch
+	half    map[string]bool   // units whose next fencer dies as soon as the unit is FENCED
 }
 
 // unitLog is the log of a unit in its region: one partition.
@@ -100,7 +102,7 @@ const topic = "t"
 func Run(seed uint64, o Options) world.Result {
 	s := &sim{
 		seed: seed, rnd: rand.New(rand.NewPCG(seed, 0x6f776e)), counts: make(map[string]int),
-		logs: make(map[string]*unitLog), asked: make(map[uint64]bool), kinds: make(map[string]string),
+		logs: make(map[string]*unitLog), asked: make(map[uint64]bool), kinds: make(map[string]string), half: make(map[string]bool),
 		lease: router.DefaultLease(),
 	}
 	if o.Trace {
@@ -160,7 +162,7 @@ func (s *sim) build() {
 	}
 	s.logs["single"] = &unitLog{region: names[0]}
 	s.topology, _ = router.NewTopology(regions...)
-	s.noCasts = s.chance(0.2)
+	s.noCasts, s.fast = s.chance(0.2), s.chance(0.5)
 	s.reg.init(s)
 	for _, name := range names {
 		for i := range 1 + s.rnd.IntN(2) {
@@ -172,7 +174,7 @@ func (s *sim) build() {
 				s: s, region: name, name: fmt.Sprintf("%s-%d", name, i), home: home,
 				rate: 1 + drift*(2*s.rnd.Float64()-1), offset: s.between(0, time.Hour),
 			}
-			if s.chance(0.5) { // the extremes are where the wait is tight
+			if s.chance(0.8) { // the extremes are where the wait is tight
 				p.rate = 1 + drift*[]float64{-1, 1}[s.rnd.IntN(2)]
 			}
 			s.procs = append(s.procs, p)
@@ -236,7 +238,10 @@ func (s *sim) ambush() {
 	}
 	fencer, at := other(), s.between(0, 3*time.Second)
 	s.after(at, func() { fencer.ask(fence) })
-	if s.chance(0.5) {
+	if fence.Unit != "" && s.chance(0.6) {
+		s.half[unit] = true
+		victim.prey = s.chance(0.7)
+	} else if s.chance(0.5) {
 		d, dies := s.between(0, 30*time.Second), s.chance(0.3)
 		s.after(at+s.between(5*time.Millisecond, 200*time.Millisecond), func() {
 			if dies {
@@ -290,6 +295,14 @@ func (s *sim) calm() {
 	for _, unit := range s.units() {
 		s.after(90*time.Second, func() { s.procs[0].ask(router.Command{Verb: router.VerbUnfence, Unit: unit}) })
 	}
+}
+
+// quick is how long a request or an answer takes when nothing is wrong.
+func (s *sim) quick() time.Duration {
+	if s.fast {
+		return s.between(100*time.Microsecond, 3*time.Millisecond)
+	}
+	return s.between(time.Millisecond, 60*time.Millisecond)
 }
 
 func (s *sim) units() []string {
