@@ -90,7 +90,10 @@ const (
 	// openTasks bounds writes, reads and listings at a time.
 	openTasks = 64
 	openPause = 500 * time.Millisecond
-	mostWait  = 200 * time.Millisecond
+	// openTime bounds one attempt: a question to a cluster that has no leader yet
+	// is lost, not kept.
+	openTime = 1500 * time.Millisecond
+	mostWait = 200 * time.Millisecond
 	// sleptSkew is how far the two clocks may part before the machine is taken to
 	// have slept.
 	sleptSkew = 50 * time.Millisecond
@@ -353,7 +356,7 @@ func (a *Authority) saveMark(e Persist) error {
 // openFirst reaches the register at the start.
 func (a *Authority) openFirst(ctx context.Context) {
 	for first := true; ; first = false {
-		tctx, cancel := context.WithTimeout(ctx, listTime)
+		tctx, cancel := context.WithTimeout(ctx, openTime)
 		opened, err := a.reg.open(tctx)
 		cancel()
 		if err == nil {
@@ -386,7 +389,7 @@ func (a *Authority) spawnOpen(ctx context.Context) {
 		return // openFirst is at it
 	}
 	time.AfterFunc(openPause, func() {
-		tctx, cancel := context.WithTimeout(ctx, listTime)
+		tctx, cancel := context.WithTimeout(ctx, openTime)
 		defer cancel()
 		if opened, err := a.reg.open(tctx); err == nil {
 			a.tell(ctx, opened)
