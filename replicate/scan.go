@@ -36,6 +36,9 @@ func scan(raw []byte, aborted []kmsg.FetchResponseTopicPartitionAbortedTransacti
 			}
 		}
 		it := Item{Kind: ItemData, Base: b.BaseOffset(), Next: b.Next(), Batch: b}
+		if b.Magic() == 2 {
+			it.Led = b.LeaderEpoch() + 1
+		}
 		for len(aborted) > 0 && aborted[0].FirstOffset < it.Next {
 			active[aborted[0].ProducerID] = true
 			aborted = aborted[1:]

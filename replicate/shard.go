@@ -40,7 +40,8 @@ type shard struct {
 	before func(effect any) error
 
 	mu      sync.Mutex
-	core    *Core // guarded by mu, as everything below
+	core    *Core  // guarded by mu, as everything below
+	version uint64 // of the policy that the core knows of
 	commits int64
 	resets  int64
 	lastErr error
@@ -156,7 +157,9 @@ func (s *shard) handle(ctx context.Context, ev any) error {
 	queue := []any{ev}
 	for len(queue) > 0 {
 		s.mu.Lock()
-		effects := s.core.Step(time.Now().Round(0), queue[0]) // wall clock: a suspended machine counts
+		now := time.Now().Round(0) // wall clock: a suspended machine counts
+		effects := s.govern(now)
+		effects = append(effects, s.core.Step(now, queue[0])...)
 		s.observe(queue[0])
 		s.mu.Unlock()
 		queue = queue[1:]
@@ -178,6 +181,20 @@ func (s *shard) handle(ctx context.Context, ev any) error {
 	return nil
 }
 
+// govern tells the core of a change of the policy, before anything that follows
+// the change; mu is held.
+func (s *shard) govern(now time.Time) []any {
+	if s.cfg.Border == nil {
+		return nil
+	}
+	v := s.cfg.Border.Version()
+	if v == s.version {
+		return nil
+	}
+	s.version = v
+	return s.core.Step(now, Governed{v})
+}
+
 // observe keeps what status tells.
 func (s *shard) observe(ev any) {
 	var err error
@@ -191,6 +208,8 @@ func (s *shard) observe(ev any) {
 	case Listed:
 		err = ev.Err
 	case Produced:
+		err = ev.Err
+	case Audited:
 		err = ev.Err
 	case Ended:
 		if err = ev.Err; err == nil {
@@ -230,6 +249,8 @@ func (s *shard) do(ctx context.Context, effect any) (any, error) {
 		s.reader.read(e.Number, e.From)
 	case Leave:
 		s.reader.leave(e.Part)
+	case Audit:
+		return Audited{s.audit(ctx, e.Decided)}, nil
 	case Produce:
 		return s.produce(ctx, e)
 	case End:

@@ -12,11 +12,15 @@ const (
 	TopicTopics       = "_geogate.topics"       // registry: 1 partition, compacted
 	TopicIncarnations = "_geogate.incarnations" // 1 partition, compacted
 	TopicConflicts    = "_geogate.conflicts"    // 16 partitions, cleanup by retention
+	TopicAudit        = "_geogate.audit"        // residency decisions: 16 partitions, kept
 	InternalPrefix    = "_geogate."             // of every internal topic; never replicated as data
 )
 
 // LinkPartitions is the number of partitions (slots) of positions and runs.
 const LinkPartitions = 32
+
+// AuditPartitions is the number of partitions of the audit.
+const AuditPartitions = 16
 
 // ControlFrom is the topic with another region's control facts.
 func ControlFrom(from string) string { return TopicControl + "." + from }
@@ -42,6 +46,7 @@ const (
 	TypeBarrier     Type = 1
 	TypeProgress    Type = 2
 	TypeIncarnation Type = 3
+	TypeRestriction Type = 4
 )
 
 // TypeOf tells a key's type; ok is false for a type that this build does not
@@ -51,7 +56,7 @@ func TypeOf(key []byte) (t Type, ok bool) {
 		return 0, false
 	}
 	t = Type(key[0])
-	return t, t >= TypeBarrier && t <= TypeIncarnation
+	return t, t >= TypeBarrier && t <= TypeRestriction
 }
 
 const (

@@ -27,6 +27,9 @@ func (n *Node) assemble(secret []byte) (err error) {
 		return err
 	}
 	n.topics.registry = follower{n.control}
+	if err := n.assembleAuthority(); err != nil {
+		return err
+	}
 	if err := n.assembleSeats(); err != nil {
 		return err
 	}
@@ -66,7 +69,7 @@ func (n *Node) assembleSeats() error {
 	}
 	n.seats = &seats{
 		cfg: n.cfg, own: n.own, topology: n.topology, instance: n.cfg.Instance, log: n.log,
-		topics: n.topics, control: n.control, producer: producer, client: n.client, ids: txn.NewTopics(n.client),
+		topics: n.topics, control: n.control, authority: n.authority, producer: producer, client: n.client, ids: txn.NewTopics(n.client),
 		tail: tail, clock: hlc.NewClock(time.Now, hlc.Bounds{}), store: n.store,
 		fetcher:  &fetcher{own: n.own, control: n.control, opts: n.kafkaOpts},
 		requests: make(chan *holding, openRequests), prepared: make(chan struct{}), held: make(map[place]*holding),
@@ -88,6 +91,7 @@ func (n *Node) assembleLink(l LinkConfig) error {
 		From: router.Region{Name: n.cfg.Region, ID: n.own}, To: router.Region{Name: l.To, ID: to},
 		Source: n.seeds(), Target: n.cfg.Regions[l.To].Kafka.Seeds,
 		Include: l.Include, Exclude: l.Exclude,
+		Border: n.guard(), Restrictable: n.restrictable,
 		Ready: n.control.Ready(), Barriers: n.control, Incarnation: n.control.Incarnation,
 		Logger: n.log, Registerer: n.deps.Registry,
 	})
@@ -111,6 +115,7 @@ func (n *Node) assembleGateway(secret []byte) error {
 		Secret: secret, Drain: n.cfg.Drain,
 	}, gateway.Deps{
 		Topics: &topicList{n.topics, n.control, n.links}, Seats: n.seats, Logs: n.control, Status: n,
+		Ownership: &ownership{n.cfg.Region, n.authority, n.policy},
 		Probes: []gateway.Probe{
 			{Name: "kafka", Ready: n.kafka.Ready},
 			{Name: "seats", Ready: n.seats.Ready},

@@ -3,6 +3,7 @@ package node
 import (
 	"context"
 	"log/slog"
+	"net"
 
 	"github.com/prometheus/client_golang/prometheus"
 )
@@ -34,4 +35,12 @@ type Deps struct {
 	// embeds it: the program has started it and knows its addresses. Otherwise
 	// the configuration's seeds are used and this is empty.
 	Seeds []string
+	// NATS reaches the server that the configuration embeds: the program has
+	// started it. It is nil when there is none.
+	NATS InProcessDialer
+}
+
+// InProcessDialer gives connections to a server inside the process.
+type InProcessDialer interface {
+	InProcessConn() (net.Conn, error)
 }

@@ -87,6 +87,8 @@ func (l *linkRun) topic(name string) gateway.TopicLink {
 		switch {
 		case r.Blocked:
 			state = "blocked"
+		case r.Denied:
+			state = "denied"
 		case r.Carried:
 			state = "included"
 		}

@@ -24,6 +24,8 @@ import (
 const (
 	compacted = "compact"
 	deleted   = "delete"
+	// forever is deleted without an end to retention.
+	forever = "delete, for ever"
 
 	discoverEvery = 2 * time.Second // local topics become known within this
 	topicTimeout  = 15 * time.Second
@@ -40,6 +42,7 @@ type registry interface {
 // declares, and knows the region's local ones.
 type topics struct {
 	region   string
+	owned    bool // there is an ownership register
 	topology *router.Topology
 	policy   *router.Policy
 	client   *kgo.Client // writes the registry
@@ -63,7 +66,7 @@ type derivation struct {
 
 func newTopics(cfg Config, topology *router.Topology, policy *router.Policy, client *kgo.Client, log *slog.Logger) *topics {
 	return &topics{
-		region: cfg.Region, topology: topology, policy: policy,
+		region: cfg.Region, owned: cfg.NATS.Register(), topology: topology, policy: policy,
 		client: client, admin: kadm.NewClient(client), log: log,
 		derived: make(map[string]*derivation), local: make(map[string]control.TopicID),
 	}
@@ -76,6 +79,16 @@ type spec struct {
 	cleanup    string
 }
 
+// settings are what the topic is created with.
+func (s spec) settings() map[string]*string {
+	cleanup, none := s.cleanup, "-1"
+	if s.cleanup == forever {
+		cleanup = deleted
+		return map[string]*string{"cleanup.policy": &cleanup, "retention.ms": &none, "retention.bytes": &none}
+	}
+	return map[string]*string{"cleanup.policy": &cleanup}
+}
+
 // internals are the topics that every instance of the region needs.
 func (t *topics) internals() []spec {
 	out := []spec{
@@ -83,6 +96,9 @@ func (t *topics) internals() []spec {
 		{control.TopicTopics, 1, compacted},
 		{control.TopicIncarnations, 1, compacted},
 		{control.TopicConflicts, conflictParts, deleted},
+	}
+	if t.owned {
+		out = append(out, spec{router.OwnershipTopic, 1, forever}, spec{router.OwnersTopic, 1, compacted})
 	}
 	for _, r := range t.topology.Others(t.region) {
 		out = append(out,
@@ -141,7 +157,7 @@ func (t *topics) coming(name string) bool {
 func (t *topics) ensure(ctx context.Context, s spec) error {
 	ctx, cancel := context.WithTimeout(ctx, topicTimeout)
 	defer cancel()
-	resp, err := t.admin.CreateTopics(ctx, s.partitions, -1, map[string]*string{"cleanup.policy": &s.cleanup}, s.name)
+	resp, err := t.admin.CreateTopics(ctx, s.partitions, -1, s.settings(), s.name)
 	if err != nil {
 		return fmt.Errorf("create topic %s: %w", s.name, err)
 	}

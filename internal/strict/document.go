@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"strings"
 	"unicode/utf8"
 
 	"github.com/goccy/go-yaml"
@@ -24,8 +25,9 @@ const (
 
 // Document is a parsed file. It is immutable and safe for concurrent use.
 type Document struct {
-	name string
-	root *value
+	name  string
+	root  *value
+	lines []string // of the source, for places inside a text
 }
 
 // value is a node of the file reduced to what the accepted subset can hold.
@@ -121,7 +123,7 @@ func parse(name string, src []byte) (d *Document, errs *Errors) {
 		return refuse(start, "%v", err)
 	}
 	r := reader{name: name}
-	return &Document{name: name, root: r.file(file)}, &r.errs
+	return &Document{name: name, root: r.file(file), lines: strings.Split(string(src), "\n")}, &r.errs
 }
 
 // Name is the name that messages call the file by.
