@@ -37,6 +37,9 @@ type Item struct {
 	Verdict Verdict
 	Next    event.Point // the origin's position after this item
 	Barrier int64       // last barrier of that log at or before this item; -1: none
+	// Restricted: places of the origin's log below Next may have been denied to
+	// this region.
+	Restricted bool
 }
 
 // Config is what a topic's declaration says about the fold of its partitions. It
@@ -90,6 +93,9 @@ type Position struct {
 	Vector   event.Vector
 	Barriers [event.MaxRegion + 1]int64 // last barrier of each origin's log within the vector; -1: none
 	Stamp    hlc.Stamp                  // highest stamp folded
+	// Restricted has bit r set once records of origin r may have been denied to
+	// this region; it stays set.
+	Restricted uint16
 }
 
 // Start is the position of a partition of which nothing is folded.
@@ -188,6 +194,9 @@ func (s *step) item(it *Item) error {
 	}
 	at.Vector[it.Origin] = it.Next
 	at.Barriers[it.Origin] = it.Barrier
+	if it.Restricted {
+		at.Restricted |= 1 << it.Origin
+	}
 	n := &s.out.Counts
 	switch it.Verdict {
 	case Skip:

@@ -35,6 +35,30 @@ func (s *State) Apply(ev *event.Event, copies []event.Dot) {
 	}
 }
 
+// Context is what a new write of the entity has seen, given the vector applied and
+// the restricted origins (bit r: origin r). Having come to an offset of a
+// restricted origin does not mean to have been shown what lies before it; so of
+// those the context holds only what the live values themselves are and have seen.
+func (s *State) Context(vector event.Vector, restricted uint16) event.Vector {
+	for r := range vector {
+		if restricted>>r&1 == 0 {
+			continue
+		}
+		vector[r] = event.Point{}
+		for i := range s.Live {
+			ev := &s.Live[i].Event
+			seen := ev.Context[r]
+			if ev.At.Region == event.RegionID(r) {
+				seen = event.Point{Incarnation: ev.At.Incarnation, Next: ev.At.Offset + 1}
+			}
+			if vector[r].Compare(seen) < 0 {
+				vector[r] = seen
+			}
+		}
+	}
+	return vector
+}
+
 // AddCopy tells that a void copy of the live value at standing lies at copied:
 // who has seen the copy has seen the write.
 func (s *State) AddCopy(standing, copied event.Dot) {

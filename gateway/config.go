@@ -45,8 +45,10 @@ type Deps struct {
 	Topics Topics
 	Seats  Seats
 	Logs   Logs
-	Status StatusSource
-	Probes []Probe
+	// Ownership says who may write; nil: this region may write everything.
+	Ownership Ownership
+	Status    StatusSource
+	Probes    []Probe
 	// Kafka are the options with which the region's cluster is reached: seeds,
 	// security, logger. What is read and how is the server's own business.
 	Kafka []kgo.Opt

@@ -9,6 +9,8 @@ import (
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus/promhttp"
+
+	"github.com/geogate/geogate/router"
 )
 
 // Data is the handler of the data listener, for producers and consumers.
@@ -25,6 +27,8 @@ func (s *Server) dataRoutes() []route {
 		{"entities", []string{"v1", "topics", "*", "entities"}, get(s.entityByQuery)},
 		{"entity", []string{"v1", "topics", "*", "entities", "*"}, get(s.entityByPath)},
 		{"conflicts", []string{"v1", "conflicts"}, get(s.readConflicts)},
+		{"ownership", []string{"v1", "ownership"}, get(s.readOwnership)},
+		{"topic ownership", []string{"v1", "topics", "*", "ownership"}, get(s.topicOwnership)},
 	}
 }
 
@@ -43,6 +47,10 @@ func (s *Server) managementRoutes() []route {
 		{"configz", []string{"configz"}, get(s.configz)},
 		{"status", []string{"v1", "status"}, get(s.status)},
 		{"topics", []string{"v1", "topics"}, get(s.topics)},
+		{"ownership", []string{"v1", "ownership"}, get(s.readOwnership)},
+		{"topic ownership", []string{"v1", "topics", "*", "ownership"}, get(s.topicOwnership)},
+		{"fence", []string{"v1", "fence"}, map[string]handler{http.MethodPost: s.command(router.VerbFence)}},
+		{"unfence", []string{"v1", "unfence"}, map[string]handler{http.MethodPost: s.command(router.VerbUnfence)}},
 	}
 	if s.cfg.Pprof {
 		both := func(h http.HandlerFunc) map[string]handler {

@@ -61,6 +61,27 @@ type Topics interface {
 	List(ctx context.Context) ([]TopicEntry, error)
 }
 
+// ErrNoRegister: the instance has no ownership register, so nothing can be fenced.
+var ErrNoRegister = errors.New("gateway: there is no ownership register")
+
+// Ownership knows who may write what.
+type Ownership interface {
+	// Check tells whether this region may write a unit now: nil, an error that
+	// wraps router.ErrUnproven, or a *router.NotOwnerError. It is for saying no
+	// early; what counts is what the seat asks.
+	Check(unit string) error
+	// Units are the newest records that are known, ordered by unit.
+	Units() []UnitView
+	// Command has a fence or an unfence carried out. Its error is ErrNoRegister.
+	Command(ctx context.Context, cmd router.Command) (router.Result, error)
+}
+
+// UnitView is a unit's record in the register with its revision.
+type UnitView struct {
+	Revision uint64
+	Record   router.UnitRecord
+}
+
 // Seats gives the seats of this instance.
 type Seats interface {
 	// Open finds the seat of a partition and starts it, with its view, if it is

@@ -14,6 +14,7 @@ import (
 	"github.com/geogate/geogate/internal/event"
 	"github.com/geogate/geogate/internal/hlc"
 	"github.com/geogate/geogate/internal/seat"
+	"github.com/geogate/geogate/router"
 )
 
 // Code names a problem; programs branch on it. The list is pinned: a code never
@@ -259,6 +260,7 @@ func asProblem(err error) *Problem {
 	var reused *seat.ReusedError
 	var outcome *seat.OutcomeError
 	var unknown *UnknownTopic
+	var foreign *router.NotOwnerError
 	switch {
 	case errors.As(err, &p):
 		return p
@@ -269,6 +271,10 @@ func asProblem(err error) *Problem {
 		return outcomeUnknown(outcome.HadKey)
 	case errors.As(err, &unknown):
 		return problem(TopicUnknown, "%s", unknown.Detail)
+	case errors.As(err, &foreign):
+		return notOwner(foreign)
+	case errors.Is(err, router.ErrUnproven):
+		return problem(OwnershipUnproven, "the region's claim or its lease is not confirmed at the moment")
 	case errors.Is(err, ErrTopicUnknown):
 		return problem(TopicUnknown, "the topic does not exist in this region; writes and reads create none")
 	case errors.Is(err, seat.ErrInUse):

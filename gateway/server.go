@@ -30,6 +30,7 @@ const (
 // Server is the HTTP edge of one instance.
 type Server struct {
 	cfg    Config
+	own    string // name of the own region
 	deps   Deps
 	log    *slog.Logger
 	warned rate.Sometimes // writes warnings about refused requests
@@ -57,7 +58,7 @@ func New(cfg Config, deps Deps) (*Server, error) {
 	}
 	cfg = cfg.withDefaults()
 	s := &Server{
-		cfg: cfg, deps: deps, log: deps.Logger,
+		cfg: cfg, own: cfg.Topology.Name(cfg.Region), deps: deps, log: deps.Logger,
 		budget: semaphore.NewWeighted(cfg.MaxInflight), atDrain: make(map[*func()]struct{}),
 	}
 	if s.log == nil {

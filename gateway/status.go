@@ -53,7 +53,7 @@ func (t Time) MarshalText() ([]byte, error) {
 // UnmarshalText implements encoding.TextUnmarshaler; it takes any RFC 3339 time.
 func (t *Time) UnmarshalText(text []byte) error { return (*time.Time)(t).UnmarshalText(text) }
 
-// Register is how the ownership register is; null until authority exists.
+// Register is how the ownership register is; null where there is none.
 type Register struct {
 	State     string   `json:"state"` // ok, unreachable, regressed
 	Voters    int      `json:"voters"`
@@ -109,7 +109,7 @@ type UnitStatus struct {
 type Residency struct {
 	State    string `json:"state"` // off, on, stopped
 	Name     string `json:"name,omitempty"`
-	Revision int    `json:"revision,omitempty"`
+	Revision int64  `json:"revision,omitempty"`
 	SHA256   string `json:"sha256,omitempty"`
 }
 
@@ -141,8 +141,8 @@ type TopicEntry struct {
 // TopicLink is what a link does with a local topic, and why.
 type TopicLink struct {
 	Link  string `json:"link"`
-	State string `json:"state"` // included, excluded, blocked
-	// Rule is what decided: a pattern like `include "*"`, or for blocked the
-	// reason.
+	State string `json:"state"` // included, excluded, denied, blocked
+	// Rule is what decided: a pattern like `include "*"`, with a residency policy
+	// what its rules say, or for blocked the reason.
 	Rule string `json:"rule"`
 }

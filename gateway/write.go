@@ -122,6 +122,9 @@ func (s *Server) store(ctx context.Context, t Topic, rec *record, token *event.T
 	if err != nil {
 		return seat.Answer{}, err
 	}
+	if err := s.mayWrite(t, rec); err != nil {
+		return seat.Answer{}, err
+	}
 	ctx, cancel := context.WithTimeout(ctx, s.cfg.WriteTimeout)
 	defer cancel()
 	st, err := s.seat(ctx, t, p)
@@ -129,6 +132,7 @@ func (s *Server) store(ctx context.Context, t Topic, rec *record, token *event.T
 		return seat.Answer{}, err
 	}
 	a, err := st.Write(ctx, &req)
+	err = s.refused(t, err)
 	if err != nil && ctx.Err() != nil && errors.Is(err, ctx.Err()) {
 		// The wait has ended, not the produce.
 		return a, &seat.OutcomeError{HadKey: rec.idempotency != ""}

@@ -14,6 +14,7 @@ import (
 	"github.com/geogate/geogate/internal/control"
 	"github.com/geogate/geogate/internal/offsets"
 	"github.com/geogate/geogate/internal/txn"
+	"github.com/geogate/geogate/residency"
 	"github.com/geogate/geogate/router"
 )
 
@@ -50,6 +51,13 @@ type Config struct {
 	// Incarnation is the number of a source partition's incarnation; nil means
 	// that every partition has its first, 0.
 	Incarnation func(topic string, id offsets.TopicID, partition int32) uint16
+
+	// Border, if not nil, says what may leave; nothing else does. The link writes
+	// what it decided to _geogate.audit of its source.
+	Border *residency.Guard
+	// Restrictable may give a reason why records of a topic cannot be denied one
+	// by one; such a topic is not carried under rules that look at records.
+	Restrictable func(topic string) error
 
 	// SourceOptions and TargetOptions are added to the clients' (TLS, SASL, a
 	// dialler).
@@ -110,6 +118,7 @@ func (c *Config) client(seeds []string, extra []kgo.Opt) (*kgo.Client, error) {
 		kgo.RequiredAcks(kgo.AllISRAcks()),
 		kgo.MetadataMinAge(50 * time.Millisecond),
 		kgo.RetryTimeout(10 * time.Second),
+		kgo.ProducerLinger(0),      // what it writes alone, a transaction waits for
 		kgo.DisableClientMetrics(), // closing would wait for a last push
 	}, extra...)...)
 	if err != nil {

@@ -12,6 +12,7 @@ import (
 
 	"github.com/geogate/geogate/internal/offsets"
 	"github.com/geogate/geogate/internal/txn"
+	"github.com/geogate/geogate/residency"
 	"github.com/geogate/geogate/router"
 )
 
@@ -32,6 +33,9 @@ type Stream struct {
 	// Facts marks the control topic: records are carried by an allow-list, and
 	// no runs are written, because nobody maps its offsets.
 	Facts bool
+	// Ruling is what the residency policy says about the topic: it is not Deny,
+	// for then there is no stream. Nil without a policy.
+	Ruling *residency.Ruling
 }
 
 // Slot is the partition of the positions and runs topics for the stream.
@@ -92,6 +96,8 @@ type Core struct {
 	reading   int             // number of the current reading
 	plan      *plan
 	gone      Counts // of streams that are no longer there
+	rules     map[RuleKey]int64
+	version   uint64 // of the policy in force; rulings of another one are not used
 	wake      time.Time
 	tries     int
 }
@@ -110,6 +116,7 @@ const (
 	phasePositions
 	phaseList
 	phaseIdle
+	phaseAudit
 	phaseProduce
 	phaseDescribe // second flight of a transaction that learns its offsets
 	phaseEnd
@@ -177,7 +184,13 @@ func NewCore(cfg CoreConfig) *Core {
 	cfg.Timeout = cmp.Or(cfg.Timeout, txn.DefaultTimeout)
 	cfg.HoldFor = cmp.Or(cfg.HoldFor, defaultHoldFor)
 	cfg.Sweep = cmp.Or(cfg.Sweep, defaultSweep)
-	return &Core{cfg: cfg, streams: map[Part]*stream{}, recorded: map[string]bool{}}
+	return &Core{cfg: cfg, streams: map[Part]*stream{}, recorded: map[string]bool{}, rules: map[RuleKey]int64{}}
+}
+
+// RuleKey names a count of records: the rule that decided, and how.
+type RuleKey struct {
+	Rule string
+	Code residency.Code
 }
 
 // Step takes an event. now only decides when something is due.
@@ -201,6 +214,11 @@ func (c *Core) Step(now time.Time, ev any) []any {
 		return c.listed(now, ev)
 	case Fetched:
 		return c.fetched(now, ev)
+	case Governed:
+		c.version = ev.Version
+		return c.leaveVoid()
+	case Audited:
+		return c.audited(now, ev)
 	case Produced:
 		return c.produced(now, ev)
 	case Ended:
@@ -321,7 +339,7 @@ func (c *Core) list(now time.Time) []any {
 	var ask []ListStream
 	for _, part := range c.order {
 		s := c.streams[part]
-		if s.parked != nil || now.Before(s.heldUntil) || s.listed && !s.moved && now.Sub(s.swept) < c.cfg.Sweep {
+		if s.parked != nil || !c.governed(s) || now.Before(s.heldUntil) || s.listed && !s.moved && now.Sub(s.swept) < c.cfg.Sweep {
 			continue
 		}
 		s.asked = s.nextOffset()
@@ -344,7 +362,7 @@ func (c *Core) listed(now time.Time, ev Listed) []any {
 	for _, part := range c.order {
 		l, ok := ev.Listings[part]
 		s := c.streams[part]
-		if !ok || s.parked != nil {
+		if !ok || s.parked != nil || !c.governed(s) {
 			continue
 		}
 		s.swept = now
@@ -538,8 +556,29 @@ func (c *Core) next(now time.Time) []any {
 	for _, part := range c.adopt(now) {
 		out = append(out, Leave{part})
 	}
+	out = append(out, c.leaveVoid()...)
 	return append(out, c.list(now)...)
 }
+
+// leaveVoid stops the streams whose ruling is void. What was fetched under it is
+// fetched and decided again, from the committed position on, once the stream has
+// its new one.
+func (c *Core) leaveVoid() (out []any) {
+	if c.phase != phaseIdle {
+		return nil
+	}
+	for _, part := range c.order {
+		if s := c.streams[part]; s.listed && !c.governed(s) {
+			s.listed = false
+			s.drop()
+			out = append(out, Leave{part})
+		}
+	}
+	return out
+}
+
+// governed tells whether a stream's ruling is that of the policy in force.
+func (c *Core) governed(s *stream) bool { return s.Ruling == nil || s.Ruling.Version == c.version }
 
 // recover goes back to the take-over after a while.
 func (c *Core) recover(now time.Time, err error) []any {
@@ -573,7 +612,7 @@ func (c *Core) Wake() time.Time {
 		for _, s := range c.streams {
 			var at time.Time
 			switch {
-			case s.parked != nil:
+			case s.parked != nil, !c.governed(s):
 			case s.held != nil:
 				at = s.heldUntil
 			case len(s.pending) > 0 || s.dirty:

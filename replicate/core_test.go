@@ -11,6 +11,7 @@ import (
 
 	"github.com/geogate/geogate/internal/offsets"
 	"github.com/geogate/geogate/internal/txn"
+	"github.com/geogate/geogate/residency"
 )
 
 var (
@@ -90,7 +91,7 @@ func data(t *testing.T, base int64, n int) Item {
 	if err != nil {
 		t.Fatal(err)
 	}
-	return Item{ItemData, base, base + int64(n), batch}
+	return Item{ItemData, base, base + int64(n), batch, 0}
 }
 
 func (h *hand) fetched(items ...Item) Fetched {
@@ -130,7 +131,7 @@ func described(t *testing.T, p Produce) (pos offsets.Position, runs []offsets.Ru
 func TestCoreTakesOverInOrder(t *testing.T) {
 	h := newHand(t)
 	h.ready(nil, fresh())
-	out := h.step(h.fetched(data(t, 0, 3), Item{ItemBarrier, 3, 4, nil}, data(t, 4, 2)), Produce{})
+	out := h.step(h.fetched(data(t, 0, 3), Item{ItemBarrier, 3, 4, nil, 0}, data(t, 4, 2)), Produce{})
 	pos, runs := described(t, out[0].(Produce))
 	want := []offsets.Run{
 		{Target: 0, Source: 0, Count: 3, Barrier: -1},
@@ -283,7 +284,7 @@ func TestCoreTellsALostIDFromATimeOut(t *testing.T) {
 func TestCoreAdvancesIdlePositions(t *testing.T) {
 	h := newHand(t)
 	h.ready(nil, fresh())
-	h.step(h.fetched(Item{ItemSkip, 0, 1, nil}, Item{ItemBarrier, 1, 2, nil}))
+	h.step(h.fetched(Item{ItemSkip, 0, 1, nil, 0}, Item{ItemBarrier, 1, 2, nil, 0}))
 	h.now = h.core.Wake()
 	if !h.now.Equal(start.Add(defaultIdleAdvance)) {
 		t.Fatalf("wakes %v after", h.now.Sub(start))
@@ -319,7 +320,7 @@ func TestCoreFoldsRuns(t *testing.T) {
 	for i := range int64(3*foldAfter + 7) {
 		item := data(t, 2*i, 1)
 		item.Batch = item.Batch[:len(item.Batch):len(item.Batch)]
-		out := h.step(h.fetched(item, Item{ItemSkip, 2*i + 1, 2*i + 2, nil}), Produce{})
+		out := h.step(h.fetched(item, Item{ItemSkip, 2*i + 1, 2*i + 2, nil, 0}), Produce{})
 		for _, b := range out[0].(Produce).Batches {
 			if b.Topic != "runs" {
 				continue
@@ -395,4 +396,66 @@ func TestAgreement(t *testing.T) {
 	if _, err := a.Step(&Found{old, true}); !errors.Is(err, ErrSettings) {
 		t.Fatalf("another source: %v", err)
 	}
+}
+
+// governed is the stream of the tests under a ruling of a version.
+func governed(version uint64) Stream {
+	s := aStr
+	s.Ruling = &residency.Ruling{Topic: s.Topic, Effect: residency.Allow, Rule: "open", Version: version}
+	return s
+}
+
+// What is decided is written down before it is sent, and nothing is sent under a
+// ruling that the policy in force did not give.
+func TestCoreUnderAPolicy(t *testing.T) {
+	h := newHand(t)
+	h.step(Governed{1})
+	h.step(Assigned{[]Stream{governed(1)}})
+	h.step(Start{}, Init{})
+	h.take(nil, fresh(), Read{})
+	out := h.step(h.fetched(data(t, 0, 3), Item{ItemSkip, 3, 4, nil, 0}), Audit{})
+	want := []residency.Run{{From: 0, Until: 3, Code: residency.Allowed, Rule: "open"}, {From: 3, Until: 4, Code: residency.NoRecord}}
+	if d := out[0].(Audit).Decided; len(d) != 1 || !slices.Equal(d[0].Runs, want) {
+		t.Fatalf("decided %+v, want %+v", d, want)
+	}
+	// The policy changes while the audit is written: nothing of it goes out.
+	h.step(Governed{2})
+	h.step(Audited{}, Leave{})
+	h.step(h.fetched(data(t, 4, 2)))
+	h.now = h.now.Add(time.Minute)
+	h.step(Tick{})
+	if !h.core.Wake().IsZero() {
+		t.Fatalf("wakes at %v for a stream that stands still", h.core.Wake())
+	}
+	// The new ruling begins where the committed position is.
+	h.step(Assigned{[]Stream{governed(2)}}, Leave{}, List{})
+	read := h.step(Listed{Listings: map[Part]Listing{part: fresh()}}, Read{})[0].(Read)
+	if read.From[part].Offset != 0 {
+		t.Fatalf("reads from %+v", read.From)
+	}
+	h.step(h.fetched(data(t, 0, 3)), Audit{})
+	sent := h.step(Audited{}, Produce{})[0].(Produce)
+	if len(sent.Batches) != 3 { // data, position, runs
+		t.Fatalf("%d batches", len(sent.Batches))
+	}
+	h.step(Produced{Produced: at(0)}, End{})
+	// A change while the transaction is under way counts from the next one on.
+	h.step(Governed{3})
+	h.step(Ended{}, Leave{})
+	if n := h.core.rules[RuleKey{"open", residency.Allowed}]; n != 3 {
+		t.Fatalf("%d records counted", n)
+	}
+}
+
+// Without an audit nothing is sent.
+func TestCoreNeedsTheAudit(t *testing.T) {
+	h := newHand(t)
+	h.step(Governed{1})
+	h.step(Assigned{[]Stream{governed(1)}})
+	h.step(Start{}, Init{})
+	h.take(nil, fresh(), Read{})
+	h.step(h.fetched(data(t, 0, 3)), Audit{})
+	h.step(Audited{Err: errors.New("the source is away")})
+	h.now = h.core.Wake()
+	h.step(Tick{}, Init{})
 }

@@ -16,6 +16,7 @@ import (
 	"github.com/geogate/geogate/internal/control"
 	"github.com/geogate/geogate/internal/offsets"
 	"github.com/geogate/geogate/internal/txn"
+	"github.com/geogate/geogate/residency"
 	"github.com/geogate/geogate/router"
 )
 
@@ -27,6 +28,7 @@ type TopicRuling struct {
 	Remote  string `json:"remote,omitempty"`
 	Carried bool   `json:"carried"`
 	Blocked bool   `json:"blocked"` // wanted, but it cannot be done
+	Denied  bool   `json:"denied"`  // wanted, but the residency policy keeps it here
 	Reason  string `json:"reason"`
 }
 
@@ -78,6 +80,12 @@ type discovery struct {
 	source, target *kgo.Client
 	atSource       *registry
 	atTarget       *registry
+
+	rulings   map[string]*residency.Ruling // of the version, so that streams stay as they are
+	version   uint64
+	announced map[string]int64 // restricted topics: offset behind what was said of them in control
+	covered   func() int64     // source offset that the facts stream has committed
+	waiting   bool             // an announcement is on its way
 }
 
 // look makes one round. Topics are listed before the registry is read: a topic
@@ -85,6 +93,7 @@ type discovery struct {
 func (d *discovery) look(ctx context.Context) ([]Stream, []TopicRuling, error) {
 	ctx, cancel := context.WithTimeout(ctx, adminWait)
 	defer cancel()
+	d.refresh()
 	here, err := txn.Describe(ctx, d.source)
 	if err != nil {
 		return nil, nil, fmt.Errorf("list source topics: %w", err)
@@ -113,8 +122,12 @@ func (d *discovery) look(ctx context.Context) ([]Stream, []TopicRuling, error) {
 			continue
 		}
 		r := d.rule(name)
+		ruling, err := d.border(ctx, &r)
+		if err != nil {
+			return nil, nil, err
+		}
 		if r.Carried {
-			mine, err := d.carry(ctx, t, there)
+			mine, err := d.carry(ctx, t, there, ruling)
 			if err != nil && !isBlocked(err) {
 				return nil, nil, err
 			}
@@ -170,7 +183,7 @@ func isBlocked(err error) bool {
 // carry finds or makes the remote topic of a local one and returns its streams.
 // The registry record stands before the topic does: whoever sees the topic knows
 // that it is not local.
-func (d *discovery) carry(ctx context.Context, t txn.Topic, there map[string]txn.Topic) ([]Stream, error) {
+func (d *discovery) carry(ctx context.Context, t txn.Topic, there map[string]txn.Topic, ruling *residency.Ruling) ([]Stream, error) {
 	remote := router.RemoteName(d.cfg.From.Name, t.Name)
 	reg, registered := d.atTarget.byName[remote]
 	now, exists := there[remote]
@@ -205,14 +218,15 @@ func (d *discovery) carry(ctx context.Context, t txn.Topic, there map[string]txn
 			return nil, err
 		}
 	}
-	return d.streams(t, remote, reg), nil
+	return d.streams(t, remote, reg, ruling), nil
 }
 
-func (d *discovery) streams(t txn.Topic, remote string, reg control.Topic) []Stream {
+func (d *discovery) streams(t txn.Topic, remote string, reg control.Topic, ruling *residency.Ruling) []Stream {
 	out := make([]Stream, len(t.Leaders))
 	for i := range out {
 		out[i] = Stream{
 			Part: Part{t.Name, int32(i)}, Source: t.ID, Registered: reg.SourceID, Remote: remote, Target: reg.ID,
+			Ruling: ruling,
 		}
 		if d.cfg.Incarnation != nil {
 			out[i].Incarnation = d.cfg.Incarnation(t.Name, t.ID, int32(i))

@@ -5,6 +5,7 @@ import (
 
 	"github.com/geogate/geogate/internal/offsets"
 	"github.com/geogate/geogate/internal/txn"
+	"github.com/geogate/geogate/residency"
 )
 
 // What happens.
@@ -36,6 +37,11 @@ type (
 		Reading int
 		Parts   []FetchedPart
 	}
+	// Governed says which version of the residency policy is in force; it comes
+	// before any other event that follows the change.
+	Governed struct{ Version uint64 }
+	// Audited ends Audit.
+	Audited struct{ Err error }
 	// Produced ends Produce. Epochs are the leader epochs of the remote
 	// partitions that got records, listed after the answers.
 	Produced struct {
@@ -97,6 +103,9 @@ type (
 	}
 	// Leave: fetch a partition no longer.
 	Leave struct{ Part Part }
+	// Audit: write down, durably, what was decided about stretches of streams
+	// before any of it is sent; answered with Audited.
+	Audit struct{ Decided []Decided }
 	// Produce: send the batches in the open transaction, then list the leader
 	// epochs of Check.
 	Produce struct {
@@ -110,6 +119,12 @@ type (
 	// Stop: the shard's work is over; nothing may be sent any more.
 	Stop struct{ Err error }
 )
+
+// Decided is what a ruling made of a stretch of a stream.
+type Decided struct {
+	Stream Stream
+	Runs   []residency.Run
+}
 
 // ListStream is a stream to be listed.
 type ListStream struct {

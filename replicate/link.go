@@ -137,6 +137,11 @@ func (l *Link) tryStart(ctx context.Context, source, target *kgo.Client) (Genera
 	if err := l.prepareTarget(ctx, target); err != nil {
 		return Generation{}, err
 	}
+	if l.cfg.Border != nil {
+		if err := prepareAudit(ctx, source); err != nil {
+			return Generation{}, err
+		}
+	}
 	return l.agree(ctx, target, from)
 }
 
@@ -259,6 +264,7 @@ func (l *Link) discover(ctx context.Context, source, target *kgo.Client, gen Gen
 	d := discovery{
 		cfg: &l.cfg, matcher: l.matcher, source: source, target: target,
 		atSource: newRegistry(newAsker(source), l.cfg.Logger), atTarget: newRegistry(newAsker(target), l.cfg.Logger),
+		announced: map[string]int64{}, covered: l.factsCovered,
 	}
 	if l.cfg.Ready != nil {
 		select {
@@ -269,6 +275,7 @@ func (l *Link) discover(ctx context.Context, source, target *kgo.Client, gen Gen
 	}
 	blocked := map[string]bool{}
 	for ctx.Err() == nil {
+		changed := l.changed() // before the policy is asked
 		streams, rulings, err := d.look(ctx)
 		if ctx.Err() != nil {
 			return
@@ -277,7 +284,7 @@ func (l *Link) discover(ctx context.Context, source, target *kgo.Client, gen Gen
 		if err != nil {
 			l.cfg.Logger.Warn("look for topics", "err", err)
 			txn.Pause(ctx, startRetry)
-			continue
+			continue // streams whose ruling is void stand still meanwhile
 		}
 		for _, r := range rulings {
 			if r.Blocked && !blocked[r.Topic] {
@@ -286,8 +293,37 @@ func (l *Link) discover(ctx context.Context, source, target *kgo.Client, gen Gen
 			blocked[r.Topic] = r.Blocked
 		}
 		l.assign(streams, rulings, gen)
-		txn.Pause(ctx, l.cfg.DiscoverEvery)
+		wait := l.cfg.DiscoverEvery
+		if d.waiting {
+			wait = min(wait, announceRetry)
+		}
+		timer := time.NewTimer(wait)
+		select {
+		case <-ctx.Done():
+		case <-changed:
+		case <-timer.C:
+		}
+		timer.Stop()
 	}
+}
+
+// changed is closed when the policy changes; nil without one.
+func (l *Link) changed() <-chan struct{} {
+	if l.cfg.Border == nil {
+		return nil
+	}
+	return l.cfg.Border.Changed()
+}
+
+// factsCovered is how far the source's control topic has been carried.
+func (l *Link) factsCovered() int64 {
+	views, _ := l.views()
+	for _, v := range views {
+		if v.facts && v.known {
+			return v.covered
+		}
+	}
+	return 0
 }
 
 // assign gives each shard the streams of its slots.

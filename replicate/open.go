@@ -8,6 +8,7 @@ import (
 
 	"github.com/geogate/geogate/internal/control"
 	"github.com/geogate/geogate/internal/txn"
+	"github.com/geogate/geogate/residency"
 )
 
 // What joining small batches saves and costs was measured: below these sizes a
@@ -35,6 +36,8 @@ type Item struct {
 	Base  int64
 	Next  int64     // first offset after it
 	Batch txn.Batch // data; its memory is the item's own
+	// Led is the leader epoch of the batch or marker there plus one, 0 unknown.
+	Led int32
 }
 
 // segment is a stretch of source offsets that is copied whole.
@@ -55,6 +58,10 @@ type prepared struct {
 	waiting  []int64 // barriers since the last segment
 	oldest   int64   // least base timestamp, Unix milliseconds, 0 none
 
+	// verdicts are the residency decisions about the items' offsets, without gaps;
+	// none without a policy.
+	verdicts []residency.Run
+
 	copied, passed, opened, denied int64
 }
 
@@ -67,7 +74,8 @@ type preparer struct {
 
 	builder txn.Builder
 	codec   kgo.CompressionCodecType
-	held    *Item // a small batch that may be joined with the next
+	held    *Item          // a small batch that may be joined with the next
+	stays   map[int64]bool // offsets of records that the policy denies
 }
 
 // prepare deals with items in order. An error says that a batch cannot be read:
@@ -85,11 +93,17 @@ func prepare(s *Stream, from prepared, limit int, items []Item) (prepared, error
 			return before, fmt.Errorf("open batch at %d: %w", it.Base, err)
 		}
 		p.out.next = it.Next
+		if it.Led > 0 {
+			p.out.epoch = it.Led - 1 // also of what is not copied: the position lies behind it
+		}
 	}
 	return p.out, p.flush()
 }
 
 func (p *preparer) take(it *Item) error {
+	if err := p.decide(it); err != nil {
+		return err
+	}
 	switch it.Kind {
 	case ItemSkip:
 		return nil
@@ -154,6 +168,8 @@ func (p *preparer) mustOpen(it *Item) (bool, error) {
 		b.Attributes()&txn.AttrLogAppendTime != 0, // remote topics are CreateTime: keep the time readers see
 		p.limit > 0 && len(b) > p.limit:
 		return true, nil
+	case len(p.stays) > 0:
+		return true, nil // the map holds this batch's offsets only
 	case p.stream.Facts:
 		denied := false
 		err := b.EachRaw(false, func(r txn.Raw) error {
@@ -166,11 +182,62 @@ func (p *preparer) mustOpen(it *Item) (bool, error) {
 	return false, nil
 }
 
+// decide asks the policy about an item and notes what it says. Records are looked
+// at only where a rule does.
+func (p *preparer) decide(it *Item) error {
+	clear(p.stays)
+	ruling := p.stream.Ruling
+	if ruling == nil {
+		return nil
+	}
+	note := func(from, until int64, code residency.Code, rule string) {
+		p.out.verdicts = residency.AppendRun(p.out.verdicts, residency.Run{From: from, Until: until, Code: code, Rule: rule})
+	}
+	at := max(it.Base, p.out.next)
+	if it.Kind != ItemData {
+		note(p.out.next, it.Next, residency.NoRecord, "")
+		return nil
+	}
+	note(p.out.next, at, residency.NoRecord, "")
+	if ruling.Effect == residency.Allow && it.Batch.Magic() >= 2 && !it.Batch.Holes() {
+		note(at, it.Next, residency.Allowed, ruling.Rule)
+		return nil
+	}
+	err := it.Batch.Each(func(r txn.Record) error {
+		if r.Offset < at {
+			return nil
+		}
+		v := ruling.Decide(&residency.Record{Key: r.Key, Headers: r.Headers})
+		code := residency.Allowed
+		switch {
+		case v.Doubt:
+			code = residency.Doubtful
+		case !v.Allow:
+			code = residency.Denied
+		}
+		if !v.Allow {
+			if p.stays == nil {
+				p.stays = map[int64]bool{}
+			}
+			p.stays[r.Offset] = true
+			p.out.denied++
+		}
+		note(at, r.Offset, residency.NoRecord, "")
+		note(r.Offset, r.Offset+1, code, v.Rule)
+		at = r.Offset + 1
+		return nil
+	})
+	note(at, it.Next, residency.NoRecord, "")
+	return err
+}
+
+func (p *preparer) staysHere(offset int64) bool { return p.stays[offset] }
+
 // carried is the allow-list of control records: facts that other regions need.
 // Barriers travel with the runs.
 func carried(key []byte) bool {
 	t, ok := control.TypeOf(key)
-	return ok && (t == control.TypeProgress || t == control.TypeIncarnation)
+	return ok && (t == control.TypeProgress || t == control.TypeIncarnation || t == control.TypeRestriction)
 }
 
 // describe adds copied source offsets to the segments.
@@ -246,14 +313,14 @@ func (p *preparer) unpack(it *Item, from int64, copied func(source int64)) error
 	}
 	if it.Batch.Magic() < 2 {
 		return it.Batch.Each(func(r txn.Record) error {
-			if r.Offset < from {
+			if r.Offset < from || p.staysHere(r.Offset) {
 				return nil
 			}
 			return add(r.Offset, func() bool { return p.builder.Add(&r) })
 		})
 	}
 	return it.Batch.EachRaw(true, func(r txn.Raw) error {
-		if r.Offset < from {
+		if r.Offset < from || p.staysHere(r.Offset) {
 			return nil
 		}
 		if p.stream.Facts {

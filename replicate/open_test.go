@@ -60,7 +60,7 @@ func (s *source) batch(t testing.TB, codec kgo.CompressionCodecType, n, size int
 		out = withHoles(b, kept)
 	}
 	binary.BigEndian.PutUint64(out, uint64(s.next))
-	s.items = append(s.items, Item{ItemData, s.next, s.next + int64(n), out})
+	s.items = append(s.items, Item{ItemData, s.next, s.next + int64(n), out, 0})
 	s.next += int64(n)
 }
 
@@ -95,10 +95,10 @@ func TestPrepareCopiesEveryRecordOnce(t *testing.T) {
 		for range 1 + shape.IntN(25) {
 			switch shape.IntN(6) {
 			case 0:
-				s.items = append(s.items, Item{ItemSkip, s.next, s.next + 1, nil})
+				s.items = append(s.items, Item{ItemSkip, s.next, s.next + 1, nil, 0})
 				s.next++
 			case 1:
-				s.items = append(s.items, Item{ItemBarrier, s.next, s.next + 1, nil})
+				s.items = append(s.items, Item{ItemBarrier, s.next, s.next + 1, nil, 0})
 				barriers[s.next] = true
 				s.next++
 			case 2: // holes
@@ -204,7 +204,7 @@ func TestPrepareCarriesFactsByAllowList(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	p, err := prepare(&Stream{Facts: true}, prepared{barrier: -1}, 0, []Item{{ItemData, 0, 5, batch}})
+	p, err := prepare(&Stream{Facts: true}, prepared{barrier: -1}, 0, []Item{{ItemData, 0, 5, batch, 0}})
 	if err != nil || p.denied != 3 || len(p.batches) != 1 || p.counts[0] != 2 || p.next != 5 {
 		t.Fatalf("%+v, %v", p, err)
 	}

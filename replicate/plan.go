@@ -9,6 +9,7 @@ import (
 
 	"github.com/geogate/geogate/internal/offsets"
 	"github.com/geogate/geogate/internal/txn"
+	"github.com/geogate/geogate/residency"
 )
 
 // plan is one transaction.
@@ -37,6 +38,10 @@ func (c *Core) begin(now time.Time) []any {
 	data, due := false, false
 	for _, part := range c.order {
 		s := c.streams[part]
+		if !c.governed(s) {
+			due = due || len(s.unrecorded) > 0
+			continue
+		}
 		waits := len(s.pending) > 0 || s.dirty && s.parked == nil
 		data = data || s.hasData
 		due = due || len(s.unrecorded) > 0 || waits && !now.Before(s.since.Add(c.cfg.IdleAdvance))
@@ -48,7 +53,7 @@ func (c *Core) begin(now time.Time) []any {
 	var out []any
 	for _, part := range c.order {
 		s := c.streams[part]
-		if len(s.pending) == 0 && !s.dirty || s.parked != nil || !s.listed {
+		if len(s.pending) == 0 && !s.dirty || s.parked != nil || !s.listed || !c.governed(s) {
 			continue
 		}
 		from := prepared{next: s.pos.SourceCovered, epoch: s.pos.SourceEpoch, barrier: s.pos.Barrier, waiting: s.barriers}
@@ -67,8 +72,36 @@ func (c *Core) begin(now time.Time) []any {
 	if len(p.parts) == 0 && len(p.records) == 0 {
 		return out
 	}
-	c.plan, c.phase = p, phaseProduce
+	c.plan = p
+	var decided []Decided
+	for i := range p.parts {
+		if part := &p.parts[i]; len(part.verdicts) > 0 {
+			decided = append(decided, Decided{part.s.Stream, part.verdicts})
+		}
+	}
+	if len(decided) > 0 {
+		c.phase = phaseAudit
+		return append(out, Audit{decided})
+	}
+	c.phase = phaseProduce
 	return append(out, c.flight(now))
+}
+
+// audited goes on once the decisions are written down. If that cannot be done,
+// nothing is sent; if the policy has changed meanwhile, nothing is sent either and
+// everything is decided again.
+func (c *Core) audited(now time.Time, ev Audited) []any {
+	if ev.Err != nil {
+		return c.recover(now, ev.Err)
+	}
+	for i := range c.plan.parts {
+		if !c.governed(c.plan.parts[i].s) {
+			c.plan, c.phase = nil, phaseIdle
+			return c.next(now)
+		}
+	}
+	c.phase = phaseProduce
+	return []any{c.flight(now)}
 }
 
 // flight is the first flight: data, and with predicted offsets everything.
@@ -168,6 +201,7 @@ func (p *plannedPart) position() offsets.Position {
 	pos.Incarnation = p.s.Incarnation
 	pos.SourceCovered, pos.SourceEpoch, pos.Barrier = p.next, p.epoch, p.barrier
 	pos.Target, pos.TargetEpoch = p.s.Target, p.s.epoch
+	pos.Restricted = p.s.restricted()
 	if len(p.bases) > 0 {
 		pos.TargetCovered = p.targetEnd()
 	} else {
@@ -177,6 +211,12 @@ func (p *plannedPart) position() offsets.Position {
 		pos.TargetCovered = max(pos.TargetCovered, p.s.seen)
 	}
 	return pos
+}
+
+// restricted tells whether records of the stream may be denied one by one, or ever
+// could: the target cannot know which it was not shown, so it stays so.
+func (s *stream) restricted() bool {
+	return s.pos.Restricted || s.Ruling != nil && s.Ruling.Effect == residency.PerRecord
 }
 
 // runs maps the part's records. A source marker, a hole or a filtered record
@@ -198,6 +238,7 @@ func (p *plannedPart) runs() []offsets.Run {
 			} else {
 				out = append(out, offsets.Run{
 					Target: target, Source: source, Count: n, Incarnation: p.s.Incarnation, Barrier: seg.barrier, Barriers: barriers,
+					Restricted: p.s.restricted(),
 				})
 			}
 			barriers = nil
@@ -294,6 +335,11 @@ func (c *Core) ended(now time.Time, ev Ended) []any {
 		}
 		s.dirty = false
 		s.remember(part)
+		for _, r := range part.verdicts {
+			if r.Code != residency.NoRecord {
+				c.rules[RuleKey{r.Rule, r.Code}] += r.Until - r.From
+			}
+		}
 		if s.Facts { // told apart: they flow while nobody writes
 			s.counts.add(Counts{Facts: part.copied, Denied: part.denied})
 		} else {

@@ -31,6 +31,9 @@ func scan(raw []byte, aborted []kmsg.FetchResponseTopicPartitionAbortedTransacti
 			return items, commits, &SourceError{Corrupt: merr, At: b.BaseOffset()}
 		}
 		it := Item{Kind: ItemData, Base: b.BaseOffset(), Next: b.NextOffset(), Batch: b}
+		if b.Magic() == 2 {
+			it.Led = b.LeaderEpoch() + 1
+		}
 		if it.Next <= next {
 			continue // a fetch inside a batch brings what lies before it too
 		}

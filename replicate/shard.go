@@ -29,18 +29,19 @@ type shard struct {
 	gen    Generation
 	log    *slog.Logger
 
-	fetch, target      *kgo.Client
-	atSource, atTarget *asker
-	producer           *txn.Producer
-	reader             *reader
-	assigned           chan []Stream
+	source, fetch, target *kgo.Client
+	atSource, atTarget    *asker
+	producer              *txn.Producer
+	reader                *reader
+	assigned              chan []Stream
 
 	// before is called before each effect is carried out; an error ends the shard
 	// on the spot, as a kill would. Only tests set it.
 	before func(effect any) error
 
 	mu      sync.Mutex
-	core    *Core // guarded by mu, as everything below
+	core    *Core  // guarded by mu, as everything below
+	version uint64 // of the policy that the core knows of
 	commits int64
 	resets  int64
 	lastErr error
@@ -50,7 +51,7 @@ type shard struct {
 
 func newShard(cfg *Config, gen Generation, number int, source *kgo.Client) (*shard, error) {
 	s := &shard{
-		cfg: cfg, number: number, gen: gen,
+		cfg: cfg, number: number, gen: gen, source: source,
 		log:      cfg.Logger.With("shard", number),
 		assigned: make(chan []Stream, 1),
 		core:     NewCore(cfg.coreConfig(gen, number)),
@@ -138,7 +139,9 @@ func (s *shard) handle(ctx context.Context, ev any) error {
 	queue := []any{ev}
 	for len(queue) > 0 {
 		s.mu.Lock()
-		effects := s.core.Step(time.Now().Round(0), queue[0]) // wall clock: a suspended machine counts
+		now := time.Now().Round(0) // wall clock: a suspended machine counts
+		effects := s.govern(now)
+		effects = append(effects, s.core.Step(now, queue[0])...)
 		s.observe(queue[0])
 		s.mu.Unlock()
 		queue = queue[1:]
@@ -160,6 +163,20 @@ func (s *shard) handle(ctx context.Context, ev any) error {
 	return nil
 }
 
+// govern tells the core of a change of the policy, before anything that follows
+// the change; mu is held.
+func (s *shard) govern(now time.Time) []any {
+	if s.cfg.Border == nil {
+		return nil
+	}
+	v := s.cfg.Border.Version()
+	if v == s.version {
+		return nil
+	}
+	s.version = v
+	return s.core.Step(now, Governed{v})
+}
+
 // observe keeps what status tells.
 func (s *shard) observe(ev any) {
 	var err error
@@ -173,6 +190,8 @@ func (s *shard) observe(ev any) {
 	case Listed:
 		err = ev.Err
 	case Produced:
+		err = ev.Err
+	case Audited:
 		err = ev.Err
 	case Ended:
 		if err = ev.Err; err == nil {
@@ -212,6 +231,8 @@ func (s *shard) do(ctx context.Context, effect any) (any, error) {
 		s.reader.read(e.Number, e.From)
 	case Leave:
 		s.reader.leave(e.Part)
+	case Audit:
+		return Audited{s.audit(ctx, e.Decided)}, nil
 	case Produce:
 		return s.produce(ctx, e)
 	case End:

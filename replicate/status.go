@@ -42,6 +42,7 @@ type Status struct {
 	Denied     int64         `json:"denied"`
 	Parked     []ParkedEntry `json:"parked"`
 	Foreign    int64         `json:"foreign"`
+	Rules      []RuleCount   `json:"rules,omitempty"` // of the residency policy, by rule and verdict
 	Error      string        `json:"error,omitempty"`
 
 	commits, resets int64
@@ -52,6 +53,13 @@ type ParkedEntry struct {
 	Topic     string `json:"topic"`
 	Partition int32  `json:"partition"`
 	Reason    string `json:"reason"`
+}
+
+// RuleCount is how many records a rule has decided in one way.
+type RuleCount struct {
+	Rule    string `json:"rule"`
+	Verdict string `json:"verdict"` // allow, deny, doubt
+	Records int64  `json:"records"`
 }
 
 // streamView is what status needs of a stream.
@@ -160,12 +168,36 @@ func (l *Link) Status() Status {
 			st.State = Parked
 		}
 	}
+	st.Rules = l.ruleCounts()
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	st.Topics = l.data
 	st.LagRecords, st.LagSeconds = l.lag.measure(now, views, l.rounds > 0)
 	l.errors(now, &st)
 	return st
+}
+
+// ruleCounts sums what the shards' rulings have decided, sorted.
+func (l *Link) ruleCounts() []RuleCount {
+	l.mu.Lock()
+	shards := l.shards
+	l.mu.Unlock()
+	sum := map[RuleKey]int64{}
+	for _, s := range shards {
+		s.mu.Lock()
+		for k, n := range s.core.rules {
+			sum[k] += n
+		}
+		s.mu.Unlock()
+	}
+	var out []RuleCount
+	for k, n := range sum {
+		out = append(out, RuleCount{k.Rule, k.Code.String(), n})
+	}
+	slices.SortFunc(out, func(a, b RuleCount) int {
+		return cmp.Or(cmp.Compare(a.Rule, b.Rule), cmp.Compare(a.Verdict, b.Verdict))
+	})
+	return out
 }
 
 // errors adds what has gone wrong; the link's mutex is held.
@@ -230,6 +262,7 @@ func (g *lag) measure(now time.Time, views []streamView, started bool) (records 
 // metrics gives a link's status to Prometheus.
 type metrics struct {
 	link             *Link
+	rules            *prometheus.Desc
 	gauges, counters []metric
 }
 
@@ -248,6 +281,8 @@ func newMetrics(l *Link) *metrics {
 	}
 	return &metrics{
 		link: l,
+		rules: prometheus.NewDesc("geogate_residency_records_total", "Records decided by the residency policy, by rule and verdict.",
+			[]string{"rule", "verdict"}, labels),
 		gauges: []metric{
 			make("lag_records", "Offsets committed at the source and not covered; absent while unknown.", func(s *Status) (float64, bool) {
 				return float64(deref(s.LagRecords)), s.LagRecords != nil
@@ -284,6 +319,7 @@ func (m *metrics) Describe(ch chan<- *prometheus.Desc) {
 	for _, x := range slices.Concat(m.gauges, m.counters) {
 		ch <- x.desc
 	}
+	ch <- m.rules
 }
 
 // Collect implements prometheus.Collector.
@@ -304,6 +340,9 @@ func (m *metrics) Collect(ch chan<- prometheus.Metric) {
 	}
 	send(m.gauges, prometheus.GaugeValue)
 	send(m.counters, prometheus.CounterValue)
+	for _, r := range st.Rules {
+		ch <- prometheus.MustNewConstMetric(m.rules, prometheus.CounterValue, float64(r.Records), r.Rule, r.Verdict)
+	}
 }
 
 func btoi(b bool) int {

@@ -4,8 +4,10 @@ import (
 	"fmt"
 	"os"
 	"slices"
+	"strings"
 
 	"github.com/geogate/geogate/internal/event"
+	"github.com/geogate/geogate/internal/expr"
 	"github.com/geogate/geogate/internal/strict"
 )
 
@@ -38,13 +40,26 @@ func (k Kind) String() string {
 // Mode says which regions may write a domain.
 type Mode uint8
 
-// MultiWriter lets every region write, each its own unit.
-const MultiWriter Mode = 1
+// The modes.
+const (
+	// MultiWriter lets every region write, each its own unit.
+	MultiWriter Mode = iota + 1
+	// SingleRegion lets one region write the whole domain, which is one unit.
+	SingleRegion
+	// ByKey gives every record to the region that an expression names; each region
+	// has its own unit.
+	ByKey
+)
 
 // String is the mode's name in files.
 func (m Mode) String() string {
-	if m == MultiWriter {
+	switch m {
+	case MultiWriter:
 		return "multi_writer"
+	case SingleRegion:
+		return "single_region"
+	case ByKey:
+		return "by_key"
 	}
 	return fmt.Sprintf("mode-%d", uint8(m))
 }
@@ -60,10 +75,40 @@ type Domain struct {
 	// Partitions is the partition count of the domain's declared topics, 0 when
 	// the file does not say.
 	Partitions int32
+	// Owner is the region that claims a single_region domain when nobody ever
+	// owned it; who owns it now, the register says.
+	Owner string
+	// Home gives the region that a record of a by_key domain belongs to.
+	Home *expr.Text
 }
 
-// Unit is what a region owns of the domain: <domain>/<region>.
-func (d Domain) Unit(region string) string { return d.Name + "/" + region }
+// Unit is what a region owns of the domain: <domain>/<region>, or <domain> where
+// one region has all of it.
+func (d Domain) Unit(region string) string {
+	if d.Mode == SingleRegion {
+		return d.Name
+	}
+	return d.Name + "/" + region
+}
+
+// Region gives the region that a record of a by_key domain belongs to, as the
+// domain's expression says for a write in region here. An error, like any text that
+// is no region's name, means that the record has no home; it holds no key and no
+// value.
+func (d Domain) Region(key []byte, headers []event.Header, topic, here string) (string, error) {
+	home, err := d.Home.Value(&expr.Input{Key: key, Headers: headers, Topic: topic, From: here, To: here})
+	if err != nil {
+		return "", fmt.Errorf("find home of record: %w", err)
+	}
+	return home, nil
+}
+
+// UnitDomain splits a unit's name. The region is empty for a single_region
+// domain's.
+func UnitDomain(unit string) (domain, region string) {
+	domain, region, _ = strings.Cut(unit, "/")
+	return domain, region
+}
 
 // Declared is a topic that the ownership file names without a wildcard. It is
 // created with so many partitions, or checked to have them, at start.
@@ -103,6 +148,43 @@ func (p *Policy) Domains() []Domain {
 		out = append(out, rule.domain)
 	}
 	return append(out, Domain{Name: DefaultDomain, Kind: Events, Mode: MultiWriter})
+}
+
+// Home gives the units that a region claims when nobody ever owned them.
+func (p *Policy) Home(region string) []string {
+	var out []string
+	for _, d := range p.Domains() {
+		if d.Mode != SingleRegion || d.Owner == region {
+			out = append(out, d.Unit(region))
+		}
+	}
+	return out
+}
+
+// HomeOf gives the region that claims a unit when nobody ever owned it; "" for a
+// unit of no domain.
+func (p *Policy) HomeOf(unit string) string {
+	name, region := UnitDomain(unit)
+	for _, d := range p.Domains() {
+		switch {
+		case d.Name != name || (region == "") != (d.Mode == SingleRegion):
+		case region == "":
+			return d.Owner
+		default:
+			return region
+		}
+	}
+	return ""
+}
+
+// Check finds what is wrong with the policy in a deployment with these regions.
+func (p *Policy) Check(t *Topology) error {
+	for _, d := range p.domains {
+		if _, ok := t.ID(d.domain.Owner); d.domain.Mode == SingleRegion && !ok {
+			return fmt.Errorf("ownership policy: domain %s: owner %q is no region of the deployment", d.domain.Name, d.domain.Owner)
+		}
+	}
+	return nil
 }
 
 // Declared gives the topics that the file names without a wildcard, in its
@@ -159,14 +241,12 @@ type DomainEntry struct {
 	Mode       string   `yaml:"mode"`
 	Policy     string   `yaml:"policy"`
 	Partitions int32    `yaml:"partitions"`
-}
-
-// Later names the keys that come with authority.
-func (DomainEntry) Later() map[string]string {
-	return map[string]string{
-		"owner":            "comes with authority; until then every domain is multi_writer",
-		"on_foreign_write": "comes with authority; until then every region accepts writes",
-	}
+	// Owner is a region's name where the mode is single_region, an expression over
+	// key and headers that gives one where it is by_key.
+	Owner string `yaml:"owner"`
+	// OnForeignWrite says what becomes of a write in a region that does not own
+	// it: reject.
+	OnForeignWrite string `yaml:"on_foreign_write"`
 }
 
 // maxPartitions bounds a slip of the keyboard; more partitions than this in one
@@ -243,7 +323,41 @@ func (e DomainEntry) compile(bad *strict.Problems, at strict.Path) domainRule {
 	rule.domain.Kind = e.kind(bad, at.And("kind"))
 	rule.domain.Mode = e.mode(bad, at.And("mode"))
 	rule.domain.Rule = e.rule(bad, at.And("policy"), rule.domain.Kind)
+	e.owner(bad, at, &rule.domain)
 	return rule
+}
+
+// owner reads who owns a domain's records, and what becomes of other regions'
+// writes.
+func (e DomainEntry) owner(bad *strict.Problems, at strict.Path, d *Domain) {
+	switch d.Mode {
+	case MultiWriter:
+		if e.Owner != "" {
+			bad.Add(at.And("owner"), "in a multi_writer domain every region owns what it writes")
+		}
+	case SingleRegion:
+		if err := CheckAlias(e.Owner); err != nil {
+			bad.Add(at.And("owner"), "needs to name the region that owns the domain")
+		}
+		d.Owner = e.Owner
+	case ByKey:
+		if e.Owner == "" {
+			bad.Add(at.And("owner"), "needs an expression over key and headers that gives a region, like headers[\"home\"]")
+			return
+		}
+		home, err := expr.CompileText(e.Owner)
+		if err != nil {
+			bad.Add(at.And("owner"), "needs an expression over key and headers that gives a region, like headers[\"home\"]: %v", err)
+		}
+		d.Home = home
+	}
+	switch e.OnForeignWrite {
+	case "", "reject":
+	case "forward":
+		bad.Add(at.And("on_foreign_write"), "forward comes with a later version; this one knows reject")
+	default:
+		bad.Unknown(at.And("on_foreign_write"), "value", e.OnForeignWrite, "reject")
+	}
 }
 
 func (e DomainEntry) kind(bad *strict.Problems, at strict.Path) Kind {
@@ -264,12 +378,14 @@ func (e DomainEntry) mode(bad *strict.Problems, at strict.Path) Mode {
 	switch e.Mode {
 	case "multi_writer":
 		return MultiWriter
+	case "single_region":
+		return SingleRegion
+	case "by_key":
+		return ByKey
 	case "":
-		bad.Add(at, "needs to be given; this version knows multi_writer")
-	case "single_region", "by_key":
-		bad.Add(at, "mode %s comes with authority; this version knows multi_writer only", e.Mode)
+		bad.Add(at, "needs to say multi_writer, single_region or by_key")
 	default:
-		bad.Unknown(at, "mode", e.Mode, "multi_writer")
+		bad.Unknown(at, "mode", e.Mode, "multi_writer", "single_region", "by_key")
 	}
 	return 0
 }

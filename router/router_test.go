@@ -272,18 +272,58 @@ domains:
 	}
 }
 
+func TestUnits(t *testing.T) {
+	p, err := router.ParseOwnership("ownership.yaml", []byte(`
+version: 1
+kind: OwnershipPolicy
+domains:
+  - {name: catalogue, match: ["catalogue.*"], kind: entity, mode: single_region, owner: eu, on_foreign_write: reject}
+  - {name: orders, match: ["orders"], kind: entity, mode: by_key, owner: 'headers["home"]', on_foreign_write: reject}
+`))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got := strings.Join(p.Home("us"), " "); got != "orders/us default/us" {
+		t.Errorf("us claims %s", got)
+	}
+	if got := strings.Join(p.Home("eu"), " "); got != "catalogue orders/eu default/eu" {
+		t.Errorf("eu claims %s", got)
+	}
+	for unit, want := range map[string]string{"catalogue": "eu", "orders/us": "us", "default/eu": "eu", "orders": "", "catalogue/us": "", "x/us": ""} {
+		if got := p.HomeOf(unit); got != want {
+			t.Errorf("home of %s is %q, want %q", unit, got, want)
+		}
+	}
+	orders := p.Domain("orders")
+	if home, err := orders.Region(nil, []event.Header{{Key: "home", Value: []byte("eu")}}, "orders", "us"); err != nil || home != "eu" {
+		t.Errorf("home of record is %q, %v", home, err)
+	}
+	if _, err := orders.Region([]byte("k"), nil, "orders", "us"); err == nil {
+		t.Error("a record without the header has a home")
+	}
+	one, err := router.NewTopology(router.Region{Name: "us", ID: 1})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := p.Check(one); err == nil {
+		t.Error("a deployment without the owner is accepted")
+	}
+}
+
 func TestOwnershipErrors(t *testing.T) {
 	const head = "version: 1\nkind: OwnershipPolicy\ndomains:\n"
 	for name, tt := range map[string]struct{ src, want string }{
 		"empty":         {"", "o:1:1: version: must be 1, the version of this file's form\no:1:1: kind: must be OwnershipPolicy"},
-		"single region": {head + `  - {name: a, match: ["a"], kind: entity, mode: single_region, owner: eu}`, `o:4:64: domains[0].owner: comes with authority; until then every domain is multi_writer`},
-		"by key":        {head + `  - {name: a, match: ["a"], kind: entity, mode: by_key}`, `o:4:43: domains[0].mode: mode by_key comes with authority; this version knows multi_writer only`},
-		"forward":       {head + `  - {name: a, match: ["a"], kind: entity, mode: multi_writer, on_foreign_write: forward}`, `o:4:63: domains[0].on_foreign_write: comes with authority; until then every region accepts writes`},
+		"no owner":      {head + `  - {name: a, match: ["a"], kind: entity, mode: single_region}`, `o:4:5: domains[0].owner: needs to name the region that owns the domain`},
+		"multi owner":   {head + `  - {name: a, match: ["a"], kind: entity, mode: multi_writer, owner: eu}`, `o:4:63: domains[0].owner: in a multi_writer domain every region owns what it writes`},
+		"by key":        {head + `  - {name: a, match: ["a"], kind: entity, mode: by_key, owner: "key == 'a'"}`, `o:4:57: domains[0].owner: needs an expression over key and headers that gives a region, like headers["home"]: 1:1: must be a string, is bool`},
+		"mode":          {head + `  - {name: a, match: ["a"], kind: entity, mode: by_kye}`, `o:4:43: domains[0].mode: unknown mode "by_kye"; did you mean "by_key"?`},
+		"forward":       {head + `  - {name: a, match: ["a"], kind: entity, mode: multi_writer, on_foreign_write: forward}`, `o:4:63: domains[0].on_foreign_write: forward comes with a later version; this one knows reject`},
 		"counter":       {head + `  - {name: a, match: ["a"], kind: entity, mode: multi_writer, policy: counter}`, `o:4:63: domains[0].policy: policy counter comes with a later version; this one knows lww and keep`},
 		"policy":        {head + `  - {name: a, match: ["a"], kind: entity, mode: multi_writer, policy: lwww}`, `o:4:63: domains[0].policy: unknown policy "lwww"; did you mean "lww"?`},
 		"events policy": {head + `  - {name: a, match: ["a"], kind: events, mode: multi_writer, policy: lww}`, `o:4:63: domains[0].policy: events topics have no conflict policy, each event stays`},
 		"kind":          {head + `  - {name: a, match: ["a"], kind: entitty, mode: multi_writer}`, `o:4:29: domains[0].kind: unknown kind "entitty"; did you mean "entity"?`},
-		"missing":       {head + `  - {name: a}`, "o:4:5: domains[0].match: needs at least one topic or pattern\no:4:5: domains[0].kind: needs to say events or entity\no:4:5: domains[0].mode: needs to be given; this version knows multi_writer"},
+		"missing":       {head + `  - {name: a}`, "o:4:5: domains[0].match: needs at least one topic or pattern\no:4:5: domains[0].kind: needs to say events or entity\no:4:5: domains[0].mode: needs to say multi_writer, single_region or by_key"},
 		"unreachable":   {head + "  - {name: a, match: [\"x*\"], kind: events, mode: multi_writer}\n  - {name: b, match: [\"xy\"], kind: events, mode: multi_writer}", `o:5:23: domains[1].match[0]: topic xy is matched by domain a before, and the first match wins`},
 		"twice":         {head + "  - {name: a, match: [\"x\"], kind: events, mode: multi_writer}\n  - {name: a, match: [\"y\"], kind: events, mode: multi_writer}", `o:5:6: domains[1].name: domain a is there already`},
 		"default":       {head + `  - {name: default, match: ["a"], kind: events, mode: multi_writer}`, `o:4:6: domains[0].name: default is the domain of unmatched topics and cannot be given`},

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"bytes"
 	"cmp"
 	"encoding/json"
 	"fmt"
@@ -32,16 +33,36 @@ func (g *gatewayFlag) bind(cmd *cobra.Command, env environment) {
 // get asks the gateway for a path and gives the answer's body. A gateway that
 // does not answer, or not as one, gives the code for unreachable.
 func (g *gatewayFlag) get(cmd *cobra.Command, path string) ([]byte, error) {
+	return g.ask(cmd, http.MethodGet, path, nil, askTimeout)
+}
+
+// commandTimeout bounds a command that the gateway carries out: it answers by
+// itself before that.
+const commandTimeout = 150 * time.Second
+
+// post has the gateway do something.
+func (g *gatewayFlag) post(cmd *cobra.Command, path string, body any) ([]byte, error) {
+	b, err := json.Marshal(body)
+	if err != nil {
+		return nil, err
+	}
+	return g.ask(cmd, http.MethodPost, path, b, commandTimeout)
+}
+
+func (g *gatewayFlag) ask(cmd *cobra.Command, method, path string, send []byte, timeout time.Duration) ([]byte, error) {
 	base, err := url.Parse(g.address)
 	if err != nil || base.Host == "" || base.Scheme != "http" && base.Scheme != "https" {
 		return nil, exitWith(exitUsage, "--gateway (or $GEOGATE_GATEWAY) %q is no http URL; want that of a management listener, like %s", g.address, defaultGateway)
 	}
-	req, err := http.NewRequestWithContext(cmd.Context(), http.MethodGet, base.JoinPath(path).String(), nil)
+	req, err := http.NewRequestWithContext(cmd.Context(), method, base.JoinPath(path).String(), bytes.NewReader(send))
 	if err != nil {
 		return nil, err
 	}
 	req.Header.Set("Accept", "application/json")
-	client := http.Client{Timeout: askTimeout}
+	if send != nil {
+		req.Header.Set("Content-Type", "application/json")
+	}
+	client := http.Client{Timeout: timeout}
 	resp, err := client.Do(req)
 	if err != nil {
 		return nil, exitWith(exitUnreachable, "gateway cannot be reached: %w; --gateway or $GEOGATE_GATEWAY says where its management listener is, like %s", err, defaultGateway)

@@ -284,7 +284,8 @@ func (c configuration) checkFiles() error {
 	if errors.Is(ownershipErr, fs.ErrNotExist) {
 		ownershipErr = fmt.Errorf("policies.ownership: %w", ownershipErr)
 	}
-	if err := errors.Join(secretErr, ownershipErr); err != nil {
+	_, residencyErr := c.Residency()
+	if err := errors.Join(secretErr, ownershipErr, residencyErr); err != nil {
 		return &exitError{code: exitPrecondition, err: err}
 	}
 	return nil

@@ -104,14 +104,21 @@ func yamlToJSON(src []byte) ([]byte, error) {
 
 func newConfigSchema() *cobra.Command {
 	return &cobra.Command{
-		Use:       "schema [config|ownership]",
+		Use:       "schema [config|ownership|residency|witness]",
 		Short:     "Print the JSON Schema of a file, for editors and other checkers",
-		ValidArgs: []string{"config", "ownership"},
+		ValidArgs: []string{"config", "ownership", "residency", "witness"},
 		Args:      usageArgs(cobra.MatchAll(cobra.MaximumNArgs(1), cobra.OnlyValidArgs)),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			out := schema.Config()
-			if len(args) == 1 && args[0] == "ownership" {
-				out = schema.Ownership()
+			if len(args) == 1 {
+				switch args[0] {
+				case "ownership":
+					out = schema.Ownership()
+				case "residency":
+					out = schema.Residency()
+				case "witness":
+					out = schema.Witness()
+				}
 			}
 			_, err := cmd.OutOrStdout().Write(out)
 			return err

@@ -2,9 +2,11 @@ package main
 
 import (
 	"context"
+	crand "crypto/rand"
 	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"log/slog"
 	"math/rand/v2"
 	"net"
@@ -53,8 +55,8 @@ func newDemo(environment) *cobra.Command {
 		Use:   "demo",
 		Short: "Run two regions in this process, with data in them, and say what to try",
 		Long: `Run two regions, us and eu, in this process: each with its own embedded Kafka and its own gateway, linked
-both ways. They are filled with flights (entities, by airport) and GitHub webhooks (events), and keep running
-until interrupted. State, configuration files and the log stay in --dir; the next start goes on from there.`,
+both ways. They are filled with flights (entities, by airport) and GitHub webhooks (events), of which a residency
+policy keeps all but two repositories' in eu, and keep running until interrupted. State, configuration files and the log stay in --dir; the next start goes on from there.`,
 		Args: usageArgs(cobra.NoArgs),
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			d.out, d.started = cmd.OutOrStdout(), time.Now()
@@ -70,7 +72,7 @@ until interrupted. State, configuration files and the log stay in --dir; the nex
 
 // demoEntries are what the demo writes into its directory: all that --fresh
 // deletes, whatever directory it is given.
-var demoEntries = []string{"us", "eu", "us.yaml", "eu.yaml", "ownership.yaml", "seeded", demoLog}
+var demoEntries = []string{"us", "eu", "us.yaml", "eu.yaml", "ownership.yaml", "residency.yaml", "secret", "seeded", demoLog}
 
 const demoLog = "demo.log"
 
@@ -160,8 +162,23 @@ links:
   - {from: eu, to: us}
 http: {listen: "127.0.0.1:{{.Own.Data}}"}
 management: {listen: "127.0.0.1:{{.Own.Management}}"}
-policies: {ownership: ownership.yaml}
+idempotency: {secret_file: secret}
+policies: {residency: residency.yaml, ownership: ownership.yaml}
 `))
+
+const demoResidency = `# Written by geogate demo at every start. Ask it with: geogate policy explain residency.yaml --topic github --from eu --to us --key K
+version: 1
+kind: ResidencyPolicy
+name: demo
+revision: 1
+default: deny
+groups: {europe: [eu]}
+topics: [{match: ["github"], format: json}]
+rules:
+  - {id: public-repos, effect: allow, topics: ["github"], from: [eu], to: ["*"], when: 'key in ["octo-org/octo-repo", "octocat/hello-world"]'}
+  - {id: github-from-us, effect: allow, topics: ["github"], from: [us], to: ["*"]}
+  - {id: flights, effect: allow, topics: ["flights"], from: ["*"], to: ["*"]}
+`
 
 const demoOwnership = `# Written by geogate demo at every start.
 version: 1
@@ -186,6 +203,12 @@ func (d *demo) prepare() ([]node.Config, error) {
 	if err := os.WriteFile(filepath.Join(d.dir, "ownership.yaml"), []byte(demoOwnership), 0o600); err != nil {
 		return nil, err
 	}
+	if err := os.WriteFile(filepath.Join(d.dir, "residency.yaml"), []byte(demoResidency), 0o600); err != nil {
+		return nil, err
+	}
+	if err := d.keepSecret(); err != nil {
+		return nil, err
+	}
 	var configs []node.Config
 	for _, r := range d.regions {
 		path := filepath.Join(d.dir, r.Name+".yaml")
@@ -200,6 +223,16 @@ func (d *demo) prepare() ([]node.Config, error) {
 		configs = append(configs, c.Config)
 	}
 	return configs, nil
+}
+
+// keepSecret makes the idempotency secret of both regions once: keys written by an
+// earlier run are found only under the same one.
+func (d *demo) keepSecret() error {
+	path := filepath.Join(d.dir, "secret")
+	if _, err := os.Stat(path); !errors.Is(err, fs.ErrNotExist) {
+		return err
+	}
+	return os.WriteFile(path, []byte(crand.Text()+"\n"), 0o600)
 }
 
 func writeTemplate(path string, t *template.Template, values any) error {
@@ -235,6 +268,7 @@ func (d *demo) guide(ctx context.Context, sd fx.Shutdowner, log *slog.Logger) er
 	if err := demoGuide.Execute(d.out, map[string]string{
 		"US": d.regions[0].dataURL(), "EU": d.regions[1].dataURL(), "Management": d.regions[0].managementURL(),
 		"Program": os.Args[0], // which need not be in the shell's path
+		"Policy":  filepath.Join(d.dir, "residency.yaml"),
 	}); err != nil {
 		return fmt.Errorf("print guide: %w", err)
 	}
@@ -268,6 +302,9 @@ Try, in another terminal:
 
 6. See links, lag and owners.
    {{.Program}} status --gateway {{.Management}}
+
+7. Write in eu an event that must not leave it: eu shows it, us never does, and the policy says why.
+   curl -s {{.EU}}/v1/topics/github/records -H 'Content-Type: application/json' -d '{"key":{"type":"string","data":"eu-corp/payroll"},"value":{"type":"json","data":{"event":"push"}}}' >/dev/null; sleep 1; for r in {{.US}} {{.EU}}; do curl -s "$r/v1/topics/github/records?view=merged&from=earliest&limit=1000" | grep -q eu-corp/payroll && echo "shown by $r" || echo "unknown to $r"; done; {{.Program}} policy explain {{.Policy}} --topic github --from eu --to us --key eu-corp/payroll
 
 Interrupt to stop.
 `))

@@ -16,7 +16,9 @@ const (
 	exitInternal     = 1  // something went wrong that no other code names
 	exitUsage        = 2  // the command line is wrong; nothing was done
 	exitPrecondition = 3  // what the command needs is not so; nothing was done
-	exitMoved        = 6  // another instance took over
+	exitMoved        = 6  // another instance took over, or a unit was given away meanwhile
+	exitInProgress   = 8  // what was begun goes on
+	exitLoss         = 10 // done, and something that was answered may not count
 	exitUnreachable  = 12 // the gateway, or the register, cannot be reached
 	exitRegression   = 13 // the register shows an epoch that was passed already
 )

@@ -28,7 +28,7 @@ func instances(log *slog.Logger, configs ...node.Config) fx.Option {
 	options := []fx.Option{
 		fxLog(log),
 		fx.Provide(func(lc fx.Lifecycle) (kafkas, error) { return openKafkas(lc, log, configs) }),
-		fx.Invoke(func(lc fx.Lifecycle) error { return openNATS(lc, configs) }),
+		fx.Provide(func(lc fx.Lifecycle) (dialers, error) { return openNATS(lc, configs) }),
 	}
 	for _, c := range configs {
 		options = append(options, instance(c, log))
@@ -84,24 +84,41 @@ func openKafkas(lc fx.Lifecycle, log *slog.Logger, configs []node.Config) (kafka
 	return open, nil
 }
 
+// dialers reach the embedded NATS servers by region.
+type dialers map[string]embed.NATSDialer
+
 // openNATS starts the embedded NATS servers that configurations ask for.
-func openNATS(lc fx.Lifecycle, configs []node.Config) error {
+func openNATS(lc fx.Lifecycle, configs []node.Config) (dialers, error) {
+	open := make(dialers)
 	for _, c := range configs {
 		n := c.NATS.Embedded
 		if n == nil {
 			continue
 		}
-		server, err := embed.StartNATS(embed.NATS{Name: n.Name, StoreDir: filepath.Join(c.DataDir, "nats")})
+		server, err := startNATS(*n, c.DataDir)
 		if err != nil {
-			return fmt.Errorf("start embedded nats of region %s: %w", c.Region, err)
+			return nil, fmt.Errorf("start embedded nats of region %s: %w", c.Region, err)
 		}
 		lc.Append(fx.StopHook(server.Close))
+		open[c.Region] = server.Dialer()
 	}
-	return nil
+	return open, nil
 }
 
-func newNode(c node.Config, log *slog.Logger, registry *prometheus.Registry, open kafkas) (*node.Node, error) {
-	n, err := node.New(c, node.Deps{Logger: log, Registry: registry, Seeds: open[c.Region]})
+// startNATS starts an embedded server with its streams under the data directory.
+func startNATS(n node.EmbeddedNATS, dataDir string) (*embed.NATSServer, error) {
+	return embed.StartNATS(embed.NATS{
+		Name: n.Name, ClusterListen: n.Cluster, Routes: n.Routes, Advertise: n.Advertise,
+		StoreDir: filepath.Join(dataDir, "nats"),
+	})
+}
+
+func newNode(c node.Config, log *slog.Logger, registry *prometheus.Registry, open kafkas, servers dialers) (*node.Node, error) {
+	deps := node.Deps{Logger: log, Registry: registry, Seeds: open[c.Region]}
+	if dialer, ok := servers[c.Region]; ok {
+		deps.NATS = dialer
+	}
+	n, err := node.New(c, deps)
 	if err != nil {
 		return nil, fmt.Errorf("assemble instance %s: %w", c.Instance, err)
 	}

@@ -20,8 +20,8 @@ func newRoot(env environment) *cobra.Command {
 		Long: `geogate stands beside a region's Kafka cluster. Producers write through it; gateways replicate to each
 other, drop duplicates, and resolve concurrent updates the same way in every region.
 
-Exit codes: 0 done, 1 internal error, 2 usage, 3 a precondition is not met, 6 another instance took over,
-12 the gateway cannot be reached, 13 the ownership register went backwards.`,
+Exit codes: 0 done, 1 internal error, 2 usage, 3 a precondition is not met, 6 another instance took over, 8 still in
+progress, 10 done with possible loss, 12 the gateway or the ownership register cannot be reached, 13 the ownership register went backwards.`,
 		Version:       node.Version,
 		SilenceUsage:  true,
 		SilenceErrors: true,
@@ -31,7 +31,8 @@ Exit codes: 0 done, 1 internal error, 2 usage, 3 a precondition is not met, 6 an
 	root.SetFlagErrorFunc(flagError)
 	root.SetVersionTemplate("geogate {{.Version}}\n")
 	root.AddCommand(
-		newServe(env), newDemo(env), newStatus(env), newTopic(env), newConfig(env), newVersion(),
+		newServe(env), newWitness(env), newDemo(env), newStatus(env), newTopic(env), newFence(env), newUnfence(env), newOwner(env),
+		newConfig(env), newPolicy(env), newVersion(),
 	)
 	return root
 }

@@ -69,8 +69,8 @@ func statusVerdict(s gateway.Status, check bool) error {
 
 func printStatus(out io.Writer, s gateway.Status) error {
 	fmt.Fprintf(out, "REGION %s  INSTANCE %s  VERSION %s  MODE %s  RESIDENCY %s\n", s.Region, s.Instance, s.Version, s.Mode, s.Residency.State)
-	if s.Mode == "solo" {
-		fmt.Fprintln(out, "Every region accepts writes to its own units; no region can be fenced in this mode.")
+	if s.Register == nil {
+		fmt.Fprintln(out, "There is no ownership register: every region accepts writes to its own units, and none can be fenced.")
 	}
 	if r := s.Register; r != nil {
 		fmt.Fprintf(out, "REGISTER %s  %d of %d voters  write %s ms\n", r.State, r.Reachable, r.Voters, orUnknown("%.1f", r.WriteMS))

@@ -35,7 +35,6 @@ type vectorRecord struct {
 	Ownership    uint64       // revision of the ownership register
 	Incarnations uint64       // revision of the incarnations
 	PolicyCut    uint64       // number of the last policy cut
-	Restricted   uint16       // bit r: origin r's records may be denied one by one
 	Frontier     event.Vector // nothing below it is folded again
 }
 

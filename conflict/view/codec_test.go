@@ -15,7 +15,8 @@ import (
 )
 
 func goldenVector() vectorRecord {
-	x := vectorRecord{Position: conflict.Start(), Ownership: 7, Incarnations: 2, PolicyCut: 1, Restricted: 1 << 2}
+	x := vectorRecord{Position: conflict.Start(), Ownership: 7, Incarnations: 2, PolicyCut: 1}
+	x.Restricted = 1 << 2
 	x.Vector = event.Vector{1: {Next: 4712}, 2: {Incarnation: 1, Next: 94}}
 	x.Barriers[1], x.Barriers[3] = 300, 0
 	x.Stamp = 0x01a226bf497b0007

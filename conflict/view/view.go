@@ -49,6 +49,10 @@ type Config struct {
 	// nothing to say. Nil: no progress is written.
 	Claims func() (cl seat.Claims, ok bool)
 
+	// Restricted is what control says of restricted origins (bit r: origin r),
+	// beyond what comes with the items. Nil: nothing.
+	Restricted func() uint16
+
 	ProgressEvery time.Duration // default 500 ms
 	QueueBytes    int           // of items that wait to be folded, beyond which Fold blocks; default 8 MiB
 	Wall          func() time.Time
@@ -326,7 +330,7 @@ func (v *View) Fold(ctx context.Context, items []seat.Item) error {
 
 // itemOf makes the fold's item of a seat's.
 func itemOf(it *seat.Item) conflict.Item {
-	x := conflict.Item{Origin: it.Origin, Event: it.Event, Next: it.Next, Barrier: it.Barrier}
+	x := conflict.Item{Origin: it.Origin, Event: it.Event, Next: it.Next, Barrier: it.Barrier, Restricted: it.Restricted}
 	switch it.Verdict {
 	case seat.Valid:
 		x.Verdict = conflict.Valid
@@ -349,6 +353,29 @@ func (v *View) Committed() (event.Vector, seat.Barriers) {
 	v.mu.Lock()
 	defer v.mu.Unlock()
 	return v.committed.Vector, v.committed.Barriers
+}
+
+// Context implements seat.Folder. The entity may be read a step later than the
+// vector: what it then holds more was committed, too.
+func (v *View) Context(key []byte) (event.Vector, uint16, error) {
+	v.mu.Lock()
+	at := v.committed
+	v.mu.Unlock()
+	restricted := at.Restricted
+	if v.cfg.Restricted != nil {
+		restricted |= v.cfg.Restricted()
+	}
+	if restricted &^= 1 << v.cfg.Region; restricted == 0 {
+		return at.Vector, 0, nil
+	}
+	var e conflict.Entity
+	if v.cfg.Fold.Kind == conflict.Entities && key != nil {
+		var err error
+		if e, _, err = v.store.read(key); err != nil {
+			return event.Vector{}, restricted, fmt.Errorf("read entity: %w", err)
+		}
+	}
+	return e.Context(at.Vector, restricted), restricted, nil
 }
 
 // Stamp is the highest stamp folded; a new seat's clock starts above.

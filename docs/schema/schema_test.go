@@ -19,6 +19,7 @@ import (
 	"github.com/geogate/geogate/docs/schema"
 	"github.com/geogate/geogate/internal/node"
 	"github.com/geogate/geogate/internal/strict"
+	"github.com/geogate/geogate/residency"
 	"github.com/geogate/geogate/router"
 )
 
@@ -74,7 +75,7 @@ func TestSchemasAgreeWithStructs(t *testing.T) {
 		name string
 		src  []byte
 		into any
-	}{{"config", schema.Config(), node.Config{}}, {"ownership", schema.Ownership(), router.OwnershipFile{}}} {
+	}{{"config", schema.Config(), node.Config{}}, {"ownership", schema.Ownership(), router.OwnershipFile{}}, {"residency", schema.Residency(), residency.File{}}} {
 		t.Run(tt.name, func(t *testing.T) {
 			var root map[string]any
 			if err := json.Unmarshal(tt.src, &root); err != nil {
@@ -214,7 +215,9 @@ func TestDefaults(t *testing.T) {
 // TestSchemaAndProgramAgree gives both the same files.
 func TestSchemaAndProgramAgree(t *testing.T) {
 	config, ownership := compile(t, "config", schema.Config()), compile(t, "ownership", schema.Ownership())
+	residency := compile(t, "residency", schema.Residency())
 	const head = "version: 1\nkind: OwnershipPolicy\n"
+	const border = "version: 1\nkind: ResidencyPolicy\nname: a\nrevision: 1\ndefault: deny\n"
 	for name, tt := range map[string]struct {
 		s    *jsonschema.Schema
 		src  string
@@ -229,8 +232,17 @@ func TestSchemaAndProgramAgree(t *testing.T) {
 		"region name":       {config, strings.Replace(validConfig, "  eu:", "  EU:", 1), false},
 		"both kafkas":       {config, strings.Replace(validConfig, "seeds: [127.0.0.1:29092]", "seeds: [\"a:1\"], embedded: {listen: \"127.0.0.1:1\"}", 1), false},
 		"seed without port": {config, strings.Replace(validConfig, "[127.0.0.1:29092]", "[kafka]", 1), false},
-		"quorum":            {config, validConfig + "nats: {mode: quorum}\n", false},
-		"residency":         {config, validConfig + "policies: {residency: r.yaml}\n", false},
+		"quorum alone":      {config, validConfig + "nats: {mode: quorum}\n", false},
+		"quorum":            {config, validConfig + "nats: {mode: quorum, embedded: {name: n, cluster: \"127.0.0.1:1\", routes: [\"nats-route://127.0.0.1:2\", \"nats-route://127.0.0.1:3\"], advertise: \"127.0.0.1:4\"}, lease: {duration: 30s, margin: 3s}}\n", true},
+		"one route":         {config, validConfig + "nats: {mode: quorum, embedded: {cluster: \"127.0.0.1:1\", routes: [\"nats-route://127.0.0.1:2\"]}}\n", false},
+		"external":          {config, validConfig + "nats: {mode: quorum, urls: [\"nats://a:4222\"]}\n", true},
+		"two registers":     {config, validConfig + "nats: {urls: [\"nats://a:4222\"], embedded: {}}\n", false},
+		"solo cluster":      {config, validConfig + "nats: {embedded: {cluster: \"127.0.0.1:1\"}}\n", false},
+		"solo register":     {config, validConfig + "nats: {mode: solo, embedded: {}}\n", true},
+		"paired":            {config, validConfig + "nats: {mode: paired, embedded: {}}\n", false},
+		"no secret":         {config, validConfig + "policies: {residency: r.yaml}\n", false},
+		"empty secret":      {config, validConfig + "idempotency: {secret_file: \"\"}\npolicies: {residency: r.yaml}\n", false},
+		"residency":         {config, validConfig + "idempotency: {secret_file: s}\npolicies: {residency: r.yaml}\n", true},
 		"open listener":     {config, validConfig + "http: {listen: \"0.0.0.0:80\"}\n", false},
 		"decimal size":      {config, validConfig + "http: {max_body: 32MB}\n", false},
 		"bare duration":     {config, validConfig + "drain: 30\n", false},
@@ -238,16 +250,27 @@ func TestSchemaAndProgramAgree(t *testing.T) {
 		"ownership":         {ownership, head + "domains:\n  - {name: air, match: [flights], kind: entity, mode: multi_writer, policy: lww, partitions: 6}\n  - {name: repos, match: [\"git*\"], kind: events, mode: multi_writer}\n", true},
 		"no domains":        {ownership, head, true},
 		"no kind":           {ownership, "version: 1\n", false},
-		"single region":     {ownership, head + "domains: [{name: a, match: [a], kind: entity, mode: single_region}]\n", false},
+		"no owner":          {ownership, head + "domains: [{name: a, match: [a], kind: entity, mode: single_region}]\n", false},
+		"single region":     {ownership, head + "domains: [{name: a, match: [a], kind: entity, mode: single_region, owner: eu, on_foreign_write: reject}]\n", true},
+		"by key":            {ownership, head + "domains: [{name: a, match: [a], kind: entity, mode: by_key, owner: 'headers[\"home\"]'}]\n", true},
+		"forward":           {ownership, head + "domains: [{name: a, match: [a], kind: entity, mode: single_region, owner: eu, on_foreign_write: forward}]\n", false},
 		"owner":             {ownership, head + "domains: [{name: a, match: [a], kind: entity, mode: multi_writer, owner: eu}]\n", false},
 		"counter":           {ownership, head + "domains: [{name: a, match: [a], kind: entity, mode: multi_writer, policy: counter}]\n", false},
 		"policy of events":  {ownership, head + "domains: [{name: a, match: [a], kind: events, mode: multi_writer, policy: lww}]\n", false},
 		"no match":          {ownership, head + "domains: [{name: a, match: [], kind: events, mode: multi_writer}]\n", false},
+		"border":            {residency, border + "max_age: 1h\ngroups: {europe: [eu]}\ntopics: [{match: [\"a*\"], format: json}]\nrules: [{id: a, effect: allow, topics: [\"a*\"], from: [\"@europe\"], to: [\"*\"], when: key == \"x\"}]\n", true},
+		"default allow":     {residency, strings.Replace(border, "deny", "allow", 1) + "rules: [{id: a, effect: allow, topics: [a], from: [eu], to: [us]}]\n", false},
+		"no rules":          {residency, border, false},
+		"rule default":      {residency, border + "rules: [{id: default, effect: allow, topics: [a], from: [eu], to: [us]}]\n", false},
+		"empty when":        {residency, border + "rules: [{id: a, effect: allow, topics: [a], from: [eu], to: [us], when: \"\"}]\n", false},
+		"expression topic":  {residency, border + "rules: [{id: a, effect: allow, topics: [/a/], from: [eu], to: [us]}]\n", false},
+		"tombstones":        {residency, border + "rules: [{id: a, effect: allow, topics: [a], from: [eu], to: [us], tombstones: pass}]\n", false},
+		"no source":         {residency, border + "rules: [{id: a, effect: allow, topics: [a], from: [], to: [us]}]\n", false},
 		"domain default":    {ownership, head + "domains: [{name: default, match: [a], kind: events, mode: multi_writer}]\n", false},
 	} {
 		t.Run(name, func(t *testing.T) {
 			schemaErr := tt.s.Validate(instance(t, tt.src))
-			programErr := accept(tt.s == config, tt.src)
+			programErr := accept(map[*jsonschema.Schema]string{config: "config", ownership: "ownership", residency: "residency"}[tt.s], tt.src)
 			if (schemaErr == nil) != tt.want {
 				t.Errorf("schema: %v, want acceptance %t", schemaErr, tt.want)
 			}
@@ -259,9 +282,13 @@ func TestSchemaAndProgramAgree(t *testing.T) {
 }
 
 // accept reads a file as the program does.
-func accept(config bool, src string) error {
-	if !config {
+func accept(kind, src string) error {
+	switch kind {
+	case "ownership":
 		_, err := router.ParseOwnership("example", []byte(src))
+		return err
+	case "residency":
+		_, err := residency.Parse("example", []byte(src), nil)
 		return err
 	}
 	c := node.Defaults()
@@ -274,7 +301,10 @@ func accept(config bool, src string) error {
 // TestDocumentedExamples checks every whole file that the documentation shows,
 // by the schema and by the program.
 func TestDocumentedExamples(t *testing.T) {
-	config, ownership := compile(t, "config", schema.Config()), compile(t, "ownership", schema.Ownership())
+	schemas := map[string]*jsonschema.Schema{
+		"config": compile(t, "config", schema.Config()), "ownership": compile(t, "ownership", schema.Ownership()),
+		"residency": compile(t, "residency", schema.Residency()),
+	}
 	root, found := filepath.Join("..", ".."), 0
 	err := filepath.WalkDir(root, func(path string, d fs.DirEntry, err error) error {
 		if err != nil {
@@ -294,19 +324,22 @@ func TestDocumentedExamples(t *testing.T) {
 			if !strings.Contains("\n"+src, "\nversion: 1\n") {
 				continue
 			}
-			isOwnership := strings.Contains(src, "kind: OwnershipPolicy")
-			if !isOwnership && !strings.Contains("\n"+src, "\nregion:") {
+			kind := ""
+			switch {
+			case strings.Contains(src, "kind: OwnershipPolicy"):
+				kind = "ownership"
+			case strings.Contains(src, "kind: ResidencyPolicy"):
+				kind = "residency"
+			case strings.Contains("\n"+src, "\nregion:"):
+				kind = "config"
+			default:
 				continue
 			}
 			found++
-			s := config
-			if isOwnership {
-				s = ownership
-			}
-			if err := s.Validate(instance(t, src)); err != nil {
+			if err := schemas[kind].Validate(instance(t, src)); err != nil {
 				t.Errorf("%s: schema: %v", path, err)
 			}
-			if err := accept(!isOwnership, src); err != nil {
+			if err := accept(kind, src); err != nil {
 				t.Errorf("%s: program: %v", path, err)
 			}
 		}

@@ -65,6 +65,7 @@ type Follower struct {
 	progress     map[progressKey][]Progress  // newest last, at most historyLen
 	incarnations map[incarnationKey][]Incarnation
 	topics       map[string]Topic
+	restricted   map[string]uint16 // by topic, bit r: records of origin r may be denied to the own region
 	links        map[event.RegionID]*Links
 	malformed    uint64
 }
@@ -90,6 +91,7 @@ func New(cfg Config) (*Follower, error) {
 		progress:     make(map[progressKey][]Progress),
 		incarnations: make(map[incarnationKey][]Incarnation),
 		topics:       make(map[string]Topic),
+		restricted:   make(map[string]uint16),
 		links:        make(map[event.RegionID]*Links),
 	}
 	wanted := []string{TopicControl, TopicTopics, TopicIncarnations}
@@ -315,8 +317,25 @@ func (f *Follower) takeControl(from event.RegionID, r *kgo.Record) error {
 		f.progress[k] = h
 	case TypeIncarnation:
 		return f.takeIncarnation(r)
+	case TypeRestriction:
+		x, err := ParseRestriction(r.Key, r.Value)
+		if err != nil {
+			return err
+		}
+		if x.To == f.cfg.Region {
+			f.restricted[x.Topic] |= 1 << x.Origin
+		}
 	}
 	return nil
+}
+
+// Restricted tells of which origins (bit r: region r) single records of a topic
+// may be denied to the own region, as far as control says so yet. What positions
+// and runs say comes with the records that it is about.
+func (f *Follower) Restricted(topic string) uint16 {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return f.restricted[topic]
 }
 
 func (f *Follower) takeIncarnation(r *kgo.Record) error {

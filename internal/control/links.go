@@ -23,6 +23,8 @@ type Location struct {
 	Incarnation uint16 // of the source partition
 	Source      int64  // offset at the origin
 	Barrier     int64  // last barrier of the origin's log below it, or offsets.NoBarrier
+	// Restricted: records of the origin's log below it may have been denied.
+	Restricted bool
 }
 
 // Covered says that everything of a source partition below Source has been dealt
@@ -34,6 +36,8 @@ type Covered struct {
 	// Epoch is the remote partition's leader epoch that the position names, -1
 	// unknown. What was read under an older one may have been lost since.
 	Epoch int32
+	// Restricted: what was dealt with may have been denied.
+	Restricted bool
 }
 
 // Links is the pure core of what one link wrote down: positions and runs of all
@@ -264,7 +268,7 @@ func (l *Links) Locate(topic TopicID, num int32, target int64, epoch int32) Loca
 	}
 	if m := l.runs[k]; m != nil {
 		if r, ok := m.Locate(target); ok {
-			return Location{Mapped, r.Incarnation, r.Source + target - r.Target, r.Barrier}
+			return Location{Mapped, r.Incarnation, r.Source + target - r.Target, r.Barrier, r.Restricted}
 		}
 	}
 	if p.usable != nil && target < p.usable.TargetCovered {
@@ -299,5 +303,5 @@ func (l *Links) Covered(topic TopicID, num int32) (Covered, bool) {
 		return Covered{}, false
 	}
 	u := p.usable
-	return Covered{event.Point{Incarnation: u.Incarnation, Next: u.SourceCovered}, u.Barrier, u.TargetCovered, u.TargetEpoch}, true
+	return Covered{event.Point{Incarnation: u.Incarnation, Next: u.SourceCovered}, u.Barrier, u.TargetCovered, u.TargetEpoch, u.Restricted}, true
 }

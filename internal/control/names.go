@@ -16,6 +16,7 @@ const (
 	TopicTopics       = InternalPrefix + "topics"       // registry of remote and derived topics: 1 partition, compacted
 	TopicIncarnations = InternalPrefix + "incarnations" // lives of origin partitions: 1 partition, compacted
 	TopicConflicts    = InternalPrefix + "conflicts"    // conflict feed: cleanup by retention
+	TopicAudit        = InternalPrefix + "audit"        // residency decisions: kept
 )
 
 // MaxTopicName is the longest topic name that Kafka accepts, in characters.
@@ -27,6 +28,8 @@ const (
 	LinkPartitions = 32
 	// ConflictPartitions is the number of partitions of the conflict feed.
 	ConflictPartitions = 16
+	// AuditPartitions is the number of partitions of the audit.
+	AuditPartitions = 16
 )
 
 // ControlFrom is the copy of a region's control topic in another region.
@@ -55,6 +58,7 @@ const (
 	TypeBarrier     Type = 1
 	TypeProgress    Type = 2
 	TypeIncarnation Type = 3
+	TypeRestriction Type = 4
 )
 
 // TypeOf tells a key's type; ok is false for a type that this build does not
@@ -64,7 +68,7 @@ func TypeOf(key []byte) (t Type, ok bool) {
 		return 0, false
 	}
 	t = Type(key[0])
-	return t, t >= TypeBarrier && t <= TypeIncarnation
+	return t, t >= TypeBarrier && t <= TypeRestriction
 }
 
 const (

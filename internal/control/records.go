@@ -164,3 +164,38 @@ func ParseIncarnation(key, value []byte) (Incarnation, error) {
 	}
 	return x, nil
 }
+
+// Restriction says that single records of a topic may be denied to a region: on
+// that region the origin's offsets no longer tell what it has seen. It is never
+// taken back.
+type Restriction struct {
+	Origin, To event.RegionID
+	Topic      string
+}
+
+// AppendKey appends the record key: u8 type 4, u8 origin region, u8 region to which
+// records may be denied, length-prefixed topic.
+func (x Restriction) AppendKey(b []byte) []byte {
+	return event.AppendPrefixed(append(b, byte(TypeRestriction), byte(x.Origin), byte(x.To)), []byte(x.Topic))
+}
+
+// AppendValue appends the record value: u8 version.
+func (x Restriction) AppendValue(b []byte) []byte { return append(b, codecVersion) }
+
+// ParseRestriction reads a restriction record.
+func ParseRestriction(key, value []byte) (Restriction, error) {
+	k := event.NewReader(key)
+	if t := Type(k.Uint8()); t != TypeRestriction {
+		k.Fail("control record type %d, want %d", t, TypeRestriction)
+	}
+	x := Restriction{Origin: k.Region(), To: k.Region(), Topic: readName(k)}
+	if err := k.Close(); err != nil {
+		return Restriction{}, fmt.Errorf("parse restriction key: %w", err)
+	}
+	r := event.NewReader(value)
+	readVersion(r)
+	if err := r.Close(); err != nil {
+		return Restriction{}, fmt.Errorf("parse restriction: %w", err)
+	}
+	return x, nil
+}

@@ -33,6 +33,7 @@ func codecs() []codec {
 		Promised: event.Vector{1: {Next: 300}, 2: {Incarnation: 1, Next: 94}}, Ownership: 4, Incarnation: 2, Floor: event.Point{Next: 12},
 	}
 	i := control.Incarnation{Origin: 2, Topic: "flights", Partition: 3, Number: 1, ID: topicB, Truncations: 1, End: 4711}
+	x := control.Restriction{Origin: 2, To: 1, Topic: "flights"}
 	rt := control.Topic{Name: "eu.flights", ID: topicA, Kind: control.KindRemote, Origin: 2, Link: "eu-us", Source: "flights", SourceID: topicB}
 	dt := control.Topic{Name: "flights.merged", ID: topicA, Kind: control.KindDerived, Use: control.UseMerged, Of: "flights"}
 	wrap := func(x any, err error) (any, error) { return x, err }
@@ -46,6 +47,9 @@ func codecs() []codec {
 		{"incarnation", i, i.AppendKey(nil), i.AppendValue(nil), [2]string{
 			"030207666c6967687473030001", "01bb00000000000000000000000000000201e724",
 		}, func(k, v []byte) (any, error) { return wrap(control.ParseIncarnation(k, v)) }},
+		{"restriction", x, x.AppendKey(nil), x.AppendValue(nil), [2]string{
+			"04020107666c6967687473", "01",
+		}, func(k, v []byte) (any, error) { return wrap(control.ParseRestriction(k, v)) }},
 		{"remote topic", rt, rt.AppendKey(nil), rt.AppendValue(nil), [2]string{
 			"65752e666c6967687473", "0101aa000000000000000000000000000001020565752d757307666c6967687473bb000000000000000000000000000002",
 		}, func(k, v []byte) (any, error) { return wrap(control.ParseTopic(k, v)) }},
@@ -94,12 +98,12 @@ func TestCutBytesAreMalformed(t *testing.T) {
 }
 
 func TestTypeOf(t *testing.T) {
-	for _, c := range codecs()[:3] {
+	for _, c := range codecs()[:4] {
 		if ty, ok := control.TypeOf(c.key); !ok || ty != control.Type(c.key[0]) {
 			t.Errorf("TypeOf(%s) = %v, %v", c.name, ty, ok)
 		}
 	}
-	for _, key := range []string{"", "\x00", "\x04", "\xff"} {
+	for _, key := range []string{"", "\x00", "\x05", "\xff"} {
 		if _, ok := control.TypeOf([]byte(key)); ok {
 			t.Errorf("TypeOf(%q) is known", key)
 		}

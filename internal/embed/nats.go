@@ -20,6 +20,8 @@ const (
 	natsReady = 15 * time.Second
 	// natsMemory bounds JetStream's memory streams; the register is on disk.
 	natsMemory = 16 << 20
+	// routePing is how often a server makes sure of another.
+	routePing = 2 * time.Second
 )
 
 // NATS says how an embedded server is named, stored and joined to others.
@@ -40,15 +42,16 @@ type NATS struct {
 
 // NATSServer is a running embedded server.
 type NATSServer struct {
-	srv     *server.Server
-	release func() error
+	srv       *server.Server
+	release   func() error
+	clustered bool
 
 	once sync.Once
 	err  error
 }
 
-// StartNATS starts a server with JetStream under c.StoreDir. It opens no port
-// for clients: they connect in process through Dialer. JetStream syncs every
+// StartNATS starts a server with JetStream under c.StoreDir. Clients connect in
+// process, through Dialer, and in no other way. JetStream syncs every
 // write before it acknowledges it, because a register that forgets an
 // acknowledged claim is worse than a slow one.
 func StartNATS(c NATS) (*NATSServer, error) {
@@ -73,7 +76,7 @@ func StartNATS(c NATS) (*NATSServer, error) {
 		srv.WaitForShutdown()
 		return nil, errors.Join(fmt.Errorf("start embedded nats %s: not ready after %s", c.Name, natsReady), release())
 	}
-	return &NATSServer{srv: srv, release: release}, nil
+	return &NATSServer{srv: srv, release: release, clustered: c.ClusterListen != ""}, nil
 }
 
 // options turns c into the server's own configuration.
@@ -111,7 +114,17 @@ func (c NATS) options() (*server.Options, error) {
 	if number == 0 {
 		number = server.RANDOM_PORT
 	}
-	opts.Cluster = server.ClusterOpts{Name: "geogate", Host: host, Port: number, Advertise: c.Advertise}
+	// The server begins to talk to others only once it listens for clients, so it
+	// listens where nobody gets in.
+	opts.DontListen, opts.Host, opts.Port = false, "127.0.0.1", server.RANDOM_PORT
+	opts.CustomClientAuthentication = inProcessOnly{}
+	opts.Cluster = server.ClusterOpts{
+		Name: "geogate", Host: host, Port: number, Advertise: c.Advertise,
+		NoAdvertise: true, // clients are in process: they have no use for other servers' addresses
+		// One connection for each pair of servers, and a silent one is noticed well
+		// within a lease.
+		PoolSize: -1, PingInterval: routePing,
+	}
 	for _, r := range c.Routes {
 		u, err := url.Parse(r)
 		if err != nil || u.Host == "" {
@@ -120,6 +133,15 @@ func (c NATS) options() (*server.Options, error) {
 		opts.Routes = append(opts.Routes, u)
 	}
 	return opts, nil
+}
+
+// inProcessOnly lets clients of this process in, and no others.
+type inProcessOnly struct{}
+
+// Check implements server.Authentication.
+func (inProcessOnly) Check(c server.ClientAuthentication) bool {
+	at := c.RemoteAddress()
+	return at != nil && at.Network() == "pipe"
 }
 
 // NATSDialer opens connections to an embedded server inside the process. It
@@ -138,6 +160,18 @@ func (d NATSDialer) InProcessConn() (net.Conn, error) {
 
 // Dialer returns what a client needs to connect.
 func (s *NATSServer) Dialer() NATSDialer { return NATSDialer{s.srv} }
+
+// Ready tells whether the server takes part in its cluster: nil, or what is
+// missing.
+func (s *NATSServer) Ready() error {
+	if h := s.srv.Healthz(&server.HealthzOptions{JSServerOnly: true}); h.Error != "" {
+		return fmt.Errorf("embedded nats: %s", h.Error)
+	}
+	if s.clustered && s.srv.NumRoutes() == 0 {
+		return errors.New("embedded nats: no other server of the cluster is reachable")
+	}
+	return nil
+}
 
 // Close stops the server, waits until its stores are closed and releases the
 // directory. Further calls return what the first did.

@@ -76,6 +76,7 @@ var confined = map[string][]string{
 	"github.com/goccy/go-yaml":              {"internal/strict"},
 	"github.com/google/uuid":                {"internal/event"},
 	"cel.dev/cel-go":                        {"internal/expr"},
+	"github.com/fsnotify/fsnotify":          {"internal/node"},
 	"github.com/dgraph-io/badger":           {"internal/control", "conflict/view", "dedupe", "internal/node"},
 	"github.com/twmb/franz-go/pkg/kfake":    {"internal/embed"},
 	"github.com/nats-io/nats-server":        {"internal/embed"},

@@ -27,6 +27,9 @@ func (n *Node) assemble(secret []byte) (err error) {
 		return err
 	}
 	n.topics.registry, n.topics.follower, n.topics.own = follower{n.control}, n.control, n.own
+	if err := n.assembleAuthority(); err != nil {
+		return err
+	}
 	if err := n.assembleSeats(); err != nil {
 		return err
 	}
@@ -67,7 +70,7 @@ func (n *Node) assembleSeats() error {
 	ids := txn.NewTopics(n.client)
 	n.seats = &seats{
 		cfg: n.cfg, own: n.own, topology: n.topology, log: n.log,
-		topics: n.topics, control: n.control, producer: producer, client: n.client, ids: ids,
+		topics: n.topics, control: n.control, authority: n.authority, producer: producer, client: n.client, ids: ids,
 		tail: tail, clock: hlc.NewClock(time.Now, hlc.Bounds{}), store: n.store,
 		fetcher:  &fetcher{own: n.own, control: n.control, topics: ids},
 		requests: make(chan *holding, openRequests), prepared: make(chan struct{}), held: make(map[place]*holding),
@@ -90,6 +93,7 @@ func (n *Node) assembleLink(l LinkConfig) error {
 		From: router.Region{Name: n.cfg.Region, ID: n.own}, To: router.Region{Name: l.To, ID: to},
 		Source: n.seeds(), Target: n.cfg.Regions[l.To].Kafka.Seeds,
 		Include: l.Include, Exclude: l.Exclude,
+		Border: n.guard(), Restrictable: n.restrictable,
 		Ready: n.control.Ready(), Barriers: n.control, Incarnation: n.control.Incarnation,
 		Logger: n.log, Registerer: n.deps.Registry,
 	})
@@ -113,6 +117,7 @@ func (n *Node) assembleGateway(secret []byte) error {
 		Secret: secret, Drain: n.cfg.Drain,
 	}, gateway.Deps{
 		Topics: &topicList{n.topics, n.links}, Seats: n.seats, Logs: n.control, Status: n,
+		Ownership: &ownership{n.cfg.Region, n.authority, n.policy},
 		Probes: []gateway.Probe{
 			{Name: "kafka", Ready: n.kafka.Ready},
 			{Name: "seats", Ready: n.seats.Ready},

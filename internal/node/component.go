@@ -3,6 +3,7 @@ package node
 import (
 	"context"
 	"log/slog"
+	"net"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -37,4 +38,12 @@ type Deps struct {
 	Seeds []string
 	// ReachTimeout is how long New waits for the own region's Kafka. Zero: 30 s.
 	ReachTimeout time.Duration
+	// NATS reaches the server that the configuration embeds: the program has
+	// started it. It is nil when there is none.
+	NATS InProcessDialer
+}
+
+// InProcessDialer gives connections to a server inside the process.
+type InProcessDialer interface {
+	InProcessConn() (net.Conn, error)
 }

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"maps"
 	"net"
+	"net/url"
 	"os"
 	"regexp"
 	"slices"
@@ -85,33 +86,50 @@ type LinkConfig struct {
 	Exclude []string `yaml:"exclude"`
 }
 
-// NATSConfig says how the regions agree on ownership.
+// NATSConfig says how the regions agree on ownership. Without embedded and urls
+// there is no register: every region owns its units, and none can be fenced.
 type NATSConfig struct {
-	// Mode is solo: there is no register yet, and every region owns its units.
+	// Mode is solo, one server, or quorum, a cluster over two regions and a
+	// witness.
 	Mode string `yaml:"mode"`
-	// Embedded runs a NATS server inside the process. Nothing needs one before
-	// authority exists.
+	// URLs are the servers of a cluster outside the process.
+	URLs []string `yaml:"urls"`
+	// Embedded runs a NATS server inside the process.
 	Embedded *EmbeddedNATS `yaml:"embedded"`
+	// Lease are the times of the ownership protocol, the same in every instance.
+	Lease router.LeaseConfig `yaml:"lease"`
 }
 
-// Later names the keys that come with authority.
-func (NATSConfig) Later() map[string]string {
-	return map[string]string{
-		"urls": "comes with authority; until then only mode: solo exists, with an embedded server or none",
+// Register tells whether there is an ownership register.
+func (c NATSConfig) Register() bool { return c.Embedded != nil || len(c.URLs) > 0 }
+
+// voters is how many servers hold the register.
+func (c NATSConfig) voters() int {
+	if c.Mode == modeQuorum {
+		return quorumVoters
 	}
+	return 1
 }
+
+// The modes, and how many servers hold the register of a quorum.
+const (
+	modeSolo     = "solo"
+	modeQuorum   = "quorum"
+	quorumVoters = 3
+)
 
 // EmbeddedNATS is a NATS server inside the process, with its streams under
 // nats/ in the data directory.
 type EmbeddedNATS struct {
-	// Name names the server. Default: the instance's name.
+	// Name names the server, unique in its cluster and never given to a server
+	// with another directory. Default: the instance's name.
 	Name string `yaml:"name"`
-}
-
-// Later names the keys of a cluster, which mode solo has none of.
-func (EmbeddedNATS) Later() map[string]string {
-	const cluster = "comes with authority, for mode quorum; in mode solo the server stands alone"
-	return map[string]string{"cluster": cluster, "routes": cluster, "advertise": cluster}
+	// Cluster is the loopback host:port for the other servers of the cluster.
+	Cluster string `yaml:"cluster"`
+	// Routes are the other servers, as nats-route://host:port.
+	Routes []string `yaml:"routes"`
+	// Advertise is the cluster address told to other servers. Default: Cluster.
+	Advertise string `yaml:"advertise"`
 }
 
 // HTTPConfig is the listener for producers and consumers.
@@ -150,7 +168,8 @@ func (IdempotencyConfig) Later() map[string]string {
 
 // PoliciesConfig names the policy files; an empty name means none.
 type PoliciesConfig struct {
-	// Residency must be empty until residency exists.
+	// Residency is a residency policy, docs/schema/residency-v1.json. With one,
+	// nothing leaves the region that no rule of it allows.
 	Residency string `yaml:"residency"`
 	// Ownership is an ownership policy, docs/schema/ownership-v1.json.
 	Ownership string `yaml:"ownership"`
@@ -166,7 +185,7 @@ type LogConfig struct {
 // depends on other keys is filled in by [Config.Complete].
 func Defaults() Config {
 	return Config{
-		NATS: NATSConfig{Mode: "solo"},
+		NATS: NATSConfig{Mode: modeSolo, Lease: router.DefaultLease()},
 		HTTP: HTTPConfig{
 			Listen: "127.0.0.1:18081", MaxBody: 32 * strict.MiB, MaxRecord: strict.MiB, MaxInflight: 256 * strict.MiB,
 		},
@@ -184,7 +203,9 @@ func (c Config) Complete() Config {
 		c.Instance = c.Region + "-0"
 	}
 	if e := c.NATS.Embedded; e != nil && e.Name == "" {
-		c.NATS.Embedded = &EmbeddedNATS{Name: c.Instance}
+		named := *e
+		named.Name = c.Instance
+		c.NATS.Embedded = &named
 	}
 	c.Links = slices.Clone(c.Links)
 	for i := range c.Links {
@@ -240,7 +261,15 @@ func (c Config) Ownership() (*router.Policy, error) {
 	if c.Policies.Ownership == "" {
 		return &router.Policy{}, nil
 	}
-	return router.LoadOwnership(c.Policies.Ownership)
+	p, err := router.LoadOwnership(c.Policies.Ownership)
+	if err != nil {
+		return nil, err
+	}
+	t, err := c.Topology()
+	if err != nil {
+		return nil, err
+	}
+	return p, p.Check(t)
 }
 
 // Validate finds everything that is wrong with a complete configuration as far
@@ -407,21 +436,13 @@ const (
 )
 
 func (c Config) validateRest(bad *strict.Problems) {
-	switch c.NATS.Mode {
-	case "solo":
-	case "paired", "quorum":
-		bad.Add(strict.At("nats", "mode"), "mode %s comes with authority; this version knows solo only", c.NATS.Mode)
-	default:
-		bad.Unknown(strict.At("nats", "mode"), "mode", c.NATS.Mode, "solo")
-	}
-	if e := c.NATS.Embedded; e != nil && e.Name != "" && !instanceForm.MatchString(e.Name) {
-		bad.Add(strict.At("nats", "embedded", "name"), "%q is no server name, want 1 to 100 letters, digits, dots, hyphens and underscores", e.Name)
-	}
+	c.NATS.validate(bad, strict.At("nats"))
 	if w := c.Idempotency.Window; w < time.Second || w > maxWindow {
 		bad.Add(strict.At("idempotency", "window"), "must be within 1s and %s", strict.FormatDuration(maxWindow))
 	}
-	if c.Policies.Residency != "" {
-		bad.Add(strict.At("policies", "residency"), "residency comes with authority and is not enforced yet, so a policy is refused")
+	if c.Policies.Residency != "" && c.Idempotency.SecretFile == "" {
+		// Hashes of keys cross in records and can be guessed without a secret.
+		bad.Add(strict.At("policies", "residency"), "a residency policy needs idempotency.secret_file, the same in all regions")
 	}
 	levels := []string{"debug", "info", "warn", "error"}
 	if !slices.Contains(levels, c.Log.Level) {
@@ -429,6 +450,62 @@ func (c Config) validateRest(bad *strict.Problems) {
 	}
 	if c.Drain <= 0 || c.Drain > maxDrain {
 		bad.Add(strict.At("drain"), "must be more than 0s and at most %s", strict.FormatDuration(maxDrain))
+	}
+}
+
+// validate finds what is wrong with the register's configuration.
+func (c NATSConfig) validate(bad *strict.Problems, at strict.Path) {
+	switch c.Mode {
+	case modeSolo, modeQuorum:
+	case "paired":
+		bad.Add(at.And("mode"), "mode paired, two sites without a witness, comes with the failover commands, for an operator has to attest every take-over in it; until then use quorum with a witness, or solo")
+	default:
+		bad.Unknown(at.And("mode"), "mode", c.Mode, modeSolo, modeQuorum)
+	}
+	switch {
+	case c.Embedded != nil && len(c.URLs) > 0:
+		bad.Add(at, "have either embedded or urls, not both")
+	case c.Mode == modeQuorum && !c.Register():
+		bad.Add(at, "mode quorum needs embedded, one of three servers, or the urls of a cluster")
+	}
+	for i, u := range c.URLs {
+		if parsed, err := url.Parse(u); err != nil || parsed.Host == "" {
+			bad.Add(at.And("urls", i), "%q is no URL like nats://host:4222", u)
+		}
+	}
+	if err := c.Lease.Validate(); err != nil {
+		bad.Add(at.And("lease"), "%v", err)
+	}
+	if c.Embedded != nil && (c.Mode == modeSolo || c.Mode == modeQuorum) {
+		c.Embedded.validate(bad, at.And("embedded"), c.Mode)
+	}
+}
+
+func (e EmbeddedNATS) validate(bad *strict.Problems, at strict.Path, mode string) {
+	if e.Name != "" && !instanceForm.MatchString(e.Name) {
+		bad.Add(at.And("name"), "%q is no server name, want 1 to 100 letters, digits, dots, hyphens and underscores", e.Name)
+	}
+	if mode == modeSolo {
+		if e.Cluster != "" || len(e.Routes) > 0 || e.Advertise != "" {
+			bad.Add(at, "cluster, routes and advertise are for mode quorum; in mode solo the server stands alone")
+		}
+		return
+	}
+	if e.Cluster == "" {
+		bad.Add(at.And("cluster"), "needs an address for the other servers of the cluster")
+	} else {
+		checkLoopback(bad, at.And("cluster"), e.Cluster, "routes between embedded servers have no authentication; use urls for a cluster over several machines")
+	}
+	if len(e.Routes) != quorumVoters-1 {
+		bad.Add(at.And("routes"), "needs the other %d servers of the cluster, two regions and a witness are %d", quorumVoters-1, quorumVoters)
+	}
+	for i, r := range e.Routes {
+		if parsed, err := url.Parse(r); err != nil || parsed.Host == "" || parsed.Scheme != "nats-route" {
+			bad.Add(at.And("routes", i), "%q is no route like nats-route://host:6222", r)
+		}
+	}
+	if _, _, err := splitAddress(e.Advertise); e.Advertise != "" && err != nil {
+		bad.Add(at.And("advertise"), "%q is no host:port", e.Advertise)
 	}
 }
 

@@ -90,6 +90,8 @@ func (l *linkRun) topic(name string) gateway.TopicLink {
 		switch {
 		case r.Blocked:
 			state = "blocked"
+		case r.Denied:
+			state = "denied"
 		case r.Carried:
 			state = "included"
 		}

@@ -49,14 +49,16 @@ type Node struct {
 	policy   *router.Policy
 	own      event.RegionID
 
-	store   *badger.DB
-	client  *kgo.Client // carries administration, transactions and what is not a write
-	control *control.Follower
-	topics  *topics
-	seats   *seats
-	links   []*linkRun
-	server  *gateway.Server
-	kafka   *watch
+	store     *badger.DB
+	client    *kgo.Client // carries administration, transactions and what is not a write
+	control   *control.Follower
+	topics    *topics
+	authority *router.Authority // nil: there is no register
+	seats     *seats
+	links     []*linkRun
+	server    *gateway.Server
+	kafka     *watch
+	border    *border // nil without a residency policy
 }
 
 // New opens the store and the listeners, waits for the region's own Kafka, and
@@ -74,6 +76,9 @@ func New(cfg Config, deps Deps) (_ *Node, err error) {
 	}
 	n.own, _ = n.topology.ID(cfg.Region)
 	if n.policy, err = cfg.Ownership(); err != nil {
+		return nil, err
+	}
+	if err = n.openBorder(); err != nil {
 		return nil, err
 	}
 	secret, err := cfg.Secret()
@@ -191,7 +196,15 @@ func (n *Node) Components() []Component {
 		{Name: "control", Run: n.control.Run},
 		{Name: "topics", Run: n.topics.Run},
 		{Name: "kafka", Run: n.kafka.Run},
-		{Name: "seats", Run: n.seats.Run, Status: n.seats.Status},
+	}
+	if n.authority != nil {
+		// Before the seats, which ask it, and stopped after them: an instance says
+		// that it holds nothing any more when it answers nothing any more.
+		cs = append(cs, Component{Name: "authority", Run: n.authority.Run, Status: func() string { return n.authority.Status().State }})
+	}
+	cs = append(cs, Component{Name: "seats", Run: n.seats.Run, Status: n.seats.Status})
+	if n.border != nil {
+		cs = append(cs, Component{Name: "residency", Run: n.border.Run, Status: func() string { return string(n.border.guard.Status().State) }})
 	}
 	for _, l := range n.links {
 		cs = append(cs, Component{Name: "link " + l.name, Run: l.Run, Status: func() string { return string(l.Status().State) }})

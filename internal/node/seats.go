@@ -72,15 +72,16 @@ type seats struct {
 	topology *router.Topology
 	log      *slog.Logger
 
-	topics   *topics
-	control  *control.Follower
-	producer *seat.Producer
-	client   *kgo.Client // transactions
-	ids      *txn.Topics
-	tail     *seat.Tail
-	clock    *hlc.Clock
-	store    *badger.DB
-	fetcher  *fetcher
+	topics    *topics
+	control   *control.Follower
+	authority *router.Authority // nil: there is no register
+	producer  *seat.Producer
+	client    *kgo.Client // transactions
+	ids       *txn.Topics
+	tail      *seat.Tail
+	clock     *hlc.Clock
+	store     *badger.DB
+	fetcher   *fetcher
 
 	requests chan *holding // to be run
 	prepared chan struct{} // closed when declared topics are there and their seats are asked for
@@ -375,7 +376,9 @@ func (s *seats) make(ctx context.Context, at place) (*holding, error) {
 		Client: s.client, Topics: s.ids, DB: s.store,
 		Fetcher: topicFetcher{s.fetcher, topic, at.partition},
 		Claims:  func() (seat.Claims, bool) { return h.seat.Claims() },
-		Logger:  s.log,
+
+		Restricted: func() uint16 { return s.control.Restricted(at.topic) },
+		Logger:     s.log,
 	})
 	if err != nil {
 		return nil, err
@@ -383,9 +386,10 @@ func (s *seats) make(ctx context.Context, at place) (*holding, error) {
 	h.seat, err = seat.New(seat.Config{
 		Topic: at.topic, ID: topic.ID, Partition: at.partition,
 		Region: s.own, Regions: s.regionIDs(), Epoch: event.FirstEpoch(s.own),
-		Rule:    func(ev *event.Event) bool { return fold.Admit(ev) == "" },
-		Hold:    topic.Domain.Kind == router.Entity,
-		Control: s.control, Tail: s.tail, Producer: s.producer,
+		Authority: s.seatAuthority(topic, at.partition),
+		Rule:      func(ev *event.Event) bool { return fold.Admit(ev) == "" },
+		Hold:      topic.Domain.Kind == router.Entity,
+		Control:   s.control, Tail: s.tail, Producer: s.producer,
 		Opener: seat.NewOpener(s.producer, at.topic, topic.ID, at.partition, s.cfg.Instance, txn.Options{Topics: s.ids}, s.log),
 		Index:  h.index, Sinks: []seat.Sink{h.view.Journal()}, Folder: h.view, Clock: s.clock,
 		Core:   seat.CoreConfig{MaxRecord: int(s.cfg.HTTP.MaxRecord) + recordRoom, IdleTerm: idleTerm},
@@ -450,6 +454,13 @@ func (s *seats) sweep(ctx context.Context) {
 			}
 		}
 	}
+}
+
+// find gives the seat of a partition, nil if it is not held.
+func (s *seats) find(at place) *holding {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.held[at]
 }
 
 func (s *seats) list() []*holding {

@@ -8,7 +8,6 @@ import (
 
 	"github.com/geogate/geogate/gateway"
 	"github.com/geogate/geogate/internal/control"
-	"github.com/geogate/geogate/internal/event"
 	"github.com/geogate/geogate/router"
 )
 
@@ -17,8 +16,8 @@ func (n *Node) Status(context.Context) (gateway.Status, error) {
 	st := gateway.Status{
 		Version: Version, Time: gateway.Time(time.Now()),
 		Region: n.cfg.Region, Instance: n.cfg.Instance, Mode: n.cfg.NATS.Mode,
-		Residency: gateway.Residency{State: "off"},
 	}
+	st.Residency, st.Warnings = n.residencyStatus()
 	reach := map[string]string{n.cfg.Region: "ok"}
 	if n.kafka.down.Load() {
 		reach[n.cfg.Region] = "unreachable"
@@ -40,12 +39,7 @@ func (n *Node) Status(context.Context) (gateway.Status, error) {
 		}
 		st.Regions = append(st.Regions, gateway.RegionStatus{Name: r.Name, ID: uint8(r.ID), State: "UP", Kafka: kafka})
 	}
-	for _, d := range n.policy.Domains() {
-		region := n.cfg.Region
-		st.Units = append(st.Units, gateway.UnitStatus{
-			Unit: d.Unit(region), Owner: &region, Epoch: uint64(event.FirstEpoch(n.own)), State: "ACTIVE",
-		})
-	}
+	n.registerStatus(&st)
 	if m := n.control.Malformed(); m > 0 {
 		st.Warnings = append(st.Warnings, fmt.Sprintf("%d control records do not parse and are passed over; see the log", m))
 	}

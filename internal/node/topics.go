@@ -27,6 +27,8 @@ import (
 const (
 	compacted = "compact"
 	deleted   = "delete"
+	// forever is deleted without an end to retention.
+	forever = "delete, for ever"
 
 	discoverEvery = 2 * time.Second // local topics become known within this
 	topicTimeout  = 15 * time.Second
@@ -42,6 +44,7 @@ type registry interface {
 // declares, and knows the region's local ones.
 type topics struct {
 	region   string
+	owned    bool // there is an ownership register
 	topology *router.Topology
 	policy   *router.Policy
 	client   *kgo.Client // writes the registry
@@ -76,7 +79,7 @@ type derivation struct {
 
 func newTopics(cfg Config, topology *router.Topology, policy *router.Policy, client *kgo.Client, log *slog.Logger) *topics {
 	return &topics{
-		region: cfg.Region, window: cfg.Idempotency.Window, topology: topology, policy: policy,
+		region: cfg.Region, owned: cfg.NATS.Register(), window: cfg.Idempotency.Window, topology: topology, policy: policy,
 		client: client, admin: kadm.NewClient(client), log: log,
 		derived: make(map[derivedOf]*derivation), local: make(map[string]control.TopicID),
 	}
@@ -90,6 +93,16 @@ type spec struct {
 	mayHave    bool // more partitions than that
 }
 
+// settings are what the topic is created with.
+func (s spec) settings() map[string]*string {
+	cleanup, none := s.cleanup, "-1"
+	if s.cleanup == forever {
+		cleanup = deleted
+		return map[string]*string{"cleanup.policy": &cleanup, "retention.ms": &none, "retention.bytes": &none}
+	}
+	return map[string]*string{"cleanup.policy": &cleanup}
+}
+
 // internals are the topics that every instance of the region needs.
 func (t *topics) internals() []spec {
 	out := []spec{
@@ -97,6 +110,11 @@ func (t *topics) internals() []spec {
 		{name: control.TopicTopics, partitions: 1, cleanup: compacted},
 		{name: control.TopicIncarnations, partitions: 1, cleanup: compacted},
 		{name: control.TopicConflicts, partitions: control.ConflictPartitions, cleanup: deleted},
+	}
+	if t.owned {
+		out = append(out,
+			spec{name: router.OwnershipTopic, partitions: 1, cleanup: forever},
+			spec{name: router.OwnersTopic, partitions: 1, cleanup: compacted})
 	}
 	for _, r := range t.topology.Others(t.region) {
 		out = append(out,
@@ -159,7 +177,7 @@ func (t *topics) coming(name string) bool {
 func (t *topics) ensure(ctx context.Context, s spec) error {
 	ctx, cancel := context.WithTimeout(ctx, topicTimeout)
 	defer cancel()
-	resp, err := t.admin.CreateTopics(ctx, s.partitions, -1, map[string]*string{"cleanup.policy": &s.cleanup}, s.name)
+	resp, err := t.admin.CreateTopics(ctx, s.partitions, -1, s.settings(), s.name)
 	if err != nil {
 		return fmt.Errorf("create topic %s: %w", s.name, err)
 	}
@@ -469,6 +487,26 @@ func (t *topics) present(name string) (id control.TopicID, ok bool) {
 	defer t.mu.Unlock()
 	detail, ok := t.known[name]
 	return control.TopicID(detail.ID), ok && detail.Err == nil
+}
+
+// locals are the region's local topics as far as they are known, in order.
+func (t *topics) locals(ctx context.Context) ([]gateway.Topic, error) {
+	t.mu.Lock()
+	names := t.known.Names()
+	t.mu.Unlock()
+	slices.Sort(names)
+	var out []gateway.Topic
+	for _, n := range names {
+		topic, err := t.Topic(ctx, n)
+		switch {
+		case errors.Is(err, gateway.ErrTopicUnknown):
+		case err != nil:
+			return nil, err
+		default:
+			out = append(out, topic)
+		}
+	}
+	return out, nil
 }
 
 // mustBeLocal asks the registry once for each topic id: names are registered

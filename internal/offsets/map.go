@@ -87,7 +87,8 @@ func (m *Map) insert(r Run) {
 	m.blocks = slices.Insert(m.blocks, at, newBlock([]Run{r}))
 }
 
-// pack moves the older half of the tail into blocks, one incarnation each.
+// pack moves the older half of the tail into blocks of runs that follow on each
+// other.
 func (m *Map) pack() {
 	old := m.tail[:BlockRuns]
 	for len(old) > 0 {
@@ -104,7 +105,7 @@ func (m *Map) pack() {
 // follows tells whether b may stand behind a in one encoded block: there a run
 // without barriers of its own takes over the barrier of the run before.
 func follows(a, b Run) bool {
-	return b.Incarnation == a.Incarnation && b.Source >= a.SourceEnd() &&
+	return b.Incarnation == a.Incarnation && b.Restricted == a.Restricted && b.Source >= a.SourceEnd() &&
 		(len(b.Barriers) > 0 && b.Barriers[0] >= a.SourceEnd() || len(b.Barriers) == 0 && b.Barrier == a.Barrier)
 }
 

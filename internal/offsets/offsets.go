@@ -20,7 +20,26 @@ import (
 // NoBarrier says that no barrier is known before a place.
 const NoBarrier int64 = -1
 
-const codecVersion = 1
+// Values of version 2 are those of version 1 from a restricted origin.
+const (
+	codecVersion      = 1
+	restrictedVersion = 2
+)
+
+func version(restricted bool) byte {
+	if restricted {
+		return restrictedVersion
+	}
+	return codecVersion
+}
+
+func readVersion(r *event.Reader, what string) (restricted bool) {
+	v := r.Uint8()
+	if v != codecVersion && v != restrictedVersion {
+		r.Fail("%s version %d is not supported", what, v)
+	}
+	return v == restrictedVersion
+}
 
 // maxRuns bounds what one encoded block may claim to hold.
 const maxRuns = 1 << 16
@@ -39,6 +58,9 @@ type Run struct {
 	Incarnation uint16  // of the source partition
 	Barrier     int64   // last barrier below Source, or NoBarrier
 	Barriers    []int64 // the barriers between the end of the run before and Source
+	// Restricted: single records of the topic may have been denied to the target's
+	// region, so that having come to Source says nothing of what lies before.
+	Restricted bool
 }
 
 // TargetEnd is the offset after the run's last in the remote partition.
@@ -72,17 +94,18 @@ func ParseKey(key []byte) (topic TopicID, partition int32, firstTarget int64, er
 	return topic, partition, int64(first), nil
 }
 
-// AppendRuns appends the value of a block: u8 version, u16 incarnation, uvarint
+// AppendRuns appends the value of a block: u8 version (2: restricted), u16 incarnation, uvarint
 // source offset of the first run, uvarint barrier before it + 1 (0: none),
 // uvarint number of runs, then for each: uvarint target gap and source gap to the
 // end of the run before (both 0 for the first), uvarint count, uvarint number of
 // barriers, and these as uvarint distances: the first from the source end of the
 // run before (for the first run from offset 0), each other from the one before.
 //
-// The runs must be in order and of one incarnation; they must not be empty.
+// The runs must be in order, of one incarnation and all or none restricted; they
+// must not be empty.
 func AppendRuns(b []byte, runs []Run) []byte {
 	first := runs[0]
-	b = append(b, codecVersion)
+	b = append(b, version(first.Restricted))
 	b = binary.BigEndian.AppendUint16(b, first.Incarnation)
 	b = binary.AppendUvarint(b, uint64(first.Source))
 	b = binary.AppendUvarint(b, uint64(first.Barrier+1))
@@ -105,9 +128,7 @@ func AppendRuns(b []byte, runs []Run) []byte {
 // ParseRuns is the inverse of AppendRuns for a block whose key has firstTarget.
 func ParseRuns(firstTarget int64, value []byte) ([]Run, error) {
 	r := event.NewReader(value)
-	if v := r.Uint8(); v != codecVersion {
-		r.Fail("runs version %d is not supported", v)
-	}
+	restricted := readVersion(r, "runs")
 	inc := r.Uint16()
 	source := readOffset(r)
 	barrier := readOffset(r) - 1
@@ -118,7 +139,7 @@ func ParseRuns(firstTarget int64, value []byte) ([]Run, error) {
 	runs := make([]Run, 0, min(n, uint64(r.Len()/4+1)))
 	target, from := firstTarget, int64(0)
 	for i := uint64(0); i < n && r.Err() == nil; i++ {
-		run := Run{Incarnation: inc}
+		run := Run{Incarnation: inc, Restricted: restricted}
 		run.Target = readSum(r, target)
 		run.Source = readSum(r, source)
 		run.Count = readOffset(r)
@@ -149,6 +170,7 @@ type Position struct {
 	Target        TopicID
 	TargetCovered int64 // everything below in the remote partition is described by runs
 	TargetEpoch   int32 // leader epoch of the target partition, -1 unknown
+	Restricted    bool  // single records may have been denied; it stays so
 }
 
 // AppendPositionKey appends the record key of a position: topic id, u32
@@ -168,11 +190,11 @@ func ParsePositionKey(key []byte) (topic TopicID, partition int32, err error) {
 	return topic, partition, nil
 }
 
-// Append appends the value of a position record: u8 version, u16 incarnation,
+// Append appends the value of a position record: u8 version (2: restricted), u16 incarnation,
 // uvarint source-covered, uvarint source epoch + 1, uvarint barrier + 1, target
 // topic id, uvarint target-covered, uvarint target epoch + 1.
 func (p Position) Append(b []byte) []byte {
-	b = append(b, codecVersion)
+	b = append(b, version(p.Restricted))
 	b = binary.BigEndian.AppendUint16(b, p.Incarnation)
 	b = binary.AppendUvarint(b, uint64(p.SourceCovered))
 	b = binary.AppendUvarint(b, uint64(int64(p.SourceEpoch)+1))
@@ -185,10 +207,8 @@ func (p Position) Append(b []byte) []byte {
 // ParsePosition is the inverse of Append.
 func ParsePosition(value []byte) (Position, error) {
 	r := event.NewReader(value)
-	if v := r.Uint8(); v != codecVersion {
-		r.Fail("position version %d is not supported", v)
-	}
 	p := Position{
+		Restricted:    readVersion(r, "position"),
 		Incarnation:   r.Uint16(),
 		SourceCovered: readOffset(r),
 		SourceEpoch:   readEpoch(r),

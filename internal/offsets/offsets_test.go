@@ -31,13 +31,26 @@ func TestGolden(t *testing.T) {
 	if err != nil || !reflect.DeepEqual(back, runs) {
 		t.Errorf("ParseRuns = %+v, %v", back, err)
 	}
+	for i := range runs {
+		runs[i].Restricted = true
+	}
+	restricted := offsets.AppendRuns(nil, runs)
+	if got := hex.EncodeToString(restricted); got != "02"+want[2:] {
+		t.Errorf("restricted runs = %s", got)
+	}
+	if back, err := offsets.ParseRuns(258, restricted); err != nil || !reflect.DeepEqual(back, runs) {
+		t.Errorf("ParseRuns = %+v, %v", back, err)
+	}
 	pos := offsets.Position{Incarnation: 2, SourceCovered: 300, SourceEpoch: 4, Barrier: -1, Target: topic, TargetCovered: 9, TargetEpoch: -1}
 	raw := pos.Append(nil)
 	if got, want := hex.EncodeToString(raw), "010002ac020500aa0000000000000000000000000000bb0900"; got != want {
 		t.Errorf("position = %s, want %s", got, want)
 	}
-	if got, err := offsets.ParsePosition(raw); err != nil || got != pos {
-		t.Errorf("ParsePosition = %+v, %v", got, err)
+	for _, restricted := range []bool{false, true} {
+		pos.Restricted = restricted
+		if got, err := offsets.ParsePosition(pos.Append(nil)); err != nil || got != pos {
+			t.Errorf("ParsePosition = %+v, %v", got, err)
+		}
 	}
 }
 
@@ -50,7 +63,7 @@ func genRuns(t *rapid.T, n int) []offsets.Run {
 	for range n {
 		target += shape.Int64N(4)
 		gap := shape.Int64N(5)
-		r := offsets.Run{Target: target, Count: 1 + shape.Int64N(200), Incarnation: inc}
+		r := offsets.Run{Target: target, Count: 1 + shape.Int64N(200), Incarnation: inc, Restricted: inc%2 == 1}
 		for b := source; b < source+gap; b++ {
 			if shape.IntN(2) == 0 {
 				r.Barriers, barrier = append(r.Barriers, b), b

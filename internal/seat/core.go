@@ -32,9 +32,17 @@ type Clock interface {
 type Surroundings struct {
 	Index     Index
 	Clock     Clock
-	Committed func() event.Vector      // the fold's committed vector
-	Closed    func() event.Stamp       // lowest closed stamp of all regions
-	NewID     func() (event.ID, error) // event.NewID
+	Committed func() event.Vector // the fold's committed vector
+	// Context is Folder.Context; nil: no origin is restricted, and it is the
+	// committed vector.
+	Context func(key []byte) (v event.Vector, restricted uint16, err error)
+	Closed  func() event.Stamp       // lowest closed stamp of all regions
+	NewID   func() (event.ID, error) // event.NewID
+	// Authority says whether the region may write; nil: it always may, under the
+	// epoch of the CoreConfig. Indexed is how far each origin's log is indexed,
+	// for what a grant wants of it.
+	Authority Authority
+	Indexed   func() event.Vector
 }
 
 // CoreConfig is what a Core is told once.
@@ -64,121 +72,6 @@ func (c CoreConfig) withDefaults() CoreConfig {
 	return c
 }
 
-// An Event is something that happened to a seat.
-type Event interface{ isEvent() }
-
-// The events.
-type (
-	// Ready: the tail has been read to a high watermark listed after the start,
-	// so the index has all that earlier processes had written by then.
-	Ready struct{}
-
-	// Accept: a write has come. Ref names it in effects and later events.
-	Accept struct {
-		Ref      uint64
-		Request  *Request
-		Deadline time.Time // an answer is due by then
-	}
-
-	// Cancel: nobody waits for the answer any more. A write that was sent goes on.
-	Cancel struct{ Ref uint64 }
-
-	// Opened: the transaction of a barrier has ended well. Its marker is or will
-	// be in the log, with one of the epochs.
-	Opened struct {
-		Attempt  uint64
-		Producer int64
-		Epochs   []int16
-	}
-
-	// Unopened: the transaction of a barrier failed, or nobody knows. If it got a
-	// producer id, its marker may still be in the log.
-	Unopened struct {
-		Attempt  uint64
-		Producer int64
-		Epochs   []int16
-	}
-
-	// Produced: the broker's word on a record. Nil: stored. An error that wraps
-	// ErrRefused: it is certain that nothing was stored. Any other error: the
-	// outcome is unknown.
-	Produced struct {
-		Ref uint64
-		Err error
-	}
-
-	// Read: the tail has read one place of the log. The index has been told
-	// before.
-	Read struct {
-		Item    Item
-		Barrier *Mark // set when the place is a barrier
-	}
-
-	// Tick: time has passed.
-	Tick struct{}
-
-	// Drain: accept nothing more.
-	Drain struct{}
-)
-
-func (Ready) isEvent()    {}
-func (Accept) isEvent()   {}
-func (Cancel) isEvent()   {}
-func (Opened) isEvent()   {}
-func (Unopened) isEvent() {}
-func (Produced) isEvent() {}
-func (Read) isEvent()     {}
-func (Tick) isEvent()     {}
-func (Drain) isEvent()    {}
-
-// Mark is a barrier in the log: which producer wrote it, and where.
-type Mark struct {
-	Offset   int64
-	Producer int64
-	Epoch    int16
-}
-
-// ErrRefused is wrapped by a Produced error when it is certain that the record is
-// not in the log and never will be.
-var ErrRefused = errors.New("seat: record was refused")
-
-// An Effect is what the adapter has to do, in order.
-type Effect interface{ isEffect() }
-
-// The effects.
-type (
-	// OpenTerm: write a barrier and answer with Opened or Unopened.
-	OpenTerm struct{ Attempt uint64 }
-
-	// Produce: append the record to the partition, behind all earlier ones.
-	Produce struct {
-		Ref    uint64
-		Record Record
-	}
-
-	// Reply answers a write.
-	Reply struct {
-		Ref    uint64
-		Answer Answer
-		Err    error
-	}
-
-	// Stop: another instance has the seat. Nothing follows.
-	Stop struct{}
-)
-
-func (OpenTerm) isEffect() {}
-func (Produce) isEffect()  {}
-func (Reply) isEffect()    {}
-func (Stop) isEffect()     {}
-
-// Record is a record as it is to lie in the log.
-type Record struct {
-	Key, Value []byte
-	Headers    []event.Header
-	Timestamp  int64 // Unix milliseconds
-}
-
 // Core is the protocol of one seat's writing side: pure, not safe for concurrent
 // use.
 //
@@ -192,12 +85,13 @@ type Core struct {
 	cfg CoreConfig
 	env Surroundings
 
-	ready    bool
-	draining bool
-	stopped  bool
-	began    time.Time // of the first Step
-	next     int64     // the tail is read below it
-	claimed  Claims    // the last that was published
+	ready      bool
+	draining   bool
+	stopped    bool
+	began      time.Time // of the first Step
+	next       int64     // the tail is read below it
+	claimed    Claims    // the last that was published
+	restricted uint16    // origins whose records may have been denied here, bit r: origin r
 
 	term    int64 // offset of the own barrier, NoBarrier before the first
 	opening opening
@@ -233,6 +127,7 @@ func (o *ownMark) is(m Mark) bool {
 type write struct {
 	ref      uint64
 	req      *Request
+	grant    Grant
 	deadline time.Time
 	size     int
 	sent     bool
@@ -289,6 +184,10 @@ func (c *Core) do(e Effect) { c.out = append(c.out, e) }
 func (c *Core) accept(now time.Time, ev Accept) {
 	w := &write{ref: ev.Ref, req: ev.Request, deadline: ev.Deadline, size: recordSize(ev.Request)}
 	if err := c.admit(w); err != nil {
+		c.do(Reply{Ref: w.ref, Err: err})
+		return
+	}
+	if err := c.permit(w); err != nil {
 		c.do(Reply{Ref: w.ref, Err: err})
 		return
 	}
@@ -370,6 +269,11 @@ func (c *Core) send(now time.Time, w *write) {
 			return
 		}
 	}
+	seen, err := c.context(w.req.Key)
+	if err != nil {
+		c.finish(w, Answer{}, fmt.Errorf("%w: context: %w", ErrUpstream, err))
+		return
+	}
 	id, err := c.env.NewID()
 	if err != nil {
 		c.finish(w, Answer{}, fmt.Errorf("%w: %w", ErrUpstream, err))
@@ -381,16 +285,26 @@ func (c *Core) send(now time.Time, w *write) {
 		return
 	}
 	w.sent, w.id, w.stamp = true, id, stamp
-	w.context = c.env.Committed().Without(c.cfg.Region)
+	w.context = seen.Without(c.cfg.Region)
 	c.byID[id] = w
 	c.do(Produce{Ref: w.ref, Record: c.record(now, w)})
+}
+
+// context is what a write under a key has seen.
+func (c *Core) context(key []byte) (event.Vector, error) {
+	if c.env.Context == nil {
+		return c.env.Committed(), nil
+	}
+	v, restricted, err := c.env.Context(key)
+	c.restricted |= restricted
+	return v, err
 }
 
 // record builds the record of a write that send has stamped.
 func (c *Core) record(now time.Time, w *write) Record {
 	env := event.Envelope{
 		ID: w.id, Region: c.cfg.Region, Incarnation: c.cfg.Incarnation,
-		Barrier: c.term, Epoch: c.cfg.Epoch, Stamp: w.stamp, Context: w.context, Op: w.req.Op,
+		Barrier: c.term, Epoch: w.grant.Epoch, Stamp: w.stamp, Context: w.context, Op: w.req.Op,
 		Key: w.req.Idempotency, Fingerprint: w.req.Fingerprint,
 	}
 	hs := make([]event.Header, 0, len(w.req.Headers)+11)
@@ -458,6 +372,11 @@ func (c *Core) read(now time.Time, ev Read) {
 		c.finish(w, Answer{}, ErrNotReady)
 		return
 	}
+	if !c.holds(w) {
+		// The record is in the log; whether it counts, the cut decides.
+		c.finish(w, Answer{}, &OutcomeError{HadKey: !w.req.Idempotency.IsZero()})
+		return
+	}
 	c.finish(w, answerTo(&ev.Item.Event), nil)
 }
 
@@ -501,7 +420,12 @@ func (c *Core) takeTerm(now time.Time, offset int64) {
 	waiting := c.waiting
 	c.waiting = nil
 	for _, w := range waiting {
-		if c.writes[w.ref] == w && !c.replay(w) {
+		if c.writes[w.ref] != w {
+			continue
+		}
+		if err := c.permit(w); err != nil {
+			c.finish(w, Answer{}, err) // it was not sent
+		} else if !c.replay(w) {
 			c.send(now, w)
 		}
 	}
@@ -599,7 +523,8 @@ func (c *Core) inOrder() []*write {
 
 // Claims is what a seat may publish about its partition: every record at or above
 // End that can ever be valid has a stamp above Closed and a context that covers
-// Promised.
+// Promised. Of a restricted origin a context holds what the entity's live values
+// say, so nothing is promised: that entry no longer rises, and says nothing.
 type Claims struct {
 	End      event.Point
 	Closed   event.Stamp
@@ -618,6 +543,16 @@ func (c *Core) Claims() Claims {
 		return c.claimed
 	}
 	closed, promised := c.env.Clock.Close(), c.env.Committed()
+	if c.env.Context != nil {
+		if _, restricted, err := c.env.Context(nil); err == nil {
+			c.restricted |= restricted
+		}
+	}
+	for r := range promised {
+		if c.restricted>>r&1 == 1 {
+			promised[r] = event.Point{}
+		}
+	}
 	for _, w := range c.writes {
 		if w.sent {
 			closed = min(closed, w.stamp-1)

@@ -30,6 +30,8 @@ type desk struct {
 	stopped bool
 	vector  event.Vector
 	closed  event.Stamp
+
+	authority seat.Authority
 }
 
 // place is a record or a barrier in the log.
@@ -58,7 +60,8 @@ func (d *desk) restart(cfg seat.CoreConfig) {
 	d.core = seat.NewCore(cfg, seat.Surroundings{
 		Index: d.index, Clock: hlc.NewClock(func() time.Time { return d.now }, hlc.Bounds{}),
 		Committed: func() event.Vector { return d.vector }, Closed: func() event.Stamp { return d.closed },
-		NewID: func() (event.ID, error) { d.ids++; return event.ID{d.ids}, nil },
+		NewID:     func() (event.ID, error) { d.ids++; return event.ID{d.ids}, nil },
+		Authority: d.authority, Indexed: d.index.Applied,
 	}, int64(d.read))
 	d.opens, d.sent = nil, map[uint64]seat.Record{}
 	d.step(seat.Ready{})

@@ -62,6 +62,9 @@ type Item struct {
 	Verdict Verdict
 	Next    event.Point // position in the origin's log after this item
 	Barrier int64       // last barrier of that log at or before this item: a checkpoint
+	// Restricted: places of the origin's log below Next may have been denied to
+	// this region.
+	Restricted bool
 }
 
 // Sink is an index that is fed before the fold. Its methods are called by one
@@ -86,4 +89,8 @@ type Folder interface {
 	// while it has enough to do, which is the seat's back-pressure. Items below
 	// Committed have no effect. An error ends the seat.
 	Fold(ctx context.Context, items []Item) error
+	// Context is what a write under a key that is accepted now has seen: the
+	// committed vector, but of restricted origins only what the entity's own live
+	// values say. restricted has bit r set for each such origin r.
+	Context(key []byte) (v event.Vector, restricted uint16, err error)
 }

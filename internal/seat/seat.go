@@ -39,7 +39,9 @@ type Config struct {
 
 	Region  event.RegionID
 	Regions []event.RegionID // all, the own included
-	Epoch   event.Epoch      // of the unit; default event.FirstEpoch
+	Epoch   event.Epoch      // of the unit where there is no Authority; default event.FirstEpoch
+	// Authority says whether the region may write; nil: it always may.
+	Authority Authority
 	// Rule is Log.Rule for this topic.
 	Rule func(*event.Event) bool
 	// Hold keeps back remote events whose stamp lies further ahead than the
@@ -249,9 +251,11 @@ func (s *Seat) begin(ctx context.Context) (*beginning, error) {
 	s.core = NewCore(core, Surroundings{
 		Index: s.cfg.Index, Clock: s.cfg.Clock, NewID: event.NewID,
 		Committed: func() event.Vector { v, _ := s.cfg.Folder.Committed(); return v },
+		Context:   s.cfg.Folder.Context,
 		Closed: func() event.Stamp {
 			return s.cfg.Control.ClosedMin(s.cfg.Topic, s.cfg.Partition, s.cfg.Index.Applied())
 		},
+		Authority: s.cfg.Authority, Indexed: s.cfg.Index.Applied,
 	}, b.tailFrom)
 	s.running = true
 	return b, nil
@@ -355,6 +359,13 @@ func (s *Seat) Drain(ctx context.Context) error {
 		case <-tick.C:
 		}
 	}
+}
+
+// Settle returns once every answer has been given that was decided before the
+// call: what the Authority has taken back by then is answered under no more.
+func (s *Seat) Settle() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
 }
 
 // Claims is what the seat's progress record may say now; ok is false while the

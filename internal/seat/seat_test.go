@@ -93,6 +93,11 @@ func (f *folder) Committed() (event.Vector, seat.Barriers) {
 	return f.vector, f.barriers
 }
 
+func (f *folder) Context([]byte) (event.Vector, uint16, error) {
+	v, _ := f.Committed()
+	return v, 0, nil
+}
+
 func (f *folder) Fold(_ context.Context, items []seat.Item) error {
 	f.mu.Lock()
 	defer f.mu.Unlock()

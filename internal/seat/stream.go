@@ -150,7 +150,7 @@ func (st *remoteStream) judge(r *kgo.Record) (it Item, ok, wait bool) {
 	}
 	return Item{
 		Origin: st.origin, Event: ev, Verdict: verdict,
-		Next: event.Point{Incarnation: loc.Incarnation, Next: loc.Source + 1}, Barrier: st.log.Last(),
+		Next: event.Point{Incarnation: loc.Incarnation, Next: loc.Source + 1}, Barrier: st.log.Last(), Restricted: loc.Restricted,
 	}, true, false
 }
 
@@ -173,7 +173,7 @@ func (st *remoteStream) advance(out []Item) []Item {
 	}
 	st.log.Marker(cov.Barrier, true)
 	st.at = cov.Source
-	return append(out, Item{Origin: st.origin, Verdict: Skip, Next: cov.Source, Barrier: st.log.Last()})
+	return append(out, Item{Origin: st.origin, Verdict: Skip, Next: cov.Source, Barrier: st.log.Last(), Restricted: cov.Restricted})
 }
 
 // believe asks, when a position names a later leader epoch than what was judged,

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"errors"
 	"fmt"
+	"strings"
 	"unicode/utf8"
 
 	"github.com/goccy/go-yaml"
@@ -23,8 +24,9 @@ const (
 
 // Document is a parsed file. It is immutable and safe for concurrent use.
 type Document struct {
-	name string
-	root *value
+	name  string
+	root  *value
+	lines []string // of the source, for places inside a text
 }
 
 // value is a node of the file reduced to what the accepted subset can hold.
@@ -119,7 +121,7 @@ func parse(name string, src []byte) (d *Document, errs *Errors) {
 		return refuse(start, "%v", err)
 	}
 	r := reader{name: name}
-	return &Document{name: name, root: r.file(file)}, &r.errs
+	return &Document{name: name, root: r.file(file), lines: strings.Split(string(src), "\n")}, &r.errs
 }
 
 // Position gives the place of the value at the path: of its key where it has

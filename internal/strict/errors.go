@@ -146,6 +146,8 @@ type Problem struct {
 	Path    Path
 	Message string
 	Nearest string
+	// Line and Column, if not 0, name a character of the text at the path.
+	Line, Column int
 }
 
 // Problems collects what is wrong with a decoded value. The zero value is ready
@@ -157,6 +159,12 @@ type Problems struct {
 // Add notes a problem with the value at the path.
 func (p *Problems) Add(at Path, format string, args ...any) {
 	p.All = append(p.All, Problem{Path: at, Message: fmt.Sprintf(format, args...)})
+}
+
+// AddWithin notes a problem with one character of the text at the path; line and
+// column count from 1 in the text.
+func (p *Problems) AddWithin(at Path, line, column int, format string, args ...any) {
+	p.All = append(p.All, Problem{Path: at, Message: fmt.Sprintf(format, args...), Line: line, Column: column})
 }
 
 // Unknown notes that the value at the path is not one of the known names, and
@@ -197,9 +205,11 @@ func (d *Document) Locate(err error) error {
 	}
 	var located Errors
 	for _, p := range problems.All {
-		located.All = append(located.All, &Error{
-			Position: d.Position(p.Path...), Path: p.Path, Message: p.Message, Nearest: p.Nearest,
-		})
+		at := d.Position(p.Path...)
+		if p.Line > 0 {
+			at = d.Within(p.Path, p.Line, p.Column)
+		}
+		located.All = append(located.All, &Error{Position: at, Path: p.Path, Message: p.Message, Nearest: p.Nearest})
 	}
 	return located.err()
 }

@@ -143,6 +143,7 @@ func (d *demo) runPrinted(t *testing.T) {
 		{`{"topic":"github"`},
 		{`{"records":[{"topic":"github"`},
 		{"REGION us", "us-eu…running", "air/us"},
+		{"unknown to ", "shown by ", "this record: deny by default"},
 	}
 	printed := regexp.MustCompile(`(?m)^(\d)\. .*\n {3}(.+)$`).FindAllStringSubmatch(d.output(), -1)
 	if len(printed) != len(wants) {
@@ -234,7 +235,7 @@ func startDemo(t *testing.T) *demo {
 	if out, err := build.CombinedOutput(); err != nil {
 		t.Fatalf("build: %v\n%s", err, out)
 	}
-	cmd := exec.Command(program, "demo", "--dir", "state", "--ports", "auto")
+	cmd := exec.Command(program, "demo", "--dir", ".geogate-demo", "--ports", "auto")
 	cmd.Dir = d.dir
 	var stderr bytes.Buffer
 	cmd.Stdout, cmd.Stderr = d, &stderr
@@ -270,7 +271,7 @@ func (d *demo) learnPorts(t *testing.T) {
 	var pairs []string
 	documented := map[string][3]int{"us": {18081, 18091, 19092}, "eu": {18082, 18092, 29092}}
 	for _, region := range []string{"us", "eu"} {
-		src, err := os.ReadFile(filepath.Join(d.dir, "state", region+".yaml"))
+		src, err := os.ReadFile(filepath.Join(d.dir, ".geogate-demo", region+".yaml"))
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -17,8 +17,20 @@ import (
 	"strings"
 	"time"
 
+	"github.com/geogate/geogate/testbench/sim/ownership"
 	"github.com/geogate/geogate/testbench/sim/world"
 )
+
+// play plays a seed of the world that was chosen.
+var play = playLogs
+
+func playLogs(seed uint64, trace bool) world.Result {
+	return world.Run(seed, world.Options{Trace: trace})
+}
+
+func playOwnership(seed uint64, trace bool) world.Result {
+	return ownership.Run(seed, ownership.Options{Trace: trace})
+}
 
 func main() {
 	var (
@@ -29,8 +41,17 @@ func main() {
 		mutants = flag.Bool("mutants", false, "check that every mutant is caught")
 		only    = flag.String("only", "", "with --mutants: these alone, separated by commas")
 		most    = flag.Uint64("most", 5000, "with --mutants: seeds to try")
+		which   = flag.String("world", "logs", "the world to play: logs (writes, links, folds) or ownership (the register)")
 	)
 	flag.Parse()
+	switch *which {
+	case "logs":
+	case "ownership":
+		play = playOwnership
+	default:
+		fmt.Fprintf(os.Stderr, "--world %q: want logs or ownership\n", *which)
+		os.Exit(2)
+	}
 	ok := true
 	switch {
 	case *mutants:
@@ -51,7 +72,7 @@ func main() {
 }
 
 func runSeed(seed uint64, verbose bool) bool {
-	res := world.Run(seed, world.Options{Trace: verbose})
+	res := play(seed, verbose)
 	fmt.Print(res.Trace)
 	report(res)
 	if len(res.Violations) == 0 {
@@ -69,7 +90,7 @@ func report(res world.Result) {
 func runSeeds(from, to uint64, first bool) bool {
 	start, failing, steps, counts := time.Now(), []string(nil), 0, map[string]int{}
 	for seed := from; seed <= to; seed++ {
-		res := world.Run(seed, world.Options{})
+		res := play(seed, false)
 		steps += res.Steps
 		for k, n := range res.Counts {
 			counts[k] += n

@@ -40,7 +40,7 @@ func runMutants(only string, most uint64) bool {
 	defer os.RemoveAll(dir)
 	ok, killed := true, 0
 	fmt.Printf("%-26s %-72s %s\n", "mutant", "deviation", "caught")
-	for _, m := range mutants {
+	for _, m := range slices.Concat(mutants, ownershipMutants) {
 		if only != "" && !slices.Contains(strings.Split(only, ","), m.name) {
 			continue
 		}
@@ -104,7 +104,11 @@ func (m *mutant) run(root, dir string, most uint64) (caught string, err error) {
 		return "", fmt.Errorf("build mutant: %w: %s", err, out)
 	}
 	defer os.Remove(bin)
-	out, err := exec.Command(bin, "--first", "--seeds", fmt.Sprintf("1-%d", most)).Output()
+	which := "logs"
+	if slices.ContainsFunc(ownershipMutants, func(o mutant) bool { return o.name == m.name }) {
+		which = "ownership"
+	}
+	out, err := exec.Command(bin, "--world", which, "--first", "--seeds", fmt.Sprintf("1-%d", most)).Output()
 	if err == nil {
 		return "", nil
 	}

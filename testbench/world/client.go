@@ -19,6 +19,8 @@ type Write struct {
 	Value []byte  // JSON; nil deletes
 	// Idem is the idempotency key, Token the client's; "" is none.
 	Idem, Token string
+	// Headers are the record's own, each name and value.
+	Headers [][2]string
 }
 
 // Option changes a write or a read.
@@ -29,6 +31,11 @@ func Idem(key string) Option { return func(w *Write) { w.Idem = key } }
 
 // Token makes the request carry a token.
 func Token(token string) Option { return func(w *Write) { w.Token = token } }
+
+// Header gives the record a header.
+func Header(name, value string) Option {
+	return func(w *Write) { w.Headers = append(w.Headers, [2]string{name, value}) }
+}
 
 // NoKey leaves the record key out.
 func NoKey() Option { return func(w *Write) { w.Key = nil } }
@@ -180,7 +187,12 @@ func (wr *Write) body() []byte {
 	if wr.Value != nil {
 		value = fmt.Appendf(nil, `{"type":"json","data":%s}`, wr.Value)
 	}
-	return fmt.Appendf(nil, `{"key":%s,"value":%s}`, key, value)
+	headers := make([]map[string]any, len(wr.Headers))
+	for i, h := range wr.Headers {
+		headers[i] = map[string]any{"name": h[0], "value": []byte(h[1])} // bytes become base64
+	}
+	list, _ := json.Marshal(headers)
+	return fmt.Appendf(nil, `{"key":%s,"value":%s,"headers":%s}`, key, value, list)
 }
 
 func (wr *Write) header() http.Header {

@@ -1,0 +1,283 @@
+package main
+
+import (
+	"fmt"
+	"io"
+	"strings"
+	"text/tabwriter"
+
+	"github.com/spf13/cobra"
+
+	"github.com/geogate/geogate/router"
+)
+
+// target is what an ownership command is about: a region or one unit.
+type target struct {
+	address gatewayFlag
+	region  string
+	unit    string
+	reason  string
+	output  string
+}
+
+func (t *target) bind(cmd *cobra.Command, env environment, reason string) {
+	t.address.bind(cmd, env)
+	cmd.Flags().StringVar(&t.region, "region", "", "`name` of the region")
+	cmd.Flags().StringVar(&t.unit, "unit", "", "`name` of one unit, like air/eu")
+	cmd.Flags().StringVar(&t.reason, "reason", "", reason)
+	cmd.Flags().StringVarP(&t.output, "output", "o", "text", "`form` of the output: text or json")
+}
+
+func newFence(env environment) *cobra.Command {
+	var t target
+	cmd := &cobra.Command{
+		Use:   "fence --region NAME | --unit NAME --reason TEXT",
+		Short: "Take a region's units, or one unit, from their owner, so that it writes no more",
+		Long: `Take a region's units, or one unit, from their owner, so that it writes no more.
+
+The owner stops as soon as it hears of it, and at the latest when its lease ends. The command waits until
+every instance of the owner's region has said that it answers nothing more, or until no lease can hold any
+more (18.4 s by default), and then sets the cut: what the owner wrote behind it does not count. It may be
+asked of a gateway of any region, and repeated.
+
+Exit codes: 0 fenced, every answered write counts; 3 no such region or unit; 6 the unit was given away in
+between; 8 still in progress; 10 fenced, and writes that the owner had answered and no other region had
+applied are orphans; 12 the gateway or the register cannot be reached; 13 the register went backwards.`,
+		Args: usageArgs(cobra.NoArgs),
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			if strings.TrimSpace(t.reason) == "" {
+				return exitWith(exitUsage, "needs --reason: it stays in the audit")
+			}
+			return t.run(cmd, "/v1/fence")
+		},
+	}
+	t.bind(cmd, env, "`text` that stays in the audit")
+	return cmd
+}
+
+func newUnfence(env environment) *cobra.Command {
+	var t target
+	cmd := &cobra.Command{
+		Use:   "unfence --region NAME | --unit NAME",
+		Short: "Let a region claim its own units again, or one of them",
+		Long: `Let a region claim its own units again, or one of them. The claim has a new epoch and may take as long as
+a lease holds (18.4 s by default); until then writes are answered 503 OWNERSHIP_UNPROVEN.
+
+Exit codes: 0 done; 3 no such region or unit, or the unit's region is fenced; 8 still in progress; 12 the
+gateway or the register cannot be reached; 13 the register went backwards.`,
+		Args: usageArgs(cobra.NoArgs),
+		RunE: func(cmd *cobra.Command, _ []string) error { return t.run(cmd, "/v1/unfence") },
+	}
+	t.bind(cmd, env, "`text` that stays in the audit")
+	return cmd
+}
+
+// run has the gateway carry the command out and ends with its exit code.
+func (t *target) run(cmd *cobra.Command, path string) error {
+	if err := checkOutput(t.output); err != nil {
+		return err
+	}
+	if (t.region == "") == (t.unit == "") {
+		return exitWith(exitUsage, "needs either --region or --unit")
+	}
+	body, err := t.address.post(cmd, path, map[string]string{"region": t.region, "unit": t.unit, "reason": t.reason})
+	if err != nil {
+		return err
+	}
+	var result router.Result
+	if err := decodeAnswer(body, &result); err != nil {
+		return err
+	}
+	if t.output == "json" {
+		if _, err := cmd.OutOrStdout().Write(body); err != nil {
+			return err
+		}
+	} else if err := printResult(cmd.OutOrStdout(), result); err != nil {
+		return err
+	}
+	switch result.Exit {
+	case exitOK:
+		return nil
+	case exitLoss:
+		return exitWith(exitLoss, "%s; see where with: geogate owner get UNIT", result.Detail)
+	case exitInProgress:
+		return exitWith(exitInProgress, "%s; see how far with: geogate owner list", result.Detail)
+	}
+	return exitWith(result.Exit, "%s", result.Detail)
+}
+
+func printResult(out io.Writer, r router.Result) error {
+	if r.Exit == exitOK {
+		fmt.Fprintln(out, r.Detail)
+	}
+	if len(r.Units) == 0 {
+		return nil
+	}
+	w := tabwriter.NewWriter(out, 0, 0, 2, ' ', 0)
+	fmt.Fprintln(w, "UNIT\tEPOCH\tCUT")
+	for _, u := range r.Units {
+		fmt.Fprintf(w, "%s\t%d\t%s\n", u.Unit, u.Epoch, u.Cut)
+	}
+	return w.Flush()
+}
+
+func newOwner(env environment) *cobra.Command {
+	cmd := &cobra.Command{
+		Use:   "owner",
+		Short: "Ask who owns what",
+		Args:  usageArgs(cobra.NoArgs),
+		RunE:  needsSubcommand,
+	}
+	cmd.AddCommand(newOwnerList(env), newOwnerGet(env))
+	return cmd
+}
+
+// unitAnswer is a unit of GET /v1/ownership.
+type unitAnswer struct {
+	Unit     string  `json:"unit"`
+	Owner    *string `json:"owner"`
+	Epoch    uint64  `json:"epoch"`
+	State    string  `json:"state"`
+	Revision uint64  `json:"revision"`
+	By       string  `json:"by"`
+	Reason   string  `json:"reason"`
+	Epochs   []struct {
+		Epoch uint64          `json:"epoch"`
+		Owner string          `json:"owner"`
+		Ended bool            `json:"ended"`
+		Start []router.Extent `json:"start"`
+		Cut   []router.Extent `json:"cut"`
+	} `json:"epochs"`
+}
+
+func units(cmd *cobra.Command, address *gatewayFlag) ([]byte, []unitAnswer, error) {
+	body, err := address.get(cmd, "/v1/ownership")
+	if err != nil {
+		return nil, nil, err
+	}
+	var answer struct {
+		Units []unitAnswer `json:"units"`
+	}
+	err = decodeAnswer(body, &answer)
+	return body, answer.Units, err
+}
+
+func newOwnerList(env environment) *cobra.Command {
+	var address gatewayFlag
+	var output string
+	cmd := &cobra.Command{
+		Use:   "list",
+		Short: "List the units that the ownership register knows, with their owners",
+		Args:  usageArgs(cobra.NoArgs),
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			if err := checkOutput(output); err != nil {
+				return err
+			}
+			body, list, err := units(cmd, &address)
+			if err != nil {
+				return err
+			}
+			if output == "json" {
+				_, err := cmd.OutOrStdout().Write(body)
+				return err
+			}
+			w := tabwriter.NewWriter(cmd.OutOrStdout(), 0, 0, 2, ' ', 0)
+			fmt.Fprintln(w, "UNIT\tOWNER\tEPOCH\tSTATE\tBY\tREASON")
+			for _, u := range list {
+				fmt.Fprintf(w, "%s\t%s\t%d\t%s\t%s\t%s\n", u.Unit, ownerOf(u), u.Epoch, u.State, u.By, orDash(u.Reason))
+			}
+			return w.Flush()
+		},
+	}
+	address.bind(cmd, env)
+	cmd.Flags().StringVarP(&output, "output", "o", "text", "`form` of the output: text or json")
+	return cmd
+}
+
+func ownerOf(u unitAnswer) string {
+	if u.Owner == nil {
+		return "nobody"
+	}
+	return *u.Owner
+}
+
+func newOwnerGet(env environment) *cobra.Command {
+	var address gatewayFlag
+	cmd := &cobra.Command{
+		Use:   "get UNIT",
+		Short: "Show one unit: owner, epochs, and where each began and was cut",
+		Args:  usageArgs(cobra.ExactArgs(1)),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			_, list, err := units(cmd, &address)
+			if err != nil {
+				return err
+			}
+			for _, u := range list {
+				if u.Unit == args[0] {
+					return printUnit(cmd.OutOrStdout(), u)
+				}
+			}
+			return exitWith(exitPrecondition, "unit %s is not known to the register", args[0])
+		},
+	}
+	address.bind(cmd, env)
+	return cmd
+}
+
+func printUnit(out io.Writer, u unitAnswer) error {
+	fmt.Fprintf(out, "UNIT %s  OWNER %s  EPOCH %d  STATE %s  REVISION %d\n", u.Unit, ownerOf(u), u.Epoch, u.State, u.Revision)
+	if u.Reason != "" {
+		fmt.Fprintf(out, "BY %s: %s\n", u.By, u.Reason)
+	}
+	w := tabwriter.NewWriter(out, 0, 0, 2, ' ', 0)
+	fmt.Fprintln(w, "\nEPOCH\tOWNER\tLOG\tSTART\tCUT")
+	for _, e := range u.Epochs {
+		logs := places(e.Start, e.Cut)
+		if len(logs) == 0 {
+			fmt.Fprintf(w, "%d\t%s\tall\t0\t%s\n", e.Epoch, e.Owner, map[bool]string{true: "0", false: "-"}[e.Ended])
+		}
+		for _, l := range logs {
+			cut := "-"
+			if e.Ended {
+				cut = offsetIn(e.Cut, l)
+			}
+			fmt.Fprintf(w, "%d\t%s\t%s\t%s\t%s\n", e.Epoch, e.Owner, l, offsetIn(e.Start, l), cut)
+		}
+	}
+	return w.Flush()
+}
+
+// logPlace is one partition in one incarnation.
+type logPlace struct {
+	topic       string
+	incarnation uint16
+	partition   int32
+}
+
+func (l logPlace) String() string {
+	if l.incarnation == 0 {
+		return fmt.Sprintf("%s/%d", l.topic, l.partition)
+	}
+	return fmt.Sprintf("%s/%d incarnation %d", l.topic, l.partition, l.incarnation)
+}
+
+func places(lists ...[]router.Extent) []logPlace {
+	var out []logPlace
+	seen := make(map[logPlace]bool)
+	for _, list := range lists {
+		for _, e := range list {
+			for p, offset := range e.Offsets {
+				if l := (logPlace{e.Topic, e.Incarnation, int32(p)}); offset >= 0 && !seen[l] {
+					seen[l] = true
+					out = append(out, l)
+				}
+			}
+		}
+	}
+	return out
+}
+
+func offsetIn(list []router.Extent, l logPlace) string {
+	offset, _ := router.Offset(list, l.topic, l.incarnation, l.partition)
+	return fmt.Sprint(offset) // a partition that is not listed begins, and is cut, at 0
+}

@@ -1,0 +1,80 @@
+package main
+
+import (
+	"context"
+	"os"
+	"path/filepath"
+
+	"github.com/spf13/cobra"
+	"go.uber.org/fx"
+
+	"github.com/geogate/geogate/gateway"
+	"github.com/geogate/geogate/internal/node"
+	"github.com/geogate/geogate/internal/strict"
+)
+
+func newWitness(env environment) *cobra.Command {
+	var file string
+	cmd := &cobra.Command{
+		Use:   "witness --config FILE",
+		Short: "Run one server of the ownership register in a third place",
+		Long: `Run one server of the ownership register in a third place until SIGTERM or SIGINT. It votes, so that either
+region can go on when the other is lost, and holds no data of any region. A server that has lost its data
+directory comes back under another nats.embedded.name.`,
+		Args: usageArgs(cobra.NoArgs),
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			c, err := loadWitness(file)
+			if err != nil {
+				return err
+			}
+			log := newLogger(cmd.ErrOrStderr(), c.Log.Level)
+			log.Info("starting witness", "version", node.Version, "name", c.NATS.Embedded.Name, "cluster", c.NATS.Embedded.Cluster, "pid", os.Getpid())
+			server, err := startNATS(*c.NATS.Embedded, c.DataDir)
+			if err != nil {
+				return exitWith(exitPrecondition, "start: %w", err)
+			}
+			probes := []gateway.Probe{{Name: "register", Ready: func(context.Context) error { return server.Ready() }}}
+			management, err := gateway.NewProbeServer(c.Management.Listen, probes, newRegistry(), log)
+			if err != nil {
+				_ = server.Close()
+				return exitWith(exitPrecondition, "start: %w", err)
+			}
+			log.Info("listening", "management", management.Addr())
+			app := fx.New(fxLog(log), fx.Invoke(func(lc fx.Lifecycle, sd fx.Shutdowner) {
+				lc.Append(fx.StopHook(server.Close))
+				own(lc, sd, node.Component{Name: "management", Run: management.Run})
+			}))
+			return runApp(app, node.WitnessDrain, log)
+		},
+	}
+	cmd.Flags().StringVar(&file, "config", env["CONFIG"], "configuration `file` ($GEOGATE_CONFIG)")
+	return cmd
+}
+
+// loadWitness reads a witness's file strictly. Relative paths start at the file's
+// directory.
+func loadWitness(file string) (node.WitnessConfig, error) {
+	c := node.WitnessDefaults()
+	if file == "" {
+		return c, exitWith(exitUsage, "needs --config or $GEOGATE_CONFIG")
+	}
+	src, err := os.ReadFile(file)
+	if err != nil {
+		return c, exitWith(exitPrecondition, "read configuration: %w", err)
+	}
+	if err := strict.Decode(file, src, &c); err != nil {
+		return c, &exitError{code: exitPrecondition, err: err}
+	}
+	doc, err := strict.Parse(file, src)
+	if err != nil {
+		return c, &exitError{code: exitPrecondition, err: err}
+	}
+	c = c.Complete()
+	if err := doc.Locate(c.Validate()); err != nil {
+		return c, &exitError{code: exitPrecondition, err: err}
+	}
+	if !filepath.IsAbs(c.DataDir) {
+		c.DataDir = filepath.Join(filepath.Dir(file), c.DataDir)
+	}
+	return c, nil
+}

@@ -1,0 +1,233 @@
+package gateway
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"io"
+	"slices"
+	"time"
+
+	"github.com/geogate/geogate/router"
+)
+
+// unit finds the unit that a record belongs to. A record of a by_key domain whose
+// home is no region of the deployment is 422.
+func (s *Server) unit(t Topic, rec *record) (string, error) {
+	if t.Domain.Mode != router.ByKey {
+		return t.Domain.Unit(s.own), nil
+	}
+	home, err := t.Domain.Region(rec.key, rec.headers, t.Name, s.own)
+	if err != nil {
+		return "", wrong(InvalidRecord, atPointer("", "the record's home cannot be told: %v", err))
+	}
+	if _, ok := s.cfg.Topology.ID(home); !ok {
+		return "", wrong(InvalidRecord, atPointer("", "the record's home is no region of the deployment"))
+	}
+	return t.Domain.Unit(home), nil
+}
+
+// mayWrite refuses early what the seat would refuse, and what belongs to another
+// region's unit, which no seat here ever asks about.
+func (s *Server) mayWrite(t Topic, rec *record) error {
+	unit, err := s.unit(t, rec)
+	if err != nil || s.deps.Ownership == nil {
+		return err
+	}
+	err = s.deps.Ownership.Check(unit)
+	if unit != t.Domain.Unit(s.own) && (err == nil || errors.Is(err, router.ErrUnproven)) {
+		_, region := router.UnitDomain(unit)
+		err = &router.NotOwnerError{Unit: unit, Owner: region, State: router.UnitActive}
+	}
+	return s.refused(t, err)
+}
+
+// refused adds to a refusal what only the gateway knows: topic and region.
+func (s *Server) refused(t Topic, err error) error {
+	var foreign *router.NotOwnerError
+	if !errors.As(err, &foreign) {
+		return err
+	}
+	p := notOwner(foreign)
+	p.Members = append([]Member{{"topic", t.Name}, {"region", s.own}}, p.Members...)
+	return p
+}
+
+func notOwner(e *router.NotOwnerError) *Problem {
+	p := problem(NotOwner, "%s", e.Error()).with("unit", e.Unit).with("owner", orNull(e.Owner))
+	var epoch *uint64 // null where the register has nothing of the unit
+	if e.Epoch != 0 {
+		n := uint64(e.Epoch)
+		epoch = &n
+	}
+	return p.with("epoch", epoch).with("state", string(e.State))
+}
+
+func orNull(s string) *string {
+	if s == "" {
+		return nil
+	}
+	return &s
+}
+
+// unitJSON is a unit as GET /v1/ownership shows it.
+type unitJSON struct {
+	Unit     string       `json:"unit"`
+	Owner    *string      `json:"owner"`
+	Epoch    uint64       `json:"epoch"`
+	State    string       `json:"state"`
+	Revision uint64       `json:"revision"`
+	Last     *string      `json:"last"`
+	By       string       `json:"by"`
+	Reason   string       `json:"reason"`
+	Epochs   []tenureJSON `json:"epochs"`
+}
+
+// tenureJSON is one epoch with its intervals.
+type tenureJSON struct {
+	Epoch uint64          `json:"epoch"`
+	Owner string          `json:"owner"`
+	Ended bool            `json:"ended"`
+	Start []router.Extent `json:"start"`
+	Cut   []router.Extent `json:"cut"`
+}
+
+func showUnit(v *UnitView) unitJSON {
+	r := &v.Record
+	out := unitJSON{
+		Unit: r.Unit, Owner: orNull(r.Owner), Epoch: uint64(r.Epoch), State: string(r.State), Revision: v.Revision,
+		Last: orNull(r.Last), By: r.By, Reason: r.Reason, Epochs: []tenureJSON{},
+	}
+	for _, t := range r.Epochs {
+		e := tenureJSON{Epoch: uint64(t.Epoch), Owner: t.Owner, Ended: t.Ended, Start: append([]router.Extent{}, t.Start...)}
+		if t.Ended {
+			e.Cut = append([]router.Extent{}, t.Cut...)
+		}
+		out.Epochs = append(out.Epochs, e)
+	}
+	return out
+}
+
+// readOwnership is GET /v1/ownership: every unit that the register knows.
+func (s *Server) readOwnership(c *call) error {
+	if _, err := c.query(); err != nil {
+		return err
+	}
+	units := []unitJSON{}
+	if s.deps.Ownership != nil {
+		for _, v := range s.deps.Ownership.Units() {
+			units = append(units, showUnit(&v))
+		}
+	}
+	c.w.Header().Set("Cache-Control", "no-store")
+	return c.send(typeJSON, append(marshal(struct {
+		Units []unitJSON `json:"units"`
+		Next  *string    `json:"next"`
+		End   bool       `json:"end"`
+	}{units, nil, true}), '\n'))
+}
+
+// topicOwnership is GET /v1/topics/{topic}/ownership: the unit that a record with
+// a key belongs to in this region, and who owns it.
+func (s *Server) topicOwnership(c *call) error {
+	q, err := c.query("key")
+	if err != nil {
+		return err
+	}
+	t, err := s.deps.Topics.Topic(c.r.Context(), c.args[0])
+	if err != nil {
+		return err
+	}
+	var rec record
+	if q.Has("key") {
+		rec.key = []byte(q.Get("key"))
+	}
+	answer := struct {
+		Topic    string  `json:"topic"`
+		Domain   string  `json:"domain"`
+		Mode     string  `json:"mode"`
+		Unit     *string `json:"unit"`
+		Owner    *string `json:"owner"`
+		Epoch    *uint64 `json:"epoch"`
+		State    *string `json:"state"`
+		Writable bool    `json:"writable"` // here and now
+	}{Topic: t.Name, Domain: t.Domain.Name, Mode: t.Domain.Mode.String()}
+	unit, err := s.unit(t, &rec)
+	var invalid *Problem
+	if err != nil && !(errors.As(err, &invalid) && invalid.Code == InvalidRecord) {
+		return err
+	}
+	if err == nil { // else it takes headers to tell
+		answer.Unit, answer.Writable = &unit, s.mayWrite(t, &rec) == nil
+		s.ownerOf(unit, &answer.Owner, &answer.Epoch, &answer.State)
+	}
+	c.w.Header().Set("Cache-Control", "no-store")
+	return c.send(typeJSON, append(marshal(answer), '\n'))
+}
+
+// ownerOf fills in what is known of a unit.
+func (s *Server) ownerOf(unit string, owner **string, epoch **uint64, state **string) {
+	if s.deps.Ownership == nil {
+		return
+	}
+	units := s.deps.Ownership.Units()
+	i := slices.IndexFunc(units, func(v UnitView) bool { return v.Record.Unit == unit })
+	if i < 0 {
+		return
+	}
+	r := &units[i].Record
+	e, st := uint64(r.Epoch), string(r.State)
+	*owner, *epoch, *state = orNull(r.Owner), &e, &st
+}
+
+// maxCommand bounds the body of an ownership command.
+const maxCommand = 16 << 10
+
+// commandTime bounds the wait for the end of a command: some leases' worth.
+const commandTime = 2 * time.Minute
+
+// command is POST /v1/fence and POST /v1/unfence on the management listener: it
+// answers when the command has ended, with the exit code of the command line.
+func (s *Server) command(verb router.Verb) handler {
+	return func(c *call) error {
+		if _, err := c.query(); err != nil {
+			return err
+		}
+		c.readDeadline(bodyTime)
+		dec := json.NewDecoder(io.LimitReader(c.r.Body, maxCommand))
+		dec.DisallowUnknownFields()
+		var body struct {
+			Region string `json:"region"`
+			Unit   string `json:"unit"`
+			Reason string `json:"reason"`
+		}
+		if err := dec.Decode(&body); err != nil {
+			return wrong(Malformed, atPointer("", "want an object with region or unit, and reason"))
+		}
+		switch {
+		case (body.Region == "") == (body.Unit == ""):
+			return wrong(Malformed, atPointer("", "want either region or unit"))
+		case verb == router.VerbFence && body.Reason == "":
+			return wrong(Malformed, atPointer("/reason", "a fence needs a reason: it stays in the audit"))
+		}
+		if s.deps.Ownership == nil {
+			return s.refuseCommand(ErrNoRegister)
+		}
+		// The plan goes on without its client, so its end is worth waiting for.
+		ctx, cancel := context.WithTimeout(c.r.Context(), commandTime)
+		defer cancel()
+		result, err := s.deps.Ownership.Command(ctx, router.Command{Verb: verb, Region: body.Region, Unit: body.Unit, Reason: body.Reason})
+		if err != nil {
+			return s.refuseCommand(err)
+		}
+		c.w.Header().Set("Cache-Control", "no-store")
+		return c.send(typeJSON, append(marshal(result), '\n'))
+	}
+}
+
+func (s *Server) refuseCommand(err error) error {
+	if errors.Is(err, ErrNoRegister) {
+		return problem(NotFound, "this instance has no ownership register (nats is not configured), so nothing can be fenced")
+	}
+	return err
+}

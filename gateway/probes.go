@@ -1,0 +1,73 @@
+package gateway
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"net"
+	"net/http"
+	"strings"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/promhttp"
+)
+
+// ProbeServer is the management listener of a process that is no gateway: livez,
+// readyz and metrics.
+type ProbeServer struct {
+	listener net.Listener
+	server   *http.Server
+}
+
+// NewProbeServer binds a loopback address; nothing is served before Run.
+func NewProbeServer(listen string, probes []Probe, metrics prometheus.Gatherer, log *slog.Logger) (*ProbeServer, error) {
+	if err := checkLoopback(listen); err != nil {
+		return nil, err
+	}
+	ln, err := net.Listen("tcp", listen)
+	if err != nil {
+		return nil, fmt.Errorf("listen for management: %w", err)
+	}
+	mux := http.NewServeMux()
+	mux.HandleFunc("GET /livez", func(w http.ResponseWriter, _ *http.Request) { fmt.Fprintln(w, "ok") })
+	mux.HandleFunc("GET /readyz", func(w http.ResponseWriter, r *http.Request) { readiness(w, r, probes) })
+	mux.Handle("GET /metrics", promhttp.HandlerFor(metrics, promhttp.HandlerOpts{}))
+	return &ProbeServer{listener: ln, server: &http.Server{
+		Handler: mux, ReadHeaderTimeout: headerTime, IdleTimeout: idleTime, MaxHeaderBytes: maxHeader,
+		ErrorLog: slog.NewLogLogger(log.Handler(), slog.LevelDebug),
+	}}, nil
+}
+
+func readiness(w http.ResponseWriter, r *http.Request, probes []Probe) {
+	var bad strings.Builder
+	for _, p := range probes {
+		ctx, cancel := context.WithTimeout(r.Context(), probeTime)
+		if err := p.Ready(ctx); err != nil {
+			fmt.Fprintf(&bad, "[-]%s %v\n", p.Name, err)
+		}
+		cancel()
+	}
+	w.Header().Set("Cache-Control", "no-store")
+	if bad.Len() > 0 {
+		w.WriteHeader(http.StatusServiceUnavailable)
+		fmt.Fprint(w, bad.String())
+		return
+	}
+	fmt.Fprintln(w, "ok")
+}
+
+// Addr is where it listens.
+func (p *ProbeServer) Addr() string { return p.listener.Addr().String() }
+
+// Run serves until ctx is done.
+func (p *ProbeServer) Run(ctx context.Context) error {
+	failed := make(chan error, 1)
+	go func() { failed <- serve(p.server, p.listener) }()
+	select {
+	case err := <-failed:
+		return err
+	case <-ctx.Done():
+	}
+	shutdown(ctx, p.server)
+	return <-failed
+}

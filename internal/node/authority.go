@@ -1,0 +1,349 @@
+package node
+
+import (
+	"context"
+	"fmt"
+	"sync"
+	"time"
+
+	"github.com/twmb/franz-go/pkg/kadm"
+
+	"github.com/geogate/geogate/gateway"
+	"github.com/geogate/geogate/internal/control"
+	"github.com/geogate/geogate/internal/event"
+	"github.com/geogate/geogate/internal/seat"
+	"github.com/geogate/geogate/internal/txn"
+	"github.com/geogate/geogate/router"
+)
+
+// assembleAuthority connects the instance with the ownership register, if there is
+// one.
+func (n *Node) assembleAuthority() (err error) {
+	c := n.cfg.NATS
+	if !c.Register() {
+		return nil
+	}
+	log := n.log.With("part", "authority")
+	n.authority, err = router.NewAuthority(router.AuthorityConfig{
+		Region: n.cfg.Region, ID: n.own, Regions: n.topology, Instance: n.cfg.Instance,
+		Policy: n.policy, Lease: c.Lease, DataDir: n.cfg.DataDir,
+		NATS: router.NATSConfig{
+			Dialer: n.deps.NATS, URLs: c.URLs, Name: "geogate-" + n.cfg.Instance,
+			Replicas: c.voters(), Timeout: c.Lease.Timeout, Logger: log,
+		},
+		Witness: router.NewWitness(router.WitnessConfig{
+			Region: n.cfg.Region, Opts: n.kafkaOpts("witness"), Client: n.client, Topics: txn.NewTopics(n.client), Logger: log,
+		}),
+		Logs: &unitLogs{n}, Logger: log,
+	})
+	return err
+}
+
+// unitLogs implements router.UnitLogs with the instance's topics and seats.
+type unitLogs struct{ n *Node }
+
+// topicsOf are the local topics of a unit's domain, freshly listed.
+func (u *unitLogs) topicsOf(ctx context.Context, unit string) ([]gateway.Topic, error) {
+	if err := u.n.topics.refresh(ctx); err != nil {
+		return nil, err
+	}
+	all, err := u.n.topics.locals(ctx)
+	if err != nil {
+		return nil, err
+	}
+	domain, _ := router.UnitDomain(unit)
+	var out []gateway.Topic
+	for _, t := range all {
+		if t.Domain.Name == domain {
+			out = append(out, t)
+		}
+	}
+	return out, nil
+}
+
+// Ends implements router.UnitLogs.
+func (u *unitLogs) Ends(ctx context.Context, unit string) ([]router.Extent, error) {
+	topics, err := u.topicsOf(ctx, unit)
+	if err != nil || len(topics) == 0 {
+		return nil, err
+	}
+	var names []string
+	for _, t := range topics {
+		names = append(names, t.Name)
+	}
+	ends, err := kadm.NewClient(u.n.client).ListEndOffsets(ctx, names...)
+	if err == nil {
+		err = ends.Error()
+	}
+	if err != nil {
+		return nil, fmt.Errorf("list where the logs of %s end: %w", unit, err)
+	}
+	var out extents
+	for _, t := range topics {
+		for p := range t.Partitions {
+			e, ok := ends.Lookup(t.Name, p)
+			if !ok {
+				return nil, fmt.Errorf("list where the logs of %s end: no answer for %s/%d", unit, t.Name, p)
+			}
+			out.set(t.Name, u.n.control.Incarnation(t.Name, t.ID, p), p, e.Offset)
+		}
+	}
+	return out, nil
+}
+
+// Settle implements router.UnitLogs.
+func (u *unitLogs) Settle(ctx context.Context, unit string) error {
+	domain, _ := router.UnitDomain(unit)
+	for _, h := range u.n.seats.list() {
+		if u.n.policy.Domain(h.topic).Name == domain {
+			h.seat.Settle()
+		}
+	}
+	return ctx.Err()
+}
+
+// Applied implements router.UnitLogs: the most of this region's committed vectors,
+// of what has arrived where nothing folds, and of what other regions have
+// published.
+func (u *unitLogs) Applied(ctx context.Context, unit, region string) ([]router.Extent, error) {
+	topics, err := u.topicsOf(ctx, unit)
+	if err != nil {
+		return nil, err
+	}
+	origin, ok := u.n.topology.ID(region)
+	if !ok {
+		return nil, fmt.Errorf("region %s is not one of the deployment", region)
+	}
+	var out extents
+	for _, t := range topics {
+		for p := range t.Partitions {
+			at := u.appliedAt(t, p, origin)
+			out.set(t.Name, at.Incarnation, p, at.Next)
+		}
+	}
+	return out, nil
+}
+
+func (u *unitLogs) appliedAt(t gateway.Topic, p int32, origin event.RegionID) event.Point {
+	var most event.Point
+	take := func(at event.Point) {
+		if most.Compare(at) < 0 {
+			most = at
+		}
+	}
+	if h := u.n.seats.find(place{t.Name, p}); h != nil {
+		v, _ := h.view.Committed()
+		take(v[origin])
+	} else if remote, ok := u.n.control.Remote(origin, t.Name); ok {
+		if c, ok := u.n.control.Covered(origin, remote.ID, p); ok {
+			take(c.Source)
+		}
+	}
+	for _, r := range u.n.topology.Regions() {
+		if r.ID == origin {
+			continue
+		}
+		if progress, ok := u.n.control.Progress(r.ID, t.Name, p); ok {
+			take(progress.Promised[origin])
+		}
+	}
+	return most
+}
+
+// extents collects offsets by topic and incarnation.
+type extents []router.Extent
+
+func (e *extents) set(topic string, incarnation uint16, partition int32, offset int64) {
+	for i := range *e {
+		if x := &(*e)[i]; x.Topic == topic && x.Incarnation == incarnation {
+			x.Offsets = grow(x.Offsets, partition)
+			x.Offsets[partition] = offset
+			return
+		}
+	}
+	offsets := grow(nil, partition)
+	offsets[partition] = offset
+	*e = append(*e, router.Extent{Topic: topic, Incarnation: incarnation, Offsets: offsets})
+}
+
+func grow(offsets []int64, partition int32) []int64 {
+	for int(partition) >= len(offsets) {
+		offsets = append(offsets, -1)
+	}
+	return offsets
+}
+
+// seatAuthority implements seat.Authority for one partition.
+type seatAuthority struct {
+	authority *router.Authority
+	own       event.RegionID
+	topology  *router.Topology
+	control   *control.Follower
+	unit      string
+	topic     string
+	id        control.TopicID
+	partition int32
+
+	mu       sync.Mutex
+	revision uint64 // of the unit's record that reach was made from
+	reach    *event.Vector
+}
+
+// seatAuthority gives the authority of a seat; nil where there is no register.
+func (s *seats) seatAuthority(topic gateway.Topic, partition int32) seat.Authority {
+	if s.authority == nil {
+		return nil
+	}
+	return &seatAuthority{
+		authority: s.authority, own: s.own, topology: s.topology, control: s.control,
+		unit: topic.Domain.Unit(s.cfg.Region), topic: topic.Name, id: topic.ID, partition: partition,
+	}
+}
+
+// Grant implements seat.Authority.
+func (a *seatAuthority) Grant() (seat.Grant, error) {
+	g, err := a.authority.Grant(a.unit)
+	if err != nil {
+		return seat.Grant{}, err
+	}
+	return seat.Grant{Epoch: g.Epoch, Live: g.Live, Reach: a.reached()}, nil
+}
+
+// Holds implements seat.Authority.
+func (a *seatAuthority) Holds(g seat.Grant) bool {
+	return a.authority.Holds(a.unit, router.Grant{Epoch: g.Epoch, Live: g.Live})
+}
+
+// reached is how far logs must be indexed: the own one to where the epoch began,
+// those of earlier owners to their cuts.
+func (a *seatAuthority) reached() *event.Vector {
+	u := a.authority.Tokens().Units[a.unit]
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if a.revision == u.Revision {
+		return a.reach
+	}
+	var v event.Vector
+	raise := func(region string, extents []router.Extent) {
+		id, ok := a.topology.ID(region)
+		if !ok {
+			return
+		}
+		for _, e := range extents {
+			if e.Topic != a.topic || int(a.partition) >= len(e.Offsets) || e.Offsets[a.partition] < 0 {
+				continue
+			}
+			if at := (event.Point{Incarnation: e.Incarnation, Next: e.Offsets[a.partition]}); v[id].Compare(at) < 0 {
+				v[id] = at
+			}
+		}
+	}
+	for _, t := range u.Record.Epochs {
+		raise(t.Owner, t.Start)
+		raise(t.Owner, t.Cut)
+	}
+	a.revision, a.reach = u.Revision, &v
+	return a.reach
+}
+
+// Authority is what the instance knows of ownership, nil without a register. The
+// folds and the links read intervals from it.
+func (n *Node) Authority() *router.Authority { return n.authority }
+
+// ownership implements gateway.Ownership.
+type ownership struct {
+	region    string
+	authority *router.Authority // nil: there is no register
+	policy    *router.Policy
+}
+
+// Check implements gateway.Ownership.
+func (o *ownership) Check(unit string) error {
+	if o.authority != nil {
+		_, err := o.authority.Grant(unit)
+		return err
+	}
+	if home := o.policy.HomeOf(unit); home != o.region {
+		id := router.NotOwnerError{Unit: unit, Owner: home, State: router.UnitActive}
+		return &id
+	}
+	return nil
+}
+
+// Units implements gateway.Ownership.
+func (o *ownership) Units() []gateway.UnitView {
+	var out []gateway.UnitView
+	if o.authority == nil {
+		return out
+	}
+	t := o.authority.Tokens()
+	for _, name := range t.UnitNames() {
+		u := t.Units[name]
+		out = append(out, gateway.UnitView{Revision: u.Revision, Record: u.Record})
+	}
+	return out
+}
+
+// Command implements gateway.Ownership.
+func (o *ownership) Command(ctx context.Context, cmd router.Command) (router.Result, error) {
+	if o.authority == nil {
+		return router.Result{}, gateway.ErrNoRegister
+	}
+	return o.authority.Ask(ctx, cmd), nil
+}
+
+// registerStatus fills in what status says of ownership.
+func (n *Node) registerStatus(st *gateway.Status) {
+	own := n.cfg.Region
+	if n.authority == nil {
+		for _, unit := range n.policy.Home(own) {
+			st.Units = append(st.Units, gateway.UnitStatus{
+				Unit: unit, Owner: &own, Epoch: uint64(event.FirstEpoch(n.own)), State: string(router.UnitActive),
+			})
+		}
+		return
+	}
+	r := n.authority.Status()
+	st.Register = &gateway.Register{State: r.State, Voters: r.Voters, Reachable: r.Reachable}
+	if r.Write > 0 {
+		ms := float64(r.Write.Microseconds()) / 1000
+		st.Register.WriteMS = &ms
+	}
+	switch r.State {
+	case "regressed":
+		st.Warnings = append(st.Warnings, "the ownership register went backwards, and this instance takes no writes: "+r.Regressed)
+	case "unreachable":
+		st.Warnings = append(st.Warnings, "the ownership register cannot be reached; when the lease has run out, writes are refused")
+	default:
+		if r.Reachable < r.Voters {
+			st.Warnings = append(st.Warnings, fmt.Sprintf("%d of %d servers of the ownership register are reachable", r.Reachable, r.Voters))
+		}
+	}
+	t := n.authority.Tokens()
+	for i := range st.Regions {
+		if k, ok := t.Regions[st.Regions[i].Name]; ok {
+			live := k.Record.Live
+			st.Regions[i].State, st.Regions[i].LiveEpoch = string(k.Record.State), &live
+		}
+	}
+	for _, name := range t.UnitNames() {
+		st.Units = append(st.Units, n.unitStatus(name, recordOf(t, name)))
+	}
+}
+
+func recordOf(t *router.Tokens, unit string) *router.UnitRecord {
+	r := t.Units[unit].Record
+	return &r
+}
+
+func (n *Node) unitStatus(name string, r *router.UnitRecord) gateway.UnitStatus {
+	u := gateway.UnitStatus{Unit: name, Epoch: uint64(r.Epoch), State: string(r.State)}
+	if r.Owner != "" {
+		u.Owner = &r.Owner
+	}
+	if left, ok := n.authority.LeaseLeft(name); ok {
+		seconds := float64(left.Round(100*time.Millisecond).Milliseconds()) / 1000
+		u.LeaseSeconds = &seconds
+	}
+	return u
+}

@@ -1,0 +1,58 @@
+package seat
+
+import "github.com/geogate/geogate/internal/event"
+
+// Authority says whether the seat's region may write its unit. It answers from
+// memory, at once.
+type Authority interface {
+	// Grant gives the permission to accept a write now, or says why there is none
+	// in an error that Write returns as it is: nothing was stored.
+	Grant() (Grant, error)
+	// Holds tells whether what was granted is held still, with no interruption
+	// that anybody else could have used.
+	Holds(Grant) bool
+}
+
+// Grant is a permission to write.
+type Grant struct {
+	Epoch event.Epoch // that records carry
+	Live  uint64      // what else must not have changed when the write is answered
+	// Reach is how far each origin's log must be indexed before a write is
+	// accepted: an earlier owner may have stored its key there.
+	Reach *event.Vector
+}
+
+// permit asks whether the region may write now: the check before a write is
+// accepted, and once more before one that has waited is sent.
+func (c *Core) permit(w *write) error {
+	w.grant = Grant{Epoch: c.cfg.Epoch}
+	if c.env.Authority == nil {
+		return nil
+	}
+	g, err := c.env.Authority.Grant()
+	if err != nil {
+		return err
+	}
+	if g.Reach != nil {
+		if indexed := c.env.Indexed(); !reaches(&indexed, g.Reach) {
+			return ErrNotReady
+		}
+	}
+	w.grant = g
+	return nil
+}
+
+func reaches(v, want *event.Vector) bool {
+	for r := range want {
+		if v[r].Compare(want[r]) < 0 {
+			return false
+		}
+	}
+	return true
+}
+
+// holds is the check after the read-back: the permission is the one under which
+// the write was accepted.
+func (c *Core) holds(w *write) bool {
+	return c.env.Authority == nil || c.env.Authority.Holds(w.grant)
+}

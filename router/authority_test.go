@@ -1,0 +1,325 @@
+package router_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"os"
+	"path/filepath"
+	"testing"
+	"time"
+
+	"github.com/twmb/franz-go/pkg/kadm"
+	"github.com/twmb/franz-go/pkg/kgo"
+
+	"github.com/geogate/geogate/internal/embed"
+	"github.com/geogate/geogate/internal/event"
+	"github.com/geogate/geogate/internal/txn"
+	"github.com/geogate/geogate/router"
+)
+
+// logs is a region's logs as the authority sees them: one partition for every
+// unit.
+type logs struct{ end int64 }
+
+func (l logs) extent() []router.Extent {
+	return []router.Extent{{Topic: "t", Offsets: []int64{l.end}}}
+}
+
+func (l logs) Ends(context.Context, string) ([]router.Extent, error) { return l.extent(), nil }
+func (l logs) Settle(context.Context, string) error                  { return nil }
+func (l logs) Applied(context.Context, string, string) ([]router.Extent, error) {
+	return []router.Extent{{Topic: "t", Offsets: []int64{l.end - 1}}}, nil
+}
+
+// site is one region with its Kafka.
+type site struct {
+	t      *testing.T
+	region string
+	id     event.RegionID
+	seeds  []string
+	dir    string
+}
+
+func newSite(t *testing.T, region string, id event.RegionID) *site {
+	t.Helper()
+	k, err := embed.StartKafka(embed.Kafka{Listen: "127.0.0.1:0", DataDir: filepath.Join(t.TempDir(), "kafka"), Logger: slog.New(slog.DiscardHandler)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { k.Close() })
+	s := &site{t: t, region: region, id: id, seeds: k.Seeds(), dir: t.TempDir()}
+	cl := s.client()
+	for _, topic := range []string{router.OwnershipTopic, router.OwnersTopic} {
+		if _, err := kadm.NewClient(cl).CreateTopic(context.Background(), 1, 1, nil, topic); err != nil {
+			t.Fatal(err)
+		}
+	}
+	return s
+}
+
+func (s *site) client() *kgo.Client {
+	s.t.Helper()
+	cl, err := kgo.NewClient(kgo.SeedBrokers(s.seeds...))
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	s.t.Cleanup(cl.Close)
+	return cl
+}
+
+var twoRegions = []router.Region{{Name: "us", ID: 1}, {Name: "eu", ID: 2}}
+
+// start runs an authority; stop ends it.
+func (s *site) start(nats router.NATSConfig) (a *router.Authority, stop func()) {
+	s.t.Helper()
+	topology, err := router.NewTopology(twoRegions...)
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	cl, log := s.client(), slog.New(slog.DiscardHandler)
+	if testing.Verbose() {
+		log = slog.New(slog.NewTextHandler(os.Stderr, nil)).With("region", s.region)
+	}
+	lease := router.DefaultLease()
+	nats.Name, nats.Timeout, nats.Logger = s.region, lease.Timeout, log
+	a, err = router.NewAuthority(router.AuthorityConfig{
+		Region: s.region, ID: s.id, Regions: topology, Instance: s.region + "-0", Policy: &router.Policy{},
+		Lease: lease, DataDir: s.dir, NATS: nats, Logs: logs{end: 7}, Logger: log,
+		Witness: router.NewWitness(router.WitnessConfig{
+			Region: s.region, Opts: []kgo.Opt{kgo.SeedBrokers(s.seeds...)}, Client: cl, Topics: txn.NewTopics(cl), Logger: log,
+		}),
+	})
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(context.Background())
+	ended := make(chan error, 1)
+	go func() { ended <- a.Run(ctx) }()
+	stopped := false
+	stop = func() {
+		if stopped {
+			return
+		}
+		stopped = true
+		cancel()
+		if err := <-ended; err != nil {
+			s.t.Errorf("authority of %s ended with %v", s.region, err)
+		}
+	}
+	s.t.Cleanup(stop)
+	return a, stop
+}
+
+// until waits for a condition.
+func until(t *testing.T, limit time.Duration, what string, ok func() bool) {
+	t.Helper()
+	for deadline := time.Now().Add(limit); !ok(); {
+		if time.Now().After(deadline) {
+			t.Fatalf("no %s within %v", what, limit)
+		}
+		<-time.After(10 * time.Millisecond)
+	}
+}
+
+func granted(a *router.Authority, unit string) func() bool {
+	return func() bool { _, err := a.Grant(unit); return err == nil }
+}
+
+func startNATS(t *testing.T, c embed.NATS) *embed.NATSServer {
+	t.Helper()
+	n, err := embed.StartNATS(c)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { n.Close() })
+	return n
+}
+
+// testimonies reads the second witness: revisions and epochs of a unit.
+func (s *site) testimonies(unit string) (revisions []uint64, epochs []event.Epoch) {
+	s.t.Helper()
+	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
+	defer cancel()
+	cl, err := kgo.NewClient(kgo.SeedBrokers(s.seeds...), kgo.FetchIsolationLevel(kgo.ReadCommitted()),
+		kgo.ConsumePartitions(map[string]map[int32]kgo.Offset{router.OwnershipTopic: {0: kgo.NewOffset().AtStart()}}))
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	defer cl.Close()
+	ends, err := kadm.NewClient(cl).ListCommittedOffsets(ctx, router.OwnershipTopic)
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	end, _ := ends.Lookup(router.OwnershipTopic, 0)
+	for next := int64(0); next < end.Offset-1 && ctx.Err() == nil; { // the last is a marker
+		cl.PollFetches(ctx).EachRecord(func(r *kgo.Record) {
+			next = r.Offset + 1
+			if string(r.Key) != unit {
+				return
+			}
+			revision, u, err := router.ParseTestimony(r.Value)
+			if err != nil {
+				s.t.Fatalf("testimony at %d: %v", r.Offset, err)
+			}
+			revisions, epochs = append(revisions, revision), append(epochs, u.Epoch)
+		})
+	}
+	return revisions, epochs
+}
+
+// TestSolo: one embedded server. The region claims its units, is fenced with its
+// own consent, and its next life goes on under the same epoch after an unfence.
+func TestSolo(t *testing.T) {
+	s := newSite(t, "us", 1)
+	n := startNATS(t, embed.NATS{Name: "ctl-us", StoreDir: t.TempDir()})
+	nats := router.NATSConfig{Dialer: n.Dialer(), Replicas: 1}
+	a, stop := s.start(nats)
+	const unit = "default/us"
+	until(t, 10*time.Second, "grant", granted(a, unit))
+	g, err := a.Grant(unit)
+	if err != nil || g.Epoch != 17 || !a.Holds(unit, g) {
+		t.Fatalf("granted %+v, %v", g, err)
+	}
+	if left, ok := a.LeaseLeft(unit); !ok || left > 18*time.Second {
+		t.Errorf("%v of the lease are left, %v", left, ok)
+	}
+	if st := a.Status(); st.State != "ok" || st.Voters != 1 || st.Reachable != 1 {
+		t.Errorf("register is %+v", st)
+	}
+	// The other life of the process proves the same epoch again.
+	stop()
+	a, _ = s.start(nats)
+	until(t, 10*time.Second, "grant after a restart", granted(a, unit))
+	if again, _ := a.Grant(unit); again.Epoch != 17 || a.Holds(unit, g) && again != g {
+		t.Errorf("granted %+v after %+v", again, g)
+	}
+	g, _ = a.Grant(unit)
+	ctx, cancel := context.WithTimeout(context.Background(), 15*time.Second)
+	defer cancel()
+	r := a.Ask(ctx, router.Command{Verb: router.VerbFence, Region: "us", Reason: "planned maintenance"})
+	if r.Exit != router.ExitDone || len(r.Units) != 1 || r.Units[0].Cut != router.CutEnd {
+		t.Fatalf("fence: %+v", r)
+	}
+	var foreign *router.NotOwnerError
+	if _, err := a.Grant(unit); !errors.As(err, &foreign) || foreign.Error() != "default/us is fenced since epoch 33 (us: planned maintenance)" {
+		t.Errorf("fenced unit gives %v", err)
+	}
+	if a.Holds(unit, g) {
+		t.Error("a grant is held over a fence")
+	}
+	if cut, ok := router.Offset(a.Tokens().Cuts(unit)[17], "t", 0, 0); !ok || cut != 7 {
+		t.Errorf("cut %d, %v", cut, ok)
+	}
+	if r := a.Ask(ctx, router.Command{Verb: router.VerbUnfence, Region: "us"}); r.Exit != router.ExitDone {
+		t.Errorf("unfence: %+v", r)
+	}
+	if _, err := a.Grant(unit); !errors.Is(err, router.ErrUnproven) {
+		t.Errorf("unit that is being claimed gives %v", err)
+	}
+	// The audit has every revision once, in order.
+	until(t, 10*time.Second, "audit of the fence", func() bool {
+		_, epochs := s.testimonies(unit)
+		return len(epochs) > 0 && epochs[len(epochs)-1] == 33
+	})
+	revisions, epochs := s.testimonies(unit)
+	for i := 1; i < len(revisions); i++ {
+		if revisions[i] <= revisions[i-1] || epochs[i] < epochs[i-1] {
+			t.Errorf("audit has revisions %v, epochs %v", revisions, epochs)
+		}
+	}
+}
+
+// TestRegression: a register that has forgotten is not believed, whether the file
+// or the region's Kafka remembers.
+func TestRegression(t *testing.T) {
+	for name, forget := range map[string]func(*site){
+		"mark":    func(*site) {},
+		"witness": func(s *site) { s.dir = s.t.TempDir() },
+	} {
+		t.Run(name, func(t *testing.T) {
+			s := newSite(t, "us", 1)
+			n := startNATS(t, embed.NATS{Name: "ctl-us", StoreDir: t.TempDir()})
+			a, stop := s.start(router.NATSConfig{Dialer: n.Dialer(), Replicas: 1})
+			until(t, 10*time.Second, "grant", granted(a, "default/us"))
+			until(t, 10*time.Second, "testimony", func() bool { r, _ := s.testimonies("default/us"); return len(r) > 0 })
+			stop()
+			forget(s)
+			wiped := startNATS(t, embed.NATS{Name: "ctl-us-2", StoreDir: t.TempDir()})
+			a, _ = s.start(router.NATSConfig{Dialer: wiped.Dialer(), Replicas: 1})
+			until(t, 10*time.Second, "alarm", func() bool { return a.Status().State == "regressed" })
+			if _, err := a.Grant("default/us"); !errors.Is(err, router.ErrUnproven) {
+				t.Errorf("granted with %v", err)
+			}
+			if r := a.Ask(context.Background(), router.Command{Verb: router.VerbFence, Region: "eu", Reason: "x"}); r.Exit != router.ExitRegressed {
+				t.Errorf("fence: %+v", r)
+			}
+		})
+	}
+}
+
+// freeAddresses reserves loopback addresses and gives them back.
+func freeAddresses(t *testing.T, n int) []string {
+	t.Helper()
+	var out []string
+	for range n {
+		l, err := net.Listen("tcp", "127.0.0.1:0")
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer l.Close()
+		out = append(out, l.Addr().String())
+	}
+	return out
+}
+
+// TestQuorum: three servers, two regions and a witness. The other region's gateway
+// fences a region that answers, by broadcast and watch, and sees its cut; the loss
+// of the witness stops nobody.
+func TestQuorum(t *testing.T) {
+	at := freeAddresses(t, 3)
+	servers := make([]*embed.NATSServer, 3)
+	for i, name := range []string{"ctl-us", "ctl-eu", "ctl-wit"} {
+		var routes []string
+		for j, other := range at {
+			if j != i {
+				routes = append(routes, "nats-route://"+other)
+			}
+		}
+		servers[i] = startNATS(t, embed.NATS{Name: name, StoreDir: t.TempDir(), ClusterListen: at[i], Routes: routes})
+	}
+	us, eu := newSite(t, "us", 1), newSite(t, "eu", 2)
+	a, _ := us.start(router.NATSConfig{Dialer: servers[0].Dialer(), Replicas: 3})
+	b, _ := eu.start(router.NATSConfig{Dialer: servers[1].Dialer(), Replicas: 3})
+	until(t, 60*time.Second, "grant of us", granted(a, "default/us"))
+	until(t, 30*time.Second, "grant of eu", granted(b, "default/eu"))
+	g, _ := b.Grant("default/eu")
+	until(t, 10*time.Second, "sight of eu's unit in us", func() bool { _, ok := a.Tokens().Units["default/eu"]; return ok })
+
+	ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second)
+	defer cancel()
+	began := time.Now()
+	done := make(chan router.Result, 1)
+	go func() {
+		done <- a.Ask(ctx, router.Command{Verb: router.VerbFence, Region: "eu", Reason: "drill"})
+	}()
+	until(t, 5*time.Second, "end of eu's grant", func() bool { return !b.Holds("default/eu", g) })
+	t.Logf("eu stopped %v after the command", time.Since(began))
+	r := <-done
+	if r.Exit != router.ExitDone || fmt.Sprint(r.Units) != "[{default/eu 33 end}]" {
+		t.Errorf("fence: %+v", r)
+	}
+	if _, err := a.Grant("default/us"); err != nil {
+		t.Errorf("us lost its own unit: %v", err)
+	}
+	if err := servers[2].Close(); err != nil {
+		t.Fatal(err)
+	}
+	until(t, 20*time.Second, "count without the witness", func() bool { st := a.Status(); return st.Voters == 3 && st.Reachable == 2 })
+	r = a.Ask(ctx, router.Command{Verb: router.VerbUnfence, Region: "eu"})
+	if r.Exit != router.ExitDone {
+		t.Errorf("unfence without the witness: %+v", r)
+	}
+}

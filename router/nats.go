@@ -1,0 +1,307 @@
+package router
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"log/slog"
+	"strconv"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
+)
+
+// NATSConfig says how the register is reached.
+type NATSConfig struct {
+	// Dialer connects to a server inside the process; nil: URLs are dialled.
+	Dialer nats.InProcessConnProvider
+	URLs   []string
+	// Name names the connection for the server's operators.
+	Name string
+	// Replicas is 1 in mode solo and 3 in mode quorum.
+	Replicas int
+	// Timeout is when an attempt to write counts as unknown.
+	Timeout time.Duration
+	Logger  *slog.Logger
+}
+
+const (
+	// streamName is the register's stream.
+	streamName = "OWN"
+	// keptRevisions is how many revisions of a record stay in the register; all
+	// are in every region's Kafka.
+	keptRevisions = 64
+	// duplicates is how long the register knows message ids: longer than anybody
+	// tries again.
+	duplicates = 10 * time.Minute
+	// leastServer is the oldest server whose clustered streams keep what they have
+	// acknowledged.
+	leastServer = "2.14.4"
+)
+
+// The server's error codes that decide something.
+const (
+	codeWrongSequence = 10071 // the condition does not hold
+	codeInFlight      = 10164 // another write of the subject is being agreed on
+	codeDuplicate     = 10158 // an attempt with this id is
+)
+
+// ErrServer is returned for a NATS server that must not hold the register.
+var ErrServer = errors.New("router: the nats server is too old to hold the register")
+
+// natsRegister is the register behind the effects of an [Ownership].
+type natsRegister struct {
+	cfg  NATSConfig
+	conn *nats.Conn
+	js   jetstream.JetStream
+
+	mu     sync.Mutex
+	stream jetstream.Stream
+	took   time.Duration // of the last write that was stored
+}
+
+// dialNATS connects; reconnected is called after every later connection. The
+// register need not be there yet.
+func dialNATS(cfg NATSConfig, reconnected func()) (*natsRegister, error) {
+	opts := []nats.Option{
+		nats.Name(cfg.Name), nats.MaxReconnects(-1), nats.ReconnectWait(200 * time.Millisecond), nats.RetryOnFailedConnect(true),
+		// What is published while there is no connection must fail, not arrive
+		// late: it may claim something that is no longer so.
+		nats.ReconnectBufSize(-1),
+		nats.PingInterval(2 * time.Second), nats.MaxPingsOutstanding(2),
+		nats.ReconnectHandler(func(*nats.Conn) { reconnected() }),
+		nats.ConnectHandler(func(*nats.Conn) { reconnected() }),
+		nats.DisconnectErrHandler(func(_ *nats.Conn, err error) {
+			if err != nil {
+				cfg.Logger.Warn("register connection lost", "err", err)
+			}
+		}),
+		nats.ErrorHandler(func(_ *nats.Conn, _ *nats.Subscription, err error) {
+			cfg.Logger.Debug("register connection", "err", err)
+		}),
+	}
+	if cfg.Dialer != nil {
+		opts = append(opts, nats.InProcessServer(cfg.Dialer))
+	}
+	conn, err := nats.Connect(strings.Join(cfg.URLs, ","), opts...)
+	if err != nil {
+		return nil, fmt.Errorf("connect to nats: %w", err)
+	}
+	js, err := jetstream.New(conn)
+	if err != nil {
+		conn.Close()
+		return nil, fmt.Errorf("use jetstream: %w", err)
+	}
+	return &natsRegister{cfg: cfg, conn: conn, js: js}, nil
+}
+
+func (r *natsRegister) close() { r.conn.Close() }
+
+// open makes the stream, or finds the one that is there, and says what it is.
+func (r *natsRegister) open(ctx context.Context) (Opened, error) {
+	if r.cfg.Replicas > 1 && older(r.conn.ConnectedServerVersion(), leastServer) {
+		return Opened{}, fmt.Errorf("%w: it is %s, quorum needs %s", ErrServer, r.conn.ConnectedServerVersion(), leastServer)
+	}
+	stream, err := r.js.CreateStream(ctx, jetstream.StreamConfig{
+		Name: streamName, Description: "geogate's ownership register", Subjects: []string{subjectAll},
+		Storage: jetstream.FileStorage, Replicas: r.cfg.Replicas, MaxMsgsPerSubject: keptRevisions,
+		Discard: jetstream.DiscardNew, Duplicates: duplicates, DenyDelete: true, DenyPurge: true,
+	})
+	if errors.Is(err, jetstream.ErrStreamNameAlreadyInUse) {
+		stream, err = r.js.Stream(ctx, streamName)
+	}
+	if err != nil {
+		return Opened{}, fmt.Errorf("open register: %w", err)
+	}
+	info, err := stream.Info(ctx)
+	if err != nil {
+		return Opened{}, fmt.Errorf("ask register: %w", err)
+	}
+	if info.Config.Replicas != r.cfg.Replicas {
+		return Opened{}, fmt.Errorf("open register: it has %d replicas and this mode wants %d; begin a new register for another mode", info.Config.Replicas, r.cfg.Replicas)
+	}
+	r.mu.Lock()
+	r.stream = stream
+	r.mu.Unlock()
+	return Opened{Created: info.Created.UnixNano(), Last: info.State.LastSeq}, nil
+}
+
+// write is one attempt.
+func (r *natsRegister) write(ctx context.Context, w Write) (Outcome, uint64) {
+	ctx, cancel := context.WithTimeout(ctx, r.cfg.Timeout)
+	defer cancel()
+	opts := []jetstream.PublishOpt{jetstream.WithMsgID(w.ID), jetstream.WithExpectStream(streamName), jetstream.WithRetryAttempts(0)}
+	switch w.Guard {
+	case "":
+	case w.Subject:
+		opts = append(opts, jetstream.WithExpectLastSequencePerSubject(w.Expect))
+	default:
+		opts = append(opts, jetstream.WithExpectLastSequenceForSubject(w.Expect, w.Guard))
+	}
+	began := time.Now()
+	ack, err := r.js.PublishMsg(ctx, &nats.Msg{Subject: w.Subject, Data: w.Data}, opts...)
+	if err == nil {
+		r.mu.Lock()
+		r.took = time.Since(began)
+		r.mu.Unlock()
+		return Stored, ack.Sequence
+	}
+	var api *jetstream.APIError
+	if errors.As(err, &api) {
+		switch api.ErrorCode {
+		case codeWrongSequence:
+			return Conflict, 0
+		case codeInFlight, codeDuplicate:
+			return Busy, 0
+		}
+	}
+	// Whatever else it is: the message may be stored, now or later.
+	r.cfg.Logger.Debug("register write without an outcome", "subject", w.Subject, "err", err)
+	return Unknown, 0
+}
+
+// read is a hint: any server may answer, with what it has.
+func (r *natsRegister) read(ctx context.Context, subject string) (Seen, bool) {
+	r.mu.Lock()
+	stream := r.stream
+	r.mu.Unlock()
+	if stream == nil {
+		return Seen{}, false
+	}
+	ctx, cancel := context.WithTimeout(ctx, r.cfg.Timeout)
+	defer cancel()
+	m, err := stream.GetLastMsgForSubject(ctx, subject)
+	if err != nil {
+		return Seen{}, false
+	}
+	return Seen{Subject: m.Subject, Seq: m.Sequence, Data: m.Data, Rumour: true}, true
+}
+
+// watch delivers what follows a sequence, in order, until the context ends or the
+// consumer does.
+func (r *natsRegister) watch(ctx context.Context, after uint64, deliver func(Seen)) error {
+	c, err := r.js.OrderedConsumer(ctx, streamName, jetstream.OrderedConsumerConfig{
+		DeliverPolicy: jetstream.DeliverByStartSequencePolicy, OptStartSeq: after + 1,
+	})
+	if err != nil {
+		return fmt.Errorf("watch register: %w", err)
+	}
+	failed := make(chan error, 1)
+	consume, err := c.Consume(func(m jetstream.Msg) {
+		if meta, err := m.Metadata(); err == nil {
+			deliver(Seen{Subject: m.Subject(), Seq: meta.Sequence.Stream, Data: m.Data()})
+		}
+	}, jetstream.ConsumeErrHandler(func(_ jetstream.ConsumeContext, err error) {
+		if errors.Is(err, jetstream.ErrNoHeartbeat) || errors.Is(err, jetstream.ErrOrderedConsumerReset) {
+			return // the consumer looks after itself; whether it is deaf, the loop-back tells
+		}
+		select {
+		case failed <- err:
+		default:
+		}
+	}))
+	if err != nil {
+		return fmt.Errorf("watch register: %w", err)
+	}
+	defer consume.Stop()
+	select {
+	case <-ctx.Done():
+		return ctx.Err()
+	case <-consume.Closed():
+		return errors.New("watch register: the consumer has ended")
+	case err := <-failed:
+		return fmt.Errorf("watch register: %w", err)
+	}
+}
+
+// rumour is a broadcast's body.
+type rumour struct {
+	Subject string          `json:"subject"`
+	Seq     uint64          `json:"seq"`
+	Record  json.RawMessage `json:"record"`
+}
+
+// broadcast tells everybody who listens now. A loss is harmless: the lease stops
+// whom it would have stopped.
+func (r *natsRegister) broadcast(b Broadcast) {
+	body := encode(rumour{Subject: b.Subject, Seq: b.Seq, Record: b.Data})
+	if err := r.conn.Publish(subjectFence+b.Subject, body); err != nil {
+		r.cfg.Logger.Debug("broadcast", "subject", b.Subject, "err", err)
+	}
+}
+
+// listen hears broadcasts until the connection closes.
+func (r *natsRegister) listen(deliver func(Seen)) error {
+	_, err := r.conn.Subscribe(subjectFence+subjectAll, func(m *nats.Msg) {
+		var x rumour
+		if json.Unmarshal(m.Data, &x) == nil && x.Seq > 0 {
+			deliver(Seen{Subject: x.Subject, Seq: x.Seq, Data: x.Record, Rumour: true})
+		}
+	})
+	if err != nil {
+		return fmt.Errorf("listen for broadcasts: %w", err)
+	}
+	return nil
+}
+
+// reconnect goes to another server, if there is one.
+func (r *natsRegister) reconnect() {
+	if err := r.conn.ForceReconnect(); err != nil {
+		r.cfg.Logger.Debug("reconnect", "err", err)
+	}
+}
+
+// voters asks how many servers the register has and how many of them keep up.
+func (r *natsRegister) voters(ctx context.Context) (all, reachable int, err error) {
+	r.mu.Lock()
+	stream := r.stream
+	r.mu.Unlock()
+	if stream == nil {
+		return r.cfg.Replicas, 0, errors.New("the register is not open")
+	}
+	ctx, cancel := context.WithTimeout(ctx, r.cfg.Timeout)
+	defer cancel()
+	info, err := stream.Info(ctx)
+	if err != nil {
+		return r.cfg.Replicas, 0, fmt.Errorf("ask register: %w", err)
+	}
+	if info.Cluster == nil || r.cfg.Replicas == 1 {
+		return 1, 1, nil
+	}
+	all = 1 + len(info.Cluster.Replicas)
+	if info.Cluster.Leader != "" {
+		reachable++
+	}
+	for _, p := range info.Cluster.Replicas {
+		if !p.Offline {
+			reachable++
+		}
+	}
+	return all, reachable, nil
+}
+
+func (r *natsRegister) lastTook() time.Duration {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.took
+}
+
+// older compares versions of the form 1.2.3; what does not parse is not older.
+func older(version, least string) bool {
+	a, b := strings.Split(version, "."), strings.Split(least, ".")
+	for i := range b {
+		if i >= len(a) {
+			return false
+		}
+		x, err := strconv.Atoi(strings.SplitN(a[i], "-", 2)[0])
+		y, _ := strconv.Atoi(b[i])
+		if err != nil || x != y {
+			return err == nil && x < y
+		}
+	}
+	return false
+}

@@ -1,0 +1,114 @@
+package router
+
+import (
+	"maps"
+	"slices"
+	"time"
+
+	"github.com/geogate/geogate/internal/event"
+)
+
+// Tokens are what an instance holds and knows at one moment, for readers on
+// other goroutines. They are immutable. Whether a unit is held depends on the
+// time besides.
+type Tokens struct {
+	// Until is when the lease ends, on the clock of Step.
+	Until time.Duration
+	// Live is the revision of the region's record that the lease depends on.
+	Live uint64
+	// Held are the epochs of the units that the instance has proven.
+	Held map[string]event.Epoch
+	// Units and Regions are the newest records known, with their revisions.
+	Units   map[string]Known[UnitRecord]
+	Regions map[string]Known[RegionRecord]
+	// Regressed says why the register is not believed, "" while it is.
+	Regressed string
+	region    string
+	seen      uint64
+}
+
+// Known is a record with its revision.
+type Known[T any] struct {
+	Revision uint64
+	Record   T
+}
+
+// Tokens gives what is held and known now.
+func (c *Ownership) Tokens() *Tokens {
+	t := &Tokens{
+		Held: make(map[string]event.Epoch), Units: make(map[string]Known[UnitRecord]), Regions: make(map[string]Known[RegionRecord]),
+		Regressed: c.regress, region: c.cfg.Region, seen: c.seen,
+	}
+	for unit, u := range c.units {
+		t.Units[unit] = Known[UnitRecord]{u.rev, u.rec}
+	}
+	for region, r := range c.regions {
+		t.Regions[region] = Known[RegionRecord]{r.rev, r.rec}
+	}
+	if c.regress != "" || c.lease.rev == 0 || c.released {
+		return t
+	}
+	t.Until, t.Live = c.lease.until, c.lease.rev
+	for unit, p := range c.proofs {
+		if p.rev == c.lease.rev && p.mark <= c.durable {
+			t.Held[unit] = p.epoch
+		}
+	}
+	return t
+}
+
+// Grant gives the permission to write a unit at a moment, or ErrUnproven, or a
+// *NotOwnerError.
+func (t *Tokens) Grant(now time.Duration, unit string) (Grant, error) {
+	if epoch, ok := t.Held[unit]; ok && now < t.Until {
+		return Grant{Epoch: epoch, Live: t.Live}, nil
+	}
+	u, known := t.Units[unit]
+	region, alive := t.Regions[t.region]
+	if t.Regressed != "" || !known {
+		return Grant{}, ErrUnproven
+	}
+	r := u.Record
+	refusal := &NotOwnerError{Unit: unit, Owner: r.Owner, Epoch: r.Epoch, State: r.State, By: r.By, Reason: r.Reason}
+	switch {
+	case alive && region.Record.State == RegionFenced:
+		// The units follow their region within a moment; a client is told at once.
+		if r.Owner == t.region {
+			refusal.Owner, refusal.State, refusal.By, refusal.Reason = "", UnitFenced, region.Record.By, region.Record.Reason
+		}
+		return Grant{}, refusal
+	case r.Owner != "" && r.Owner != t.region:
+		return Grant{}, refusal
+	case r.State == UnitFenced && !(r.Scope == ScopeRegion && r.Last == t.region),
+		r.State == UnitPreparing && r.For != t.region:
+		return Grant{}, refusal
+	}
+	return Grant{}, ErrUnproven
+}
+
+// Holds tells whether what a grant gave is still held.
+func (t *Tokens) Holds(now time.Duration, unit string, g Grant) bool {
+	epoch, ok := t.Held[unit]
+	return ok && now < t.Until && epoch == g.Epoch && t.Live == g.Live
+}
+
+// Revision is how far the register is known without a gap.
+func (t *Tokens) Revision() uint64 { return t.seen }
+
+// Epochs are the epochs of a unit that had an owner, oldest first, with where
+// each began and, if it has ended, was cut.
+func (t *Tokens) Epochs(unit string) []Tenure { return slices.Clone(t.Units[unit].Record.Epochs) }
+
+// Cuts are the ends of a unit's epochs that have ended.
+func (t *Tokens) Cuts(unit string) map[event.Epoch][]Extent {
+	out := make(map[event.Epoch][]Extent)
+	for _, e := range t.Units[unit].Record.Epochs {
+		if e.Ended {
+			out[e.Epoch] = e.Cut
+		}
+	}
+	return out
+}
+
+// UnitNames are the units that the register knows, in order.
+func (t *Tokens) UnitNames() []string { return slices.Sorted(maps.Keys(t.Units)) }

@@ -1,0 +1,77 @@
+package main
+
+const (
+	ownershipCore  = "router/ownership.go"
+	ownershipClaim = "router/ownership_claim.go"
+	ownershipPlan  = "router/ownership_plan.go"
+)
+
+// ownershipMutants are deviations from the ownership protocol; they are played in
+// the world of the register.
+var ownershipMutants = []mutant{
+	{"fence-not-tied", "region fence, then the units, W from the first, the two not tied together", []edit{
+		{ownershipPlan, "	if next.Plan != p.id {\n", "	if p.rev > 0 {\n		p.stage = stageDrain\n		return\n	}\n	if next.Plan != p.id {\n"},
+	}},
+	{"claim-without-bump", "a claimant does not bump its own region's record when that region was the last owner", []edit{
+		{ownershipClaim, "	if b := c.bumps[last]; b.rev <= u.rev {", "	if c.bumps[last].rev <= u.rev {\n		c.bumps[last] = bump{rev: u.rev + 1, at: now}\n	}\n	if b := c.bumps[last]; b.rev == 0 {"},
+	}},
+	{"fenced-from-read", "a plan takes 'region already FENCED' from a read", []edit{
+		{ownershipPlan, "	c, purpose := p.c, p.purpose(\"region\")\n	if !c.free(now, purpose) {\n		return\n	}\n	next, expect := c.nextRegion(p.region, p.cmd.Reason)\n	next.State, next.Plan = RegionFenced", "	c, purpose := p.c, p.purpose(\"region\")\n	if r := c.regions[p.region]; r != nil && r.rec.State == RegionFenced {\n		p.rev, p.id, p.from, p.stage = r.rev, \"\", now, stageUnits\n		return\n	}\n	if !c.free(now, purpose) {\n		return\n	}\n	next, expect := c.nextRegion(p.region, p.cmd.Reason)\n	next.State, next.Plan = RegionFenced"},
+		{ownershipPlan, "	if next.Plan != p.id {\n", "	if p.id == \"\" {\n		p.stage = stageDrain\n		return\n	}\n	if next.Plan != p.id {\n"},
+	}},
+	{"unit-fence-no-bump", "a unit's fence leaves out the bump", []edit{
+		{ownershipPlan, "		p.stage = stageBump\n", "		p.rev, p.from, p.stage = p.units[p.cmd.Unit].rev, now, stageDrain\n"},
+	}},
+	{"bump-before-fence", "a unit's fence bumps before the unit is FENCED", []edit{
+		{ownershipPlan, "p.stage, p.region = stageUnits, u.rec.Last", "p.stage, p.region = stageBump, u.rec.Last"},
+		{ownershipPlan, "	if !p.fenced(p.cmd.Unit) {\n", "	if p.rev > 0 {\n"},
+		{ownershipPlan, "		p.rev, p.from, p.stage = seq, now, stageDrain\n", "		p.rev, p.from, p.stage = seq, now, stageUnits\n"},
+		{ownershipPlan, "		p.stage = stageBump\n", "		p.stage = stageDrain\n"},
+	}},
+	{"lease-from-retry", "the lease counts from the retry's send", []edit{
+		{ownershipCore, "	tries   int\n", "	tries   int\n	sent    time.Duration\n"},
+		{ownershipCore, "	moved   uint64 // counts", "	sent    time.Duration\n	moved   uint64 // counts"},
+		{ownershipCore, "			o.tries++\n", "			o.tries++\n			o.sent = now\n"},
+		{ownershipCore, "			o.then(now, ev.Seq, true)\n", "			c.sent = o.sent\n			o.then(now, ev.Seq, true)\n"},
+		{ownershipClaim, "until: first + c.cfg.Lease.hold()", "until: max(first, c.sent) + c.cfg.Lease.hold()"},
+	}},
+	{"lease-from-answer", "the lease counts from the acknowledgement", []edit{
+		{ownershipClaim, "until: first + c.cfg.Lease.hold()", "until: now + c.cfg.Lease.hold()"},
+	}},
+	{"wait-from-send", "W counts from the send of the write that voids the leases", []edit{
+		{ownershipClaim, "	next, expect := c.nextRegion(region, reason)\n	c.write(", "	next, expect := c.nextRegion(region, reason)\n	sent := now\n	c.write("},
+		{ownershipClaim, "bump{rev: seq, at: now}", "bump{rev: seq, at: sent}"},
+	}},
+	{"tokens-kept", "tokens are kept over a new liveness revision", []edit{
+		{ownershipCore, "	if r.Region == c.cfg.Region {\n		c.drop()\n", "	if r.Region == c.cfg.Region {\n"},
+		{ownershipClaim, "c.proofs[unit].rev == rev ||", "c.proofs[unit].rev != 0 && rev != 0 ||"},
+		{"router/tokens.go", "if p.rev == c.lease.rev && p.mark <= c.durable {", "if p.mark <= c.durable {"},
+	}},
+	{"late-proof", "a proof that was sent under an earlier liveness revision counts", []edit{
+		{ownershipClaim, "ok && c.lease.rev == rev && u.rec.State == UnitActive && u.rec.Owner == c.cfg.Region && u.rec.Epoch == next.Epoch", "ok && rev != 0 && u != nil"},
+		{ownershipClaim, "proof{epoch: next.Epoch, rev: rev,", "proof{epoch: next.Epoch, rev: c.lease.rev,"},
+	}},
+	{"no-second-check", "the lease is not checked after the read-back", []edit{
+		{"testbench/sim/ownership/proc.go", "if p.tokens.Holds(p.clock(), unit, g) {", "if p.tokens != nil {"},
+	}},
+	{"claim-without-wait", "an unfenced region claims without waiting W", []edit{
+		{ownershipClaim, "} else if now < b.at+c.cfg.Lease.Wait() {", "} else if now < b.at {"},
+	}},
+	{"seal-without-others", "a cut at the end does not wait for the other instance", []edit{
+		{ownershipPlan, "			all = false\n", "			all = all || any\n"},
+	}},
+	{"start-before-revision", "the start is listed before the revision that the claim is conditional on", []edit{
+		{ownershipClaim, "	if l.rev != u.rev || !l.asked {", "	if !l.asked {"},
+		{ownershipClaim, "	delete(c.starts, unit)\n	next := u.rec", "	next := u.rec"},
+		{ownershipClaim, "	start := c.floor(l.ends, next.Epochs)", "	start := l.ends"},
+	}},
+	{"wait-without-drift", "W leaves out (1+r)/(1-r)", []edit{
+		{"router/lease.go", "	return c.hold() * (100 + clockError) / (100 - clockError)", "	return c.hold()"},
+	}},
+	{"drift-doubled", "clocks err by twice what is assumed", []edit{
+		{"testbench/sim/ownership/world.go", "const drift = 0.01", "const drift = 0.02"},
+	}},
+	{"start-from-watch", "a record that was read makes its owner hold the unit", []edit{
+		{ownershipCore, "	if p, ok := c.proofs[r.Unit]; ok && ", "	if r.State == UnitActive && r.Owner == c.cfg.Region && c.lease.rev != 0 {\n		c.proofs[r.Unit] = proof{epoch: r.Epoch, rev: c.lease.rev}\n	}\n	if p, ok := c.proofs[r.Unit]; ok && "},
+	}},
+}
