@@ -1,0 +1,261 @@
+package event
+
+import (
+	"encoding/binary"
+	"math"
+)
+
+// NoCut is the cut of an interval that has not ended.
+const NoCut int64 = math.MaxInt64
+
+// Tenure is one epoch in which a region owned a unit, as far as the log of one of
+// its partitions is concerned: from Start to Cut the records of the epoch count.
+type Tenure struct {
+	Epoch Epoch
+	// Start is where the epoch began, for each incarnation that the log had then. A
+	// later incarnation begins at offset 0, an earlier one has no part in the epoch.
+	Start []Point
+	// Ended is set once the cut is known. An incarnation that is not in Cut is cut
+	// at 0.
+	Ended bool
+	Cut   []Point // exclusive
+}
+
+// Interval is what of an incarnation counts under the tenure: offsets from start
+// up to, not including, cut. It is empty where they are equal.
+func (t *Tenure) Interval(incarnation uint16) (start, cut int64) {
+	start, listed := pointOf(t.Start, incarnation)
+	if !listed {
+		for _, p := range t.Start {
+			if p.Incarnation > incarnation {
+				return 0, 0
+			}
+		}
+	}
+	cut = NoCut
+	if t.Ended {
+		cut, _ = pointOf(t.Cut, incarnation)
+	}
+	return start, max(start, cut)
+}
+
+func pointOf(points []Point, incarnation uint16) (next int64, ok bool) {
+	for _, p := range points {
+		if p.Incarnation == incarnation {
+			return p.Next, true
+		}
+	}
+	return 0, false
+}
+
+// Tenures are the epochs in which one origin's log of a partition counted.
+type Tenures struct {
+	// Known is the highest epoch of the unit that the register has, of whatever
+	// owner, fences included; 0: it has none.
+	Known Epoch
+	// List has the tenures of the log's own region, rising.
+	List []Tenure
+}
+
+// Authority is what the ownership register says about all origins' logs of one
+// partition of a topic. It is not changed once it is shared. A nil Authority stands
+// for a deployment without a register, where every record counts.
+type Authority struct {
+	// Revision rises whenever anything below changes: the sequence of the newest
+	// record of the register that it was made from.
+	Revision uint64
+	Logs     [MaxRegion + 1]Tenures
+}
+
+// Standing says whether a record counts.
+type Standing uint8
+
+// The standings.
+const (
+	// Authoritative: the record lies in an interval of its unit, written under
+	// that interval's epoch or without a gateway.
+	Authoritative Standing = iota
+	// Orphan: it does not, and no later revision changes that.
+	Orphan
+	// Unsettled: the register, as it is known here, cannot tell yet.
+	Unsettled
+)
+
+// Judge says whether the record at a dot counts, written under an epoch (gg-u) or,
+// with epoch 0, without a gateway. An Orphan stays one under every later revision;
+// an Authoritative record may become one when the cut of its epoch becomes known.
+func (a *Authority) Judge(at Dot, epoch Epoch) Standing {
+	if a == nil {
+		return Authoritative
+	}
+	log := &a.Logs[at.Region]
+	if epoch == 0 {
+		return log.unstamped(at)
+	}
+	if epoch > log.Known {
+		return Unsettled
+	}
+	for i := range log.List {
+		if t := &log.List[i]; t.Epoch == epoch {
+			if start, cut := t.Interval(at.Incarnation); start <= at.Offset && at.Offset < cut {
+				return Authoritative
+			}
+			return Orphan
+		}
+	}
+	return Orphan
+}
+
+// unstamped judges a record that only its place can vouch for.
+func (l *Tenures) unstamped(at Dot) Standing {
+	for i := range l.List {
+		start, cut := l.List[i].Interval(at.Incarnation)
+		switch {
+		case at.Offset < start:
+			return Orphan // between two intervals, or before the first
+		case at.Offset < cut:
+			return Authoritative
+		}
+	}
+	return Unsettled // a later interval may begin at or below it
+}
+
+// Cut is the first offset of an incarnation's log, from an offset on, that does not
+// count, and where the next interval begins: NoCut if everything from there on
+// counts as far as is known, respectively if no next interval is known.
+func (a *Authority) Cut(origin RegionID, incarnation uint16, from int64) (cut, next int64) {
+	if a == nil {
+		return NoCut, NoCut
+	}
+	cut = from
+	for i := range a.Logs[origin].List {
+		start, end := a.Logs[origin].List[i].Interval(incarnation)
+		switch {
+		case end <= cut || start == end:
+		case start <= cut:
+			cut = end
+		default:
+			return cut, start
+		}
+	}
+	return cut, NoCut
+}
+
+// Orphans tells whether records of an origin that counted under the old authority
+// may not under this one, and from which point of the log on.
+func (a *Authority) Orphans(old *Authority, origin RegionID) (from Point, any bool) {
+	if a == nil {
+		return Point{}, false
+	}
+	was := map[Epoch]*Tenure{}
+	if old != nil {
+		for i := range old.Logs[origin].List {
+			was[old.Logs[origin].List[i].Epoch] = &old.Logs[origin].List[i]
+		}
+	}
+	for i := range a.Logs[origin].List {
+		t := &a.Logs[origin].List[i]
+		if o := was[t.Epoch]; !t.Ended || o != nil && o.Ended {
+			continue
+		}
+		p := t.lowest()
+		if !any || p.Compare(from) < 0 {
+			from, any = p, true
+		}
+	}
+	return from, any
+}
+
+// lowest is the first point of the log that lies behind the tenure's cut.
+func (t *Tenure) lowest() Point {
+	low := Point{Incarnation: math.MaxUint16}
+	for _, points := range [][]Point{t.Start, t.Cut} {
+		for _, p := range points {
+			if p.Incarnation < low.Incarnation {
+				low.Incarnation = p.Incarnation
+			}
+		}
+	}
+	if low.Incarnation == math.MaxUint16 {
+		return Point{} // nothing was listed: all of it is cut at 0
+	}
+	_, low.Next = t.Interval(low.Incarnation)
+	return low
+}
+
+// maxTenures bounds the tenures of a log and the points of a tenure that a record
+// may hold.
+const maxTenures = 1 << 16
+
+// AppendAuthority appends: uvarint revision; u8 number of logs, and for each, region
+// ids ascending: u8 id, uvarint highest epoch known, uvarint number of tenures, and
+// for each: uvarint epoch, u8 1 if it has ended, its start and its cut, each a
+// uvarint number of points and their uvarint incarnation and offset.
+func AppendAuthority(b []byte, a *Authority) []byte {
+	b = append(binary.AppendUvarint(b, a.Revision), 0)
+	n := len(b) - 1
+	for r := range a.Logs {
+		log := &a.Logs[r]
+		if log.Known == 0 && len(log.List) == 0 {
+			continue
+		}
+		b[n]++
+		b = binary.AppendUvarint(append(b, byte(r)), uint64(log.Known))
+		b = binary.AppendUvarint(b, uint64(len(log.List)))
+		for i := range log.List {
+			t := &log.List[i]
+			ended := byte(0)
+			if t.Ended {
+				ended = 1
+			}
+			b = append(binary.AppendUvarint(b, uint64(t.Epoch)), ended)
+			b = appendBounds(appendBounds(b, t.Start), t.Cut)
+		}
+	}
+	return b
+}
+
+func appendBounds(b []byte, points []Point) []byte {
+	b = binary.AppendUvarint(b, uint64(len(points)))
+	for _, p := range points {
+		b = binary.AppendUvarint(binary.AppendUvarint(b, uint64(p.Incarnation)), uint64(p.Next))
+	}
+	return b
+}
+
+// ReadAuthority reads what AppendAuthority has written.
+func ReadAuthority(r *Reader) *Authority {
+	a := &Authority{Revision: r.Uvarint()}
+	last := RegionID(0)
+	for range r.Uint8() {
+		id := r.Region()
+		if r.Err() == nil && id <= last {
+			r.Fail("log of region %d after %d", id, last)
+		}
+		if r.Err() != nil {
+			return a // an id that is none must not index the logs
+		}
+		last = id
+		log := &a.Logs[id]
+		log.Known = Epoch(r.Uvarint())
+		for range r.UvarintMax(maxTenures) {
+			if r.Err() != nil {
+				return a
+			}
+			t := Tenure{Epoch: Epoch(r.Uvarint()), Ended: r.Uint8() == 1}
+			t.Start, t.Cut = readBounds(r), readBounds(r)
+			log.List = append(log.List, t)
+		}
+	}
+	return a
+}
+
+func readBounds(r *Reader) (points []Point) {
+	for range r.UvarintMax(maxTenures) {
+		if r.Err() != nil {
+			break
+		}
+		points = append(points, Point{Incarnation: uint16(r.UvarintMax(math.MaxUint16)), Next: int64(r.UvarintMax(math.MaxInt64))})
+	}
+	return points
+}
