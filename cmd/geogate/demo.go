@@ -92,7 +92,7 @@ func (d *demo) run() error {
 	log := newLogger(logFile, "info")
 
 	fmt.Fprintf(d.out, "Starting regions us and eu; log in %s.\n", logFile.Name())
-	app := fx.New(instances(log, configs...), fx.Invoke(func(lc fx.Lifecycle, sd fx.Shutdowner) {
+	app := fx.New(instances(log, false, configs...), fx.Invoke(func(lc fx.Lifecycle, sd fx.Shutdowner) {
 		own(lc, sd, node.Component{Name: "demo", Run: func(ctx context.Context) error { return d.guide(ctx, sd, log) }})
 	}))
 	return runApp(app, configs[0].Drain, log)

@@ -72,16 +72,17 @@ type seats struct {
 	topology *router.Topology
 	log      *slog.Logger
 
-	topics    *topics
-	control   *control.Follower
-	authority *router.Authority // nil: there is no register
-	producer  *seat.Producer
-	client    *kgo.Client // transactions
-	ids       *txn.Topics
-	tail      *seat.Tail
-	clock     *hlc.Clock
-	store     *badger.DB
-	fetcher   *fetcher
+	topics       *topics
+	control      *control.Follower
+	authority    *router.Authority // nil: there is no register
+	producer     *seat.Producer
+	client       *kgo.Client // transactions
+	ids          *txn.Topics
+	tail         *seat.Tail
+	clock        *hlc.Clock
+	store        *badger.DB
+	uncompressed bool // batches
+	fetcher      *fetcher
 
 	requests chan *holding // to be run
 	prepared chan struct{} // closed when declared topics are there and their seats are asked for
@@ -377,8 +378,9 @@ func (s *seats) make(ctx context.Context, at place) (*holding, error) {
 		Fetcher: topicFetcher{s.fetcher, topic, at.partition},
 		Claims:  func() (seat.Claims, bool) { return h.seat.Claims() },
 
-		Restricted: func() uint16 { return s.control.Restricted(at.topic) },
-		Logger:     s.log,
+		Restricted:   func() uint16 { return s.control.Restricted(at.topic) },
+		Logger:       s.log,
+		Uncompressed: s.uncompressed,
 	})
 	if err != nil {
 		return nil, err
