@@ -133,10 +133,17 @@ func inBase64(enc *base64.Encoding, text []byte, shift int) []byte {
 type scanner struct {
 	canaries []canary
 	needles  []needle
-	starts   [1 << 16]bool    // first two bytes of a needle
-	byStart  map[uint32][]int // needles by their first four bytes
+	starts   [1 << startBits]bool // hashes of the first four bytes of the needles
+	byStart  map[uint32][]int     // needles by these bytes
 	longest  int
+	buf      []byte // of one scan at a time
 }
+
+// startBits makes the table large enough to be mostly empty: text is full of the
+// letters that needles begin with.
+const startBits = 20
+
+func startHash(first uint32) uint32 { return first * 2654435761 >> (32 - startBits) }
 
 func newScanner(canaries []canary) *scanner {
 	s := &scanner{canaries: canaries, byStart: make(map[uint32][]int)}
@@ -144,8 +151,8 @@ func newScanner(canaries []canary) *scanner {
 		s.needles = append(s.needles, c.needles(i)...)
 	}
 	for i, n := range s.needles {
-		s.starts[binary.BigEndian.Uint16(n.bytes)] = true
 		start := binary.BigEndian.Uint32(n.bytes)
+		s.starts[startHash(start)] = true
 		s.byStart[start] = append(s.byStart[start], i)
 		s.longest = max(s.longest, len(n.bytes))
 	}
@@ -158,7 +165,10 @@ const scanBlock = 1 << 20
 // scan reads r to its end and tells of every needle found, with its offset. What
 // lies across two blocks is found too, and may be told of twice.
 func (s *scanner) scan(r io.Reader, found func(n needle, offset int64)) (read int64, err error) {
-	buf := make([]byte, 0, scanBlock+s.longest)
+	if s.buf == nil {
+		s.buf = make([]byte, 0, scanBlock+s.longest)
+	}
+	buf := s.buf[:0]
 	for base := int64(0); ; {
 		n, err := io.ReadFull(r, buf[len(buf):cap(buf)])
 		buf = buf[:len(buf)+n]
@@ -178,10 +188,11 @@ func (s *scanner) scan(r io.Reader, found func(n needle, offset int64)) (read in
 
 func (s *scanner) search(b []byte, found func(n needle, at int)) {
 	for i := 0; i+4 <= len(b); i++ {
-		if !s.starts[uint16(b[i])<<8|uint16(b[i+1])] {
+		start := binary.BigEndian.Uint32(b[i:])
+		if !s.starts[startHash(start)] {
 			continue
 		}
-		for _, k := range s.byStart[binary.BigEndian.Uint32(b[i:])] {
+		for _, k := range s.byStart[start] {
 			if bytes.HasPrefix(b[i:], s.needles[k].bytes) {
 				found(s.needles[k], i)
 			}

@@ -181,7 +181,7 @@ func (l *leakTest) plantNative(ctx context.Context) error {
 func (l *leakTest) askEverything(ctx context.Context, r *region) (metrics []byte, err error) {
 	for _, topic := range []string{flightsTopic, githubTopic, catalogueTopic, ordersTopic, patientsTopic, privateTopic} {
 		for _, view := range []string{"merged", "local", "origin:us", "origin:eu"} {
-			if err := l.readAll(ctx, r.data+"/v1/topics/"+topic+"/records", url.Values{"view": {view}, "limit": {"500"}, "wait": {"1s"}}); err != nil {
+			if err := l.readAll(ctx, r.data+"/v1/topics/"+topic+"/records", url.Values{"view": {view}, "limit": {"500"}, "wait": {"1ms"}}); err != nil {
 				return nil, err
 			}
 		}

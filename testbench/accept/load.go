@@ -13,8 +13,10 @@ import (
 )
 
 const (
-	// loadPause is between a worker's answer and its next request.
-	loadPause = 20 * time.Millisecond
+	// loadPause is between a worker's answer and its next request; the region that
+	// is not fenced has a longer one, since its load runs all the time.
+	loadPause  = 20 * time.Millisecond
+	asidePause = 60 * time.Millisecond
 	// loadWait bounds one request of the load: a stopped process answers nothing.
 	loadWait = 5 * time.Second
 )
@@ -98,13 +100,17 @@ type load struct {
 // that writes meet; those of github have keys that may leave every region.
 func (s *siege) startLoad(ctx context.Context, r *region, phase string) *load {
 	ctx, cancel := context.WithCancel(ctx)
+	between := loadPause
+	if r != s.w.eu {
+		between = asidePause
+	}
 	l := &load{stop: cancel, done: new(errgroup.Group)}
 	for _, f := range flowsOf(r) {
 		for worker := range f.workers {
 			l.done.Go(func() error {
 				for n := 0; ctx.Err() == nil; n++ {
 					s.try(ctx, r, f, s.loadItem(r, f, phase, worker, n))
-					pause(ctx, loadPause)
+					pause(ctx, between)
 				}
 				return nil
 			})

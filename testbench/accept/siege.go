@@ -253,6 +253,10 @@ func (s *siege) fence(ctx context.Context, c scenario) (*fencing, error) {
 	defer stop()
 	g.Go(func() error {
 		s.watchFence(watch, f)
+		// The command may have answered before the next look.
+		last, cancel := context.WithTimeout(ctx, time.Second)
+		defer cancel()
+		s.watchFence(last, f)
 		return nil
 	})
 	if c.during != nil {
@@ -281,6 +285,9 @@ func (s *siege) fence(ctx context.Context, c scenario) (*fencing, error) {
 // watchFence notes when us saw all units of eu fenced, and when it saw them cut.
 func (s *siege) watchFence(ctx context.Context, f *fencing) {
 	poll(ctx, 25*time.Millisecond, func() bool {
+		if !f.cut.IsZero() {
+			return true
+		}
 		units, err := s.w.units(ctx, s.w.us)
 		if err != nil {
 			return false
@@ -296,12 +303,14 @@ func (s *siege) watchFence(ctx context.Context, f *fencing) {
 			}
 		}
 		all := len(flowsOf(s.w.eu))
-		if now := time.Now(); fenced == all && f.fenced.IsZero() {
+		now := time.Now()
+		if fenced == all && f.fenced.IsZero() {
 			f.fenced = now
-		} else if cut == all && f.cut.IsZero() {
+		}
+		if cut == all {
 			f.cut = now
 		}
-		return !f.cut.IsZero()
+		return cut == all
 	})
 }
 
