@@ -30,7 +30,7 @@ import (
 const (
 	demoStart   = 90 * time.Second
 	demoStop    = 40 * time.Second
-	exampleTime = 20 * time.Second
+	exampleTime = 60 * time.Second // a region that was fenced waits for 18.4 s before it writes
 	followTime  = 2 * time.Second // of a printed example that runs until it is interrupted
 )
 
@@ -144,6 +144,8 @@ func (d *demo) runPrinted(t *testing.T) {
 		{`{"records":[{"topic":"github"`},
 		{"REGION us", "us-eu…running", "air/us"},
 		{"unknown to ", "shown by ", "this record: deny by default"},
+		{"fenced; every answered write lies below the cut", "air/eu", `"status":409…"code":"NOT_OWNER"…"unit":"air/eu"`},
+		{"region eu may claim its own units again", `"region":"eu"…"unit":"air/eu"`},
 	}
 	printed := regexp.MustCompile(`(?m)^(\d)\. .*\n {3}(.+)$`).FindAllStringSubmatch(d.output(), -1)
 	if len(printed) != len(wants) {
