@@ -272,8 +272,10 @@ func (r *natsRegister) voters(ctx context.Context) (all, reachable int, err erro
 	if info.Cluster == nil || r.cfg.Replicas == 1 {
 		return 1, 1, nil
 	}
-	all = 1 + len(info.Cluster.Replicas)
+	all = len(info.Cluster.Replicas)
 	if info.Cluster.Leader != "" {
+		// The leader is none of the replicas; without one, all servers are.
+		all++
 		reachable++
 	}
 	for _, p := range info.Cluster.Replicas {
