@@ -31,7 +31,7 @@ const (
 	demoStart   = 90 * time.Second
 	demoStop    = 40 * time.Second
 	exampleTime = 60 * time.Second // a region that was fenced waits for 18.4 s before it writes
-	followTime  = 2 * time.Second // of a printed example that runs until it is interrupted
+	followTime  = 2 * time.Second  // of a printed example that runs until it is interrupted
 )
 
 // TestExamples runs every example that a document marks as runnable, and every

@@ -58,8 +58,11 @@ func TestThreeProcesses(t *testing.T) {
 	if err := started[0].Stop(demoStop); err != nil {
 		t.Fatalf("stop witness: %v", err)
 	}
-	write := `until curl -sf http://127.0.0.1:18081/v1/topics/flights/records -H 'Content-Type: application/json' -d '{"key":{"type":"string","data":"DTW"},"value":null}'
-do sleep 1; done; echo; bin/geogate status --gateway http://127.0.0.1:18091 || true`
+	const write = `
+until bin/geogate status --gateway http://127.0.0.1:18091 | grep -q 'REGISTER ok  2 of 3'; do sleep 1; done
+until curl -sf http://127.0.0.1:18081/v1/topics/flights/records -H 'Content-Type: application/json' \
+  -d '{"key":{"type":"string","data":"DTW"},"value":null}'; do sleep 1; done; echo
+bin/geogate status --gateway http://127.0.0.1:18091`
 	if err := d.try(write, exampleTime, false, []string{`"unit":"air/us"`, "REGISTER ok  2 of 3 voters", "WARN 2 of 3 servers"}); err != nil {
 		t.Errorf("without the witness: %v", err)
 	}
@@ -92,7 +95,8 @@ func freePorts(t *testing.T) *strings.Replacer {
 	for _, port := range documentedPorts {
 		l := listenAnywhere(t)
 		defer l.Close() // all are held until the last is chosen
-		pairs = append(pairs, fmt.Sprintf("127.0.0.1:%d", port), l.Addr().String())
+		_, own, _ := net.SplitHostPort(l.Addr().String())
+		pairs = append(pairs, fmt.Sprintf("127.0.0.1:%d", port), l.Addr().String(), fmt.Sprintf("ready %d ", port), "ready "+own+" ")
 	}
 	return strings.NewReplacer(pairs...)
 }
