@@ -234,27 +234,30 @@ func (a *seatAuthority) reached() *event.Vector {
 	if a.revision == u.Revision {
 		return a.reach
 	}
-	var v event.Vector
+	v := reachOf(&u.Record, a.topology, a.topic, a.partition)
+	a.revision, a.reach = u.Revision, &v
+	return a.reach
+}
+
+// reachOf joins where the epochs of a unit began and were cut, in the logs of a
+// topic's partition.
+func reachOf(u *router.UnitRecord, topology *router.Topology, topic string, partition int32) (v event.Vector) {
 	raise := func(region string, extents []router.Extent) {
-		id, ok := a.topology.ID(region)
+		id, ok := topology.ID(region)
 		if !ok {
 			return
 		}
-		for _, e := range extents {
-			if e.Topic != a.topic || int(a.partition) >= len(e.Offsets) || e.Offsets[a.partition] < 0 {
-				continue
-			}
-			if at := (event.Point{Incarnation: e.Incarnation, Next: e.Offsets[a.partition]}); v[id].Compare(at) < 0 {
-				v[id] = at
+		for _, p := range points(extents, topic, partition) {
+			if v[id].Compare(p) < 0 {
+				v[id] = p
 			}
 		}
 	}
-	for _, t := range u.Record.Epochs {
-		raise(t.Owner, t.Start)
-		raise(t.Owner, t.Cut)
+	for i := range u.Epochs {
+		raise(u.Epochs[i].Owner, u.Epochs[i].Start)
+		raise(u.Epochs[i].Owner, u.Epochs[i].Cut)
 	}
-	a.revision, a.reach = u.Revision, &v
-	return a.reach
+	return v
 }
 
 // Authority is what the instance knows of ownership, nil without a register. The
