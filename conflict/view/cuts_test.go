@@ -60,8 +60,12 @@ func revoked(items []seat.Item, a *event.Authority) (out []seat.Item) {
 // until polls a condition.
 func (r *running) until(what string, done func() bool) {
 	r.w.t.Helper()
-	for deadline := time.Now().Add(20 * time.Second); !done(); time.Sleep(time.Millisecond) {
-		if time.Now().After(deadline) {
+	again, late := time.NewTicker(time.Millisecond), time.After(20*time.Second)
+	defer again.Stop()
+	for !done() {
+		select {
+		case <-again.C:
+		case <-late:
 			r.w.t.Fatalf("%s: status %+v", what, r.Status())
 		}
 	}
