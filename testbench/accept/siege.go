@@ -162,6 +162,14 @@ func (s *siege) await(ctx context.Context, what string, ok func() bool) error {
 	return nil
 }
 
+// crossed waits until eu's link has nothing left to do.
+func (s *siege) crossed(ctx context.Context) error {
+	return s.await(ctx, "eu's link has carried everything", func() bool {
+		l, err := s.w.link(ctx, s.w.eu)
+		return err == nil && l.State == "running" && l.LagRecords != nil && *l.LagRecords == 0
+	})
+}
+
 // refused waits until every unit of eu has refused a request that was sent after a
 // time with a code.
 func (s *siege) refused(ctx context.Context, from time.Time, code string) error {
@@ -198,8 +206,14 @@ func (s *siege) accepted(ctx context.Context, r *region, from time.Time, n int) 
 
 // round fences eu in one way, looks at what came of it, and lets eu go on.
 func (s *siege) round(ctx context.Context, c scenario) error {
+	if err := s.leak.plant(ctx, "some time before the fence, "+c.name, false); err != nil {
+		return err
+	}
+	if err := s.crossed(ctx); err != nil {
+		return err
+	}
+	s.rep.say("fence eu, %s: load on %d units of eu and %d of us", c.name, len(flowsOf(s.w.eu)), len(flowsOf(s.w.us)))
 	w, begun := s.w, time.Now()
-	s.rep.say("fence eu, %s: load on %d units of eu and %d of us", c.name, len(flowsOf(w.eu)), len(flowsOf(w.us)))
 	us, eu := s.startLoad(ctx, w.us, c.name), s.startLoad(ctx, w.eu, c.name)
 	defer us.end()
 	defer eu.end()

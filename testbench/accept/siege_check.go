@@ -5,6 +5,7 @@ package main
 import (
 	"bytes"
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"maps"
@@ -67,9 +68,6 @@ func (s *siege) begin(ctx context.Context) error {
 		}
 	}
 	s.rep.say("both regions own their units after %s", time.Since(begun).Round(10*time.Millisecond))
-	if err := s.leak.plant(ctx, "before the fences", false); err != nil {
-		return err
-	}
 	return s.leak.plantNative(ctx)
 }
 
@@ -168,6 +166,9 @@ func (s *siege) verify(ctx context.Context) error {
 	s.everyAnswerCounts(ctx, ls, all)
 	s.oneEffect(all)
 	s.refusedIsNotStored(all)
+	if err := s.commands(ctx); err != nil {
+		return err
+	}
 	for _, step := range []func(context.Context, map[string][]judged) error{s.copies, s.events, s.entitiesAgree, s.mergedTopics} {
 		if err := step(ctx, all); err != nil {
 			return err
@@ -527,4 +528,65 @@ func (s *siege) farewell() error {
 	}
 	s.report("both gateways and the witness drain and exit 0", "3 processes")
 	return s.w.close()
+}
+
+// status is the part of geogate status -o json that authority and residency are in.
+type status struct {
+	Mode     string `json:"mode"`
+	Register *struct {
+		State     string `json:"state"`
+		Voters    int    `json:"voters"`
+		Reachable int    `json:"reachable"`
+	} `json:"register"`
+	Regions []struct {
+		Name  string `json:"name"`
+		State string `json:"state"`
+	} `json:"regions"`
+	Units []struct {
+		Unit    string `json:"unit"`
+		Orphans int    `json:"orphans"`
+	} `json:"units"`
+	Residency struct {
+		State string `json:"state"`
+		Name  string `json:"name"`
+	} `json:"residency"`
+}
+
+// commands: the command line tells what is so in the end, in both regions.
+func (s *siege) commands(ctx context.Context) error {
+	for _, r := range s.w.regions() {
+		var st status
+		out, code, err := s.w.command(ctx, r, "status", "-o", "json")
+		if err == nil {
+			err = json.Unmarshal(out, &st)
+		}
+		switch {
+		case err != nil || code != 0:
+			s.note("geogate status of %s: exit %d, %v: %.200s", r.name, code, err, out)
+		case st.Mode != "quorum" || st.Register == nil || st.Register.State != "ok" || st.Register.Voters != 3 || st.Register.Reachable != 3:
+			s.note("geogate status of %s: mode %q, register %+v", r.name, st.Mode, st.Register)
+		case st.Residency.State != "on" || st.Residency.Name != "accept":
+			s.note("geogate status of %s: residency %+v", r.name, st.Residency)
+		}
+		for _, x := range st.Regions {
+			if x.State != "UP" {
+				s.note("geogate status of %s: region %s is %s", r.name, x.Name, x.State)
+			}
+		}
+		out, code, err = s.w.command(ctx, r, "owner", "list")
+		if err != nil || code != 0 {
+			s.note("geogate owner list in %s: exit %d, %v", r.name, code, err)
+		}
+		for _, name := range unitsOf(s.w.eu) {
+			if !bytes.Contains(out, []byte(name)) {
+				s.note("geogate owner list in %s lacks %s:\n%s", r.name, name, out)
+			}
+			one, code, err := s.w.command(ctx, r, "owner", "get", name)
+			if err != nil || code != 0 || !bytes.Contains(one, []byte("OWNER eu")) {
+				s.note("geogate owner get %s in %s: exit %d, %v:\n%s", name, r.name, code, err, one)
+			}
+		}
+	}
+	s.report("status, owner list and owner get tell the same on the command line", "2 regions")
+	return nil
 }

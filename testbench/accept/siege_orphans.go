@@ -11,6 +11,8 @@ import (
 	"slices"
 	"time"
 
+	"golang.org/x/sync/errgroup"
+
 	"github.com/geogate/geogate/internal/event"
 )
 
@@ -77,7 +79,7 @@ func (s *siege) orphansOf(all map[string][]judged) map[string]map[record]judged 
 	return out
 }
 
-// ackedIn are the acknowledged writes to a region, by record.
+// acked are the acknowledged writes of the load, by record.
 func (d *diary) acked() map[record]*attempt {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -179,7 +181,7 @@ func (s *siege) listAgrees(ctx context.Context, unit string, want map[record]jud
 	}
 }
 
-// commandLists: the command line gives the same list.
+// commandLists: the command line gives the same list, and the status its length.
 func (s *siege) commandLists(ctx context.Context, want map[string]map[record]judged) error {
 	for _, name := range unitsOf(s.w.eu) {
 		out, code, err := s.w.command(ctx, s.w.eu, "owner", "orphans", name, "-o", "json")
@@ -200,7 +202,22 @@ func (s *siege) commandLists(ctx context.Context, want map[string]map[record]jud
 			s.note("geogate owner orphans %s names %d and says that this is the end, there are %d", name, len(p.Orphans), len(want[name]))
 		}
 	}
-	s.report("the command lists orphans", "%d units", len(unitsOf(s.w.eu)))
+	out, code, err := s.w.command(ctx, s.w.eu, "status", "-o", "json")
+	var st status
+	if err == nil {
+		err = json.Unmarshal(out, &st)
+	}
+	if err != nil || code != 0 {
+		return fmt.Errorf("geogate status: exit %d, %w: %.200s", code, err, out)
+	}
+	counted := 0
+	for _, u := range st.Units {
+		counted += u.Orphans
+		if u.Orphans != len(want[u.Unit]) {
+			s.note("status of eu counts %d orphans of %s, there are %d", u.Orphans, u.Unit, len(want[u.Unit]))
+		}
+	}
+	s.report("the command lists orphans, and the status counts them", "%d units, %d orphans", len(st.Units), counted)
 	return nil
 }
 
@@ -210,44 +227,56 @@ func bothWrite(topic string) bool { return topic == flightsTopic || topic == git
 // retryElsewhere sends every other lost write that us may take to us, while eu is
 // fenced, as a client that cannot reach its region would.
 func (s *siege) retryElsewhere(ctx context.Context) error {
-	n := 0
+	var some []*lostWrite
 	for i, idem := range slices.Sorted(maps.Keys(s.lost)) {
-		l := s.lost[idem]
-		if l.asked != "" || !bothWrite(l.topic) || i%2 == 1 {
-			continue
-		}
-		n++
-		if err := s.retryLost(ctx, l, s.w.us); err != nil {
-			return err
+		if l := s.lost[idem]; l.asked == "" && bothWrite(l.topic) && i%2 == 0 {
+			some = append(some, l)
 		}
 	}
-	if n > 0 {
-		s.report("while a region is fenced, another accepts its orphans' keys anew", "%d keys", n)
+	if len(some) == 0 {
+		return nil
 	}
+	err := abreast(some, func(l *lostWrite) error { return s.retryLost(ctx, l, s.w.us) })
+	if err != nil {
+		return err
+	}
+	s.report("while a region is fenced, another accepts its orphans' keys anew", "%d keys", len(some))
 	return nil
+}
+
+// abreast does the same for some things, a few at a time.
+func abreast[T any](list []T, do func(T) error) error {
+	var g errgroup.Group
+	g.SetLimit(singles)
+	for _, x := range list {
+		g.Go(func() error { return do(x) })
+	}
+	return g.Wait()
 }
 
 // retryHere sends the other lost writes to eu again, which owns its units anew, and
 // everything whose outcome is unknown.
 func (s *siege) retryHere(ctx context.Context, c scenario) error {
-	lost, unknown := 0, 0
-	for _, idem := range slices.Sorted(maps.Keys(s.lost)) {
-		if l := s.lost[idem]; l.asked == "" {
-			lost++
-			if err := s.retryLost(ctx, l, s.w.eu); err != nil {
-				return err
-			}
+	var lost []*lostWrite
+	for _, l := range s.lost {
+		if l.asked == "" {
+			lost = append(lost, l)
 		}
 	}
+	var unknown []*attempt
 	for _, a := range s.diary.since("eu", time.Time{}) {
 		if a.unknown() && s.settled[a.idem] == nil {
-			unknown++
-			if err := s.askAgain(ctx, a, s.w.eu); err != nil {
-				return err
-			}
+			unknown = append(unknown, a)
 		}
 	}
-	s.report(fmt.Sprintf("an unfenced region, %s before, accepts its orphans' keys anew", c.name), "%d keys; %d unknown outcomes asked for again", lost, unknown)
+	err := abreast(lost, func(l *lostWrite) error { return s.retryLost(ctx, l, s.w.eu) })
+	if err == nil {
+		err = abreast(unknown, func(a *attempt) error { return s.askAgain(ctx, a, s.w.eu) })
+	}
+	if err != nil {
+		return err
+	}
+	s.report(fmt.Sprintf("an unfenced region, %s before, accepts its orphans' keys anew", c.name), "%d keys; %d unknown outcomes asked for again", len(lost), len(unknown))
 	return nil
 }
 
