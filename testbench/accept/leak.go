@@ -43,12 +43,13 @@ type leakTest struct {
 	// reason is that of every fence: it goes through the register by design.
 	reason canary
 
-	mu  sync.Mutex
-	all []planted
+	mu      sync.Mutex
+	all     []planted
+	leaving map[place]answer // the last records that may leave
 }
 
 func newLeakTest(w *trio) *leakTest {
-	return &leakTest{w: w, reason: newCanary("reason of a fence", "-")}
+	return &leakTest{w: w, leaving: make(map[place]answer), reason: newCanary("reason of a fence", "-")}
 }
 
 // canary makes one and remembers it.
@@ -97,8 +98,12 @@ func (l *leakTest) plant(ctx context.Context, when string, cut bool) error {
 			value: fmt.Appendf(nil, `{"name":%s,"map":{%s:1},"list":["x",%s]}`,
 				quoted(l.canary(p, slot("leaf"), odd)), quoted(l.canary(p, slot("member name"), odd)), quoted(l.canary(p, slot("element"), odd))),
 		}
-		if _, err := l.w.store(ctx, l.w.eu, w); err != nil {
+		a, err := l.w.store(ctx, l.w.eu, w)
+		if err != nil {
 			return err
+		}
+		if p.leaves {
+			l.leaving[place{sp.topic, l.w.eu.id, a.Partition}] = a
 		}
 		if sp.topic == githubTopic || sp.leaves {
 			continue

@@ -162,12 +162,16 @@ func (s *siege) await(ctx context.Context, what string, ok func() bool) error {
 	return nil
 }
 
-// crossed waits until eu's link has nothing left to do.
+// crossed waits until us has applied what was planted and may leave.
 func (s *siege) crossed(ctx context.Context) error {
-	return s.await(ctx, "eu's link has carried everything", func() bool {
-		l, err := s.w.link(ctx, s.w.eu)
-		return err == nil && l.State == "running" && l.LagRecords != nil && *l.LagRecords == 0
-	})
+	ctx, cancel := context.WithTimeout(ctx, knowWait)
+	defer cancel()
+	for p, a := range s.leak.leaving {
+		if err := s.applied(ctx, s.w.us, p, a); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // refused waits until every unit of eu has refused a request that was sent after a
