@@ -282,7 +282,7 @@ func (s *siege) fence(ctx context.Context, c scenario) (*fencing, error) {
 	}
 	var out []byte
 	g.Go(func() (err error) {
-		out, f.exit, err = s.w.command(gctx, s.w.us, "fence", "--region", "eu", "--reason", s.leak.reason.text, "-o", "json")
+		out, f.exit, err = s.w.order(gctx, s.w.us, "fence", "--region", "eu", "--reason", s.leak.reason.text, "-o", "json")
 		f.answered = time.Now()
 		stop()
 		return err
@@ -432,7 +432,7 @@ func (s *siege) usWentOn(c scenario, begun time.Time) {
 // unfence lets eu claim its units again and waits until it writes all of them.
 func (s *siege) unfence(ctx context.Context, c scenario, f *fencing) error {
 	f.freed = time.Now()
-	_, code, err := s.w.command(ctx, s.w.us, "unfence", "--region", "eu")
+	_, code, err := s.w.order(ctx, s.w.us, "unfence", "--region", "eu")
 	if err != nil {
 		return err
 	}

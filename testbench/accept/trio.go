@@ -358,6 +358,18 @@ func (t *trio) command(ctx context.Context, r *region, args ...string) (out []by
 	return stdout.Bytes(), cmd.ProcessState.ExitCode(), nil
 }
 
+// order runs an ownership command and, as long as the gateway says that it cannot
+// reach the register, runs it again, as an operator would.
+func (t *trio) order(ctx context.Context, r *region, args ...string) (out []byte, code int, err error) {
+	short, cancel := context.WithTimeout(ctx, knowWait)
+	defer cancel()
+	poll(short, 500*time.Millisecond, func() bool {
+		out, code, err = t.command(ctx, r, args...)
+		return code != exitUnreachable
+	})
+	return out, code, err
+}
+
 // extent is where epochs begin or end in one topic; offsets by partition, negative
 // where nothing is said.
 type extent struct {
