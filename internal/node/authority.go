@@ -39,6 +39,9 @@ func (n *Node) assembleAuthority() (err error) {
 	})
 	if err == nil {
 		n.tables = newIntervals(n.authority, n.policy, n.topology)
+		if n.deps.OwnRegister {
+			n.tables.alone = n.own
+		}
 	}
 	return err
 }

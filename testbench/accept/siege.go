@@ -101,7 +101,7 @@ func (s *siege) scenarios() []scenario {
 				if err := s.refused(ctx, f.heard, "NOT_OWNER"); err != nil {
 					return err
 				}
-				return s.w.us.proxy.Heal()
+				return s.healKnowing(ctx)
 			},
 		},
 		{
@@ -127,7 +127,7 @@ func (s *siege) scenarios() []scenario {
 				if err := s.refused(ctx, f.heard, "NOT_OWNER"); err != nil {
 					return err
 				}
-				return s.w.us.proxy.Heal()
+				return s.healKnowing(ctx)
 			},
 		},
 	}
@@ -150,6 +150,22 @@ func (s *siege) cutOff(ctx context.Context) error {
 		}
 		return n >= lostWrites
 	})
+}
+
+// healKnowing joins eu's line to us's Kafka again, once eu knows where it was cut:
+// a link that does not know it carries what it finds.
+func (s *siege) healKnowing(ctx context.Context) error {
+	err := s.await(ctx, "eu knows its cuts", func() bool {
+		units, err := s.w.units(ctx, s.w.eu)
+		return err == nil && !slices.ContainsFunc(unitsOf(s.w.eu), func(name string) bool {
+			epochs := units[name].Epochs
+			return len(epochs) == 0 || !epochs[len(epochs)-1].Ended
+		})
+	})
+	if err != nil {
+		return err
+	}
+	return s.w.us.proxy.Heal()
 }
 
 // await polls until something is so, or says that it is not.
