@@ -152,6 +152,9 @@ func (a *Authority) Run(ctx context.Context) error {
 	if err := a.reg.listen(func(s Seen) { a.meter.heard(s, a.tokens.Load()); a.tell(tctx, s) }); err != nil {
 		return err
 	}
+	if err := a.reg.answers(func(s Seen) { a.tell(tctx, s) }, func(subject string) (uint64, []byte) { return a.tokens.Load().newest(subject) }); err != nil {
+		return err
+	}
 	var g errgroup.Group
 	g.Go(func() error { return a.cfg.Witness.Run(ctx) })
 	g.Go(func() error { a.countVoters(ctx); return nil })
@@ -328,9 +331,12 @@ func (a *Authority) task(ctx context.Context, busy OwnershipEvent, run func() Ow
 	}
 }
 
-// read asks for a record, unless that is asked already or too much else is: the
-// answer is a hint, and questions must not stand in the way of writes.
+// read asks for a record, the register unless that is asked already or too much
+// else is, and the other instances: answers are hints, and questions must not
+// stand in the way of writes.
 func (a *Authority) read(ctx context.Context, subject string) {
+	known, _ := a.tokens.Load().newest(subject)
+	a.reg.ask(subject, known)
 	if _, asked := a.asking.LoadOrStore(subject, true); asked {
 		return
 	}

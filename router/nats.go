@@ -69,6 +69,8 @@ type natsRegister struct {
 	cfg  NATSConfig
 	conn *nats.Conn
 	js   jetstream.JetStream
+	// inbox is where answers to questions come.
+	inbox string
 
 	mu     sync.Mutex
 	stream jetstream.Stream
@@ -107,7 +109,7 @@ func dialNATS(cfg NATSConfig, reconnected func()) (*natsRegister, error) {
 		conn.Close()
 		return nil, fmt.Errorf("use jetstream: %w", err)
 	}
-	return &natsRegister{cfg: cfg, conn: conn, js: js}, nil
+	return &natsRegister{cfg: cfg, conn: conn, js: js, inbox: conn.NewInbox()}, nil
 }
 
 func (r *natsRegister) close() { r.conn.Close() }
@@ -233,7 +235,7 @@ func (r *natsRegister) watch(ctx context.Context, after uint64, deliver func(See
 type rumour struct {
 	Subject string          `json:"subject"`
 	Seq     uint64          `json:"seq"`
-	Record  json.RawMessage `json:"record"`
+	Record  json.RawMessage `json:"record,omitempty"`
 }
 
 // broadcast tells everybody who listens now. A loss is harmless: the lease stops
@@ -255,6 +257,44 @@ func (r *natsRegister) listen(deliver func(Seen)) error {
 	})
 	if err != nil {
 		return fmt.Errorf("listen for broadcasts: %w", err)
+	}
+	return nil
+}
+
+// ask asks all other instances what they know of a record that is newer. They
+// answer without the register, which has no leader for some seconds whenever a
+// server that was stopped goes on: its election time-out has passed, and it makes
+// the leader step down for an election that it cannot win.
+func (r *natsRegister) ask(subject string, known uint64) {
+	if err := r.conn.PublishRequest(subjectAsk+subject, r.inbox, encode(rumour{Subject: subject, Seq: known})); err != nil {
+		r.cfg.Logger.Debug("ask other instances", "subject", subject, "err", err)
+	}
+}
+
+// answers hears what other instances answer, and answers what they ask with what
+// newest gives, until the connection closes.
+func (r *natsRegister) answers(deliver func(Seen), newest func(subject string) (uint64, []byte)) error {
+	_, err := r.conn.Subscribe(r.inbox, func(m *nats.Msg) {
+		var x rumour
+		if json.Unmarshal(m.Data, &x) == nil && x.Seq > 0 {
+			deliver(Seen{Subject: x.Subject, Seq: x.Seq, Data: x.Record, Rumour: true})
+		}
+	})
+	if err == nil {
+		_, err = r.conn.Subscribe(subjectAsk+subjectAll, func(m *nats.Msg) {
+			var x rumour
+			if json.Unmarshal(m.Data, &x) != nil || m.Reply == "" {
+				return
+			}
+			if seq, data := newest(x.Subject); seq > x.Seq {
+				if err := m.Respond(encode(rumour{Subject: x.Subject, Seq: seq, Record: data})); err != nil {
+					r.cfg.Logger.Debug("answer another instance", "subject", x.Subject, "err", err)
+				}
+			}
+		})
+	}
+	if err != nil {
+		return fmt.Errorf("listen for questions: %w", err)
 	}
 	return nil
 }

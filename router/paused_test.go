@@ -154,5 +154,9 @@ func pausedInstance(t *testing.T, leads bool) {
 	began = time.Now()
 	until(t, 60*time.Second, "end of the grant", func() bool { return c.state() != "granted 18" })
 	until(t, 60*time.Second, "refusal", func() bool { return c.state() == "refused" })
-	t.Logf("refused %v after it went on", time.Since(began))
+	took := time.Since(began)
+	t.Logf("refused %v after it went on", took)
+	if most := 5 * time.Second; took > most {
+		t.Errorf("refused only %v after it went on", took)
+	}
 }
