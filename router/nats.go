@@ -38,6 +38,9 @@ const (
 	// duplicates is how long the register knows message ids: longer than anybody
 	// tries again.
 	duplicates = 10 * time.Minute
+	// silent is how long nothing was heard of a server that is not reachable; each
+	// says something every second.
+	silent = 10 * time.Second
 	// leastServer is the oldest server whose clustered streams keep what they have
 	// acknowledged.
 	leastServer = "2.14.4"
@@ -323,12 +326,15 @@ func (r *natsRegister) voters(ctx context.Context) (all, reachable int, err erro
 	if info.Cluster == nil || r.cfg.Replicas == 1 {
 		return 1, 1, nil
 	}
-	all = 1 + len(info.Cluster.Replicas)
+	all = len(info.Cluster.Replicas)
 	if info.Cluster.Leader != "" {
+		// The leader is none of the replicas; without one, all servers are.
+		all++
 		reachable++
 	}
 	for _, p := range info.Cluster.Replicas {
-		if !p.Offline {
+		// A server whose disk was lost is not offline: it was just never heard of.
+		if !p.Offline && (p.Current || p.Active > 0 && p.Active < silent) {
 			reachable++
 		}
 	}
