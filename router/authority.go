@@ -43,7 +43,7 @@ type AuthorityConfig struct {
 	Logs    UnitLogs
 	// Orphans gives the orphans that this region has met, by unit, for the
 	// metrics; nil: not known.
-	Orphans func() map[string]int
+	Orphans func() map[string]uint64
 	Logger  *slog.Logger
 }
 
@@ -403,7 +403,7 @@ func (a *Authority) saveMark(e Persist) error {
 
 // openFirst reaches the register at the start.
 func (a *Authority) openFirst(ctx context.Context) {
-	for first := true; ; first = false {
+	for said := ""; ; {
 		tctx, cancel := context.WithTimeout(ctx, openTime)
 		opened, err := a.reg.open(tctx)
 		cancel()
@@ -416,7 +416,8 @@ func (a *Authority) openFirst(ctx context.Context) {
 		if ctx.Err() != nil {
 			return
 		}
-		if first || errors.Is(err, ErrServer) {
+		if text := err.Error(); text != said {
+			said = text
 			a.log.Warn("open the ownership register, will try again", "err", err)
 		}
 		select {

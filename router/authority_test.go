@@ -8,6 +8,8 @@ import (
 	"net"
 	"os"
 	"path/filepath"
+	"slices"
+	"strconv"
 	"testing"
 	"time"
 
@@ -19,6 +21,7 @@ import (
 	"github.com/geogate/geogate/internal/event"
 	"github.com/geogate/geogate/internal/txn"
 	"github.com/geogate/geogate/router"
+	"github.com/geogate/geogate/testbench/apache"
 )
 
 // logs is a region's logs as the authority sees them: one partition for every
@@ -44,7 +47,9 @@ type site struct {
 	dir    string
 	lease  router.LeaseConfig
 	logs   router.UnitLogs
-	reg    *prometheus.Registry
+	// regions are the deployment's, as this instance knows them.
+	regions []router.Region
+	reg     *prometheus.Registry
 }
 
 // shortLease are the shortest times that are allowed.
@@ -59,8 +64,14 @@ func newSite(t *testing.T, region string, id event.RegionID) *site {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { k.Close() })
+	return siteAt(t, region, id, k.Seeds())
+}
+
+// siteAt is a region with a Kafka that runs already.
+func siteAt(t *testing.T, region string, id event.RegionID, seeds []string) *site {
+	t.Helper()
 	s := &site{
-		t: t, region: region, id: id, seeds: k.Seeds(), dir: t.TempDir(),
+		t: t, region: region, id: id, seeds: seeds, dir: t.TempDir(), regions: twoRegions,
 		lease: router.DefaultLease(), logs: logs{end: 7}, reg: prometheus.NewRegistry(),
 	}
 	cl := s.client()
@@ -87,7 +98,7 @@ var twoRegions = []router.Region{{Name: "us", ID: 1}, {Name: "eu", ID: 2}}
 // start runs an authority; stop ends it.
 func (s *site) start(nats router.NATSConfig) (a *router.Authority, stop func()) {
 	s.t.Helper()
-	topology, err := router.NewTopology(twoRegions...)
+	topology, err := router.NewTopology(s.regions...)
 	if err != nil {
 		s.t.Fatal(err)
 	}
@@ -273,19 +284,32 @@ func TestRegression(t *testing.T) {
 	}
 }
 
-// freeAddresses reserves loopback addresses and gives them back.
+// freeAddresses are loopback addresses that no outgoing connection takes.
 func freeAddresses(t *testing.T, n int) []string {
 	t.Helper()
 	var out []string
-	for range n {
-		l, err := net.Listen("tcp", "127.0.0.1:0")
+	for len(out) < n {
+		port, err := apache.FreePort()
 		if err != nil {
 			t.Fatal(err)
 		}
-		defer l.Close()
-		out = append(out, l.Addr().String())
+		if at := fmt.Sprint("127.0.0.1:", port); !slices.Contains(out, at) {
+			out = append(out, at)
+		}
 	}
 	return out
+}
+
+func splitAddress(t *testing.T, addr string) (host string, port int) {
+	t.Helper()
+	host, text, err := net.SplitHostPort(addr)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if port, err = strconv.Atoi(text); err != nil {
+		t.Fatal(err)
+	}
+	return host, port
 }
 
 // TestQuorum: three servers, two regions and a witness. The other region's gateway

@@ -220,7 +220,9 @@ func dial(t *testing.T, c *register.Cluster, timeout time.Duration, among ...int
 // TestRegisterHistory: what clients of the real adapter saw of three real servers
 // under faults is what one register could have done.
 func TestRegisterHistory(t *testing.T) {
+	t.Parallel()
 	t.Run("handover", func(t *testing.T) {
+		t.Parallel()
 		history(t, 10*time.Second, func(h *harm) {
 			h.restart(true)
 			for h.ctx.Err() == nil {
@@ -239,6 +241,7 @@ func TestRegisterHistory(t *testing.T) {
 		})
 	})
 	t.Run("loss", func(t *testing.T) {
+		t.Parallel()
 		if testing.Short() {
 			t.Skip("elections take 4 to 9 s each")
 		}

@@ -362,6 +362,9 @@ func (c *Ownership) noteRegion(now time.Duration, seq uint64, data []byte) error
 	if id, ok := c.cfg.Regions.ID(r.Region); ok && id != r.ID {
 		return fmt.Errorf("region %s has id %d there and %d here", r.Region, r.ID, id)
 	}
+	if other := c.cfg.Regions.Name(r.ID); other != "" && other != r.Region {
+		return fmt.Errorf("id %d is region %s there and %s here", r.ID, r.Region, other)
+	}
 	if old != nil && r.Live < old.rec.Live {
 		return fmt.Errorf("the liveness epoch of region %s goes back from %d to %d", r.Region, old.rec.Live, r.Live)
 	}
