@@ -40,7 +40,7 @@ func (l logs) Applied(context.Context, string, string) ([]router.Extent, error) 
 
 // site is one region with its Kafka.
 type site struct {
-	t      *testing.T
+	t      testing.TB
 	region string
 	id     event.RegionID
 	seeds  []string
@@ -57,7 +57,7 @@ func shortLease() router.LeaseConfig {
 	return router.LeaseConfig{Duration: 13 * time.Second, Margin: time.Second, Renew: time.Second, Timeout: time.Second}
 }
 
-func newSite(t *testing.T, region string, id event.RegionID) *site {
+func newSite(t testing.TB, region string, id event.RegionID) *site {
 	t.Helper()
 	k, err := embed.StartKafka(embed.Kafka{Listen: "127.0.0.1:0", DataDir: filepath.Join(t.TempDir(), "kafka"), Logger: slog.New(slog.DiscardHandler)})
 	if err != nil {
@@ -68,7 +68,7 @@ func newSite(t *testing.T, region string, id event.RegionID) *site {
 }
 
 // siteAt is a region with a Kafka that runs already.
-func siteAt(t *testing.T, region string, id event.RegionID, seeds []string) *site {
+func siteAt(t testing.TB, region string, id event.RegionID, seeds []string) *site {
 	t.Helper()
 	s := &site{
 		t: t, region: region, id: id, seeds: seeds, dir: t.TempDir(), regions: twoRegions,
@@ -138,7 +138,7 @@ func (s *site) start(nats router.NATSConfig) (a *router.Authority, stop func()) 
 }
 
 // until waits for a condition.
-func until(t *testing.T, limit time.Duration, what string, ok func() bool) {
+func until(t testing.TB, limit time.Duration, what string, ok func() bool) {
 	t.Helper()
 	for deadline := time.Now().Add(limit); !ok(); {
 		if time.Now().After(deadline) {
@@ -152,7 +152,7 @@ func granted(a *router.Authority, unit string) func() bool {
 	return func() bool { _, err := a.Grant(unit); return err == nil }
 }
 
-func startNATS(t *testing.T, c embed.NATS) *embed.NATSServer {
+func startNATS(t testing.TB, c embed.NATS) *embed.NATSServer {
 	t.Helper()
 	n, err := embed.StartNATS(c)
 	if err != nil {
@@ -285,7 +285,7 @@ func TestRegression(t *testing.T) {
 }
 
 // freeAddresses are loopback addresses that no outgoing connection takes.
-func freeAddresses(t *testing.T, n int) []string {
+func freeAddresses(t testing.TB, n int) []string {
 	t.Helper()
 	var out []string
 	for len(out) < n {

@@ -189,7 +189,7 @@ func seedOf(t *testing.T) uint64 {
 	return seed
 }
 
-func startCluster(t *testing.T) *register.Cluster {
+func startCluster(t testing.TB) *register.Cluster {
 	t.Helper()
 	c, err := register.Start(t.TempDir())
 	if err != nil {
@@ -200,7 +200,7 @@ func startCluster(t *testing.T) *register.Cluster {
 }
 
 // dial opens the register for a client of some servers.
-func dial(t *testing.T, c *register.Cluster, timeout time.Duration, among ...int) (router.Register, *register.Dialer) {
+func dial(t testing.TB, c *register.Cluster, timeout time.Duration, among ...int) (router.Register, *register.Dialer) {
 	t.Helper()
 	d := c.Dialer(among...)
 	r, err := router.DialRegister(router.NATSConfig{Dialer: d, Name: "history", Replicas: register.Size, Timeout: timeout, Logger: slog.New(slog.DiscardHandler)}, func() {})

@@ -71,7 +71,7 @@ func (c *child) state() string {
 	return c.now
 }
 
-func startChild(t *testing.T, conf string) *child {
+func startChild(t testing.TB, conf string) *child {
 	t.Helper()
 	cmd := exec.Command(os.Args[0], "-test.run=^TestInstanceOfAnotherProcess$", "-test.v", "-test.timeout=10m")
 	cmd.Env = append(os.Environ(), childEnv+"="+conf)
