@@ -316,6 +316,7 @@ func splitAddress(t *testing.T, addr string) (host string, port int) {
 // fences a region that answers, by broadcast and watch, and sees its cut; the loss
 // of the witness stops nobody.
 func TestQuorum(t *testing.T) {
+	t.Parallel()
 	at := freeAddresses(t, 3)
 	servers := make([]*embed.NATSServer, 3)
 	for i, name := range []string{"ctl-us", "ctl-eu", "ctl-wit"} {

@@ -108,6 +108,7 @@ func startChild(t testing.TB, conf string) *child {
 // fenced says so soon after it goes on, whether its server led the register or
 // not.
 func TestPausedInstance(t *testing.T) {
+	t.Parallel()
 	for name, leads := range map[string]bool{"leader": true, "follower": false} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
