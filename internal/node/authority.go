@@ -37,11 +37,13 @@ func (n *Node) assembleAuthority() (err error) {
 			Region: n.cfg.Region, Opts: n.kafkaOpts("witness"), Client: n.client, Topics: txn.NewTopics(n.client), Logger: log,
 		}),
 		Logs: &unitLogs{n}, Logger: log,
+		Orphans: func() map[string]uint64 { return n.seats.orphans() },
 	})
-	if err == nil {
-		n.tables = newIntervals(n.authority, n.policy, n.topology)
+	if err != nil {
+		return err
 	}
-	return err
+	n.tables = newIntervals(n.authority, n.policy, n.topology)
+	return register(n.deps.Registry, "ownership", n.authority)
 }
 
 // unitLogs implements router.UnitLogs with the instance's topics and seats.
