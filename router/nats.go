@@ -46,6 +46,17 @@ const (
 	leastServer = "2.14.4"
 )
 
+const (
+	// pingEvery and the two pings that may be missed are how long a dead connection
+	// looks alive.
+	pingEvery = 2 * time.Second
+	// mostSilence is how long the process may stand still before its connection is
+	// doubted.
+	mostSilence = pingEvery
+	// readTime bounds a question: soon after the register is back it is asked again.
+	readTime = time.Second
+)
+
 // The server's error codes that decide something.
 const (
 	codeWrongSequence = 10071 // the condition does not hold
@@ -75,7 +86,7 @@ func dialNATS(cfg NATSConfig, reconnected func()) (*natsRegister, error) {
 		// What is published while there is no connection must fail, not arrive
 		// late: it may claim something that is no longer so.
 		nats.ReconnectBufSize(-1),
-		nats.PingInterval(2 * time.Second), nats.MaxPingsOutstanding(2),
+		nats.PingInterval(pingEvery), nats.MaxPingsOutstanding(2),
 		nats.ReconnectHandler(func(*nats.Conn) { reconnected() }),
 		nats.ConnectHandler(func(*nats.Conn) { reconnected() }),
 		nats.DisconnectErrHandler(func(_ *nats.Conn, err error) {
@@ -175,7 +186,7 @@ func (r *natsRegister) read(ctx context.Context, subject string) (Seen, bool) {
 	if stream == nil {
 		return Seen{}, false
 	}
-	ctx, cancel := context.WithTimeout(ctx, r.cfg.Timeout)
+	ctx, cancel := context.WithTimeout(ctx, min(readTime, r.cfg.Timeout))
 	defer cancel()
 	m, err := stream.GetLastMsgForSubject(ctx, subject)
 	if err != nil {

@@ -86,7 +86,7 @@ func (w *World) checkIndexes(tp kafka.TP, t *truth) {
 		fresh := openIndex(r.id, w.cfg.window, dedupe.NewMemory())
 		keys := w.rebuild(fresh, t, s.index.Index.Applied())
 		s.sweep()
-		if _, err := fresh.Sweep(w.closed(s)); err != nil {
+		if _, err := fresh.Sweep(w.closed(s), nil); err != nil {
 			w.fail("index", "sweep: %v", err)
 		}
 		for _, k := range keys {
@@ -112,8 +112,8 @@ func (w *World) compareIndexes(s *seatRun, fresh *index, k event.IdempotencyKey)
 	if rest := slices.DeleteFunc(slices.Clone(live), expired); !slices.EqualFunc(rest, anew, func(a, b event.Copy) bool { return a.At == b.At && a.Void == b.Void }) {
 		w.fail("index", "%s %v key %x: live %v, built anew %v", s.p.name, s.tp, k[:4], places(live), places(anew))
 	}
-	a, _, _ := s.index.Find(k, 0)
-	b, ok, _ := fresh.Find(k, 0)
+	a, _, _ := s.index.Find(k, 0, nil)
+	b, ok, _ := fresh.Find(k, 0, nil)
 	if ok && a.At != b.At {
 		w.fail("index", "%s %v key %x: a retry is answered with %v, after a rebuild with %v", s.p.name, s.tp, k[:4], a.At, b.At)
 	}

@@ -145,7 +145,7 @@ func (s *seatRun) tick() {
 
 // sweep forgets keys that have expired everywhere.
 func (s *seatRun) sweep() {
-	if _, err := s.index.Sweep(s.p.w.closed(s)); err != nil {
+	if _, err := s.index.Sweep(s.p.w.closed(s), nil); err != nil {
 		s.p.w.fail("index", "sweep: %v", err)
 	}
 }
