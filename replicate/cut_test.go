@@ -13,6 +13,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/prometheus/client_golang/prometheus"
 	"github.com/twmb/franz-go/pkg/kadm"
 	"github.com/twmb/franz-go/pkg/kgo"
 
@@ -126,8 +127,13 @@ func TestLinkStopsAtACut(t *testing.T) {
 		mark(t, from, seat)
 		put(30, 10) // behind the marker in partition 0: 31 to 40
 		r.stop(t)   // it stands at a restart too
+		metrics := prometheus.NewRegistry()
+		cfg.Registerer = metrics
 		r = start(t, cfg)
 		eventually(t, "the restarted link to stand", func() bool { return len(r.Status().Standing) == 1 })
+		if n := sample(t, metrics, "geogate_link_standing_partitions"); n == nil || *n != 1 {
+			t.Fatalf("metric %v", n)
+		}
 
 		began := time.Now()
 		reg.bound(0, 35)
@@ -157,6 +163,9 @@ func TestLinkStopsAtACut(t *testing.T) {
 		}
 		if st := r.Status(); st.Orphans != 10+4 || len(st.Standing) != 0 {
 			t.Fatalf("%+v", st)
+		}
+		if n := sample(t, metrics, "geogate_link_orphan_offsets_total"); n == nil || *n != 10+4 {
+			t.Fatalf("metric %v", n)
 		}
 	})
 }

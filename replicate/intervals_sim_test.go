@@ -472,13 +472,19 @@ func (l *ownedLog) retain(rnd *rand.Rand) {
 	if l.pos != nil {
 		covered = l.pos.SourceCovered
 	}
-	now, later := &stream{lapses: lapsesOf(l.known(), origin, 0)}, &stream{lapses: lapsesOf(l.knownAt(2*len(l.spans)), origin, 0)}
+	behind := func(until int64) bool { // now and whatever comes to be known
+		for stage := l.stage; stage <= 2*len(l.spans); stage++ {
+			if s := (stream{lapses: lapsesOf(l.knownAt(stage), origin, 0)}); !s.lapsed(covered, until) {
+				return false
+			}
+		}
+		return l.pos != nil
+	}
 	for _, it := range l.items {
-		lapsed := l.pos != nil && now.lapsed(covered, it.Next) && later.lapsed(covered, it.Next)
-		if it.Base < l.begin || it.Next > l.visible || it.Next > covered && !lapsed || rnd.IntN(3) == 0 {
+		if it.Base < l.begin {
 			continue
 		}
-		if it.Base != l.begin {
+		if it.Next > l.visible || it.Next > covered && !behind(it.Next) || rnd.IntN(3) == 0 {
 			return
 		}
 		for at := max(it.Base, covered); at < it.Next; at++ {

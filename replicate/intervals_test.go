@@ -10,6 +10,7 @@ import (
 	"github.com/geogate/geogate/internal/offsets"
 	"github.com/geogate/geogate/internal/txn"
 	"github.com/geogate/geogate/residency"
+	"github.com/geogate/geogate/router"
 )
 
 const origin event.RegionID = 1
@@ -418,4 +419,26 @@ func compiled(t testing.TB, rule string) *residency.Ruling {
 		t.Fatal(err)
 	}
 	return p.Compile("orders", "us", "eu")
+}
+
+// Why a partition stands is told with its topic.
+func TestStandingIsTold(t *testing.T) {
+	l := &Link{cfg: Config{From: router.Region{Name: "us", ID: 1}, Unit: func(topic string) string { return "air/" + topic }}}
+	part := func(topic string, n int32) Part { return Part{topic, n} }
+	standing := l.standing([]streamView{
+		{part: part("a", 0), covered: 5, stands: cutOff}, {part: part("a", 1)}, {part: part("a", 2), covered: 7, stands: cutOff},
+		{part: part("b", 0), stands: neverOwned}, {part: part("c", 0), covered: 3, stands: unread},
+	})
+	rulings := []TopicRuling{{Topic: "a", Reason: "a"}, {Topic: "b", Reason: "b"}, {Topic: "c", Reason: "c"}, {Topic: "d", Reason: "d"}}
+	tellStanding(rulings, standing)
+	for i, want := range []string{
+		"a; stands at the cut of air/a (partition at offset 0 at 5, 2 at 7)",
+		"b; stands still: us has not owned air/b yet (partition at offset 0 at 0)",
+		"c; waits for the ownership register (partition at offset 0 at 3)",
+		"d",
+	} {
+		if rulings[i].Reason != want {
+			t.Errorf("%q, want %q", rulings[i].Reason, want)
+		}
+	}
 }

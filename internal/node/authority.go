@@ -35,12 +35,13 @@ func (n *Node) assembleAuthority() (err error) {
 		Witness: router.NewWitness(router.WitnessConfig{
 			Region: n.cfg.Region, Opts: n.kafkaOpts("witness"), Client: n.client, Topics: txn.NewTopics(n.client), Logger: log,
 		}),
-		Logs: &unitLogs{n}, Logger: log,
+		Logs: &unitLogs{n}, Orphans: func() map[string]int { return n.seats.orphans() }, Logger: log,
 	})
-	if err == nil {
-		n.tables = newIntervals(n.authority, n.policy, n.topology)
+	if err != nil {
+		return err
 	}
-	return err
+	n.tables = newIntervals(n.authority, n.policy, n.topology)
+	return register(n.deps.Registry, "authority", n.authority)
 }
 
 // unitLogs implements router.UnitLogs with the instance's topics and seats.
@@ -234,27 +235,30 @@ func (a *seatAuthority) reached() *event.Vector {
 	if a.revision == u.Revision {
 		return a.reach
 	}
-	var v event.Vector
+	v := reachOf(&u.Record, a.topology, a.topic, a.partition)
+	a.revision, a.reach = u.Revision, &v
+	return a.reach
+}
+
+// reachOf joins where the epochs of a unit began and were cut, in the logs of a
+// topic's partition.
+func reachOf(u *router.UnitRecord, topology *router.Topology, topic string, partition int32) (v event.Vector) {
 	raise := func(region string, extents []router.Extent) {
-		id, ok := a.topology.ID(region)
+		id, ok := topology.ID(region)
 		if !ok {
 			return
 		}
-		for _, e := range extents {
-			if e.Topic != a.topic || int(a.partition) >= len(e.Offsets) || e.Offsets[a.partition] < 0 {
-				continue
-			}
-			if at := (event.Point{Incarnation: e.Incarnation, Next: e.Offsets[a.partition]}); v[id].Compare(at) < 0 {
-				v[id] = at
+		for _, p := range points(extents, topic, partition) {
+			if v[id].Compare(p) < 0 {
+				v[id] = p
 			}
 		}
 	}
-	for _, t := range u.Record.Epochs {
-		raise(t.Owner, t.Start)
-		raise(t.Owner, t.Cut)
+	for i := range u.Epochs {
+		raise(u.Epochs[i].Owner, u.Epochs[i].Start)
+		raise(u.Epochs[i].Owner, u.Epochs[i].Cut)
 	}
-	a.revision, a.reach = u.Revision, &v
-	return a.reach
+	return v
 }
 
 // Authority is what the instance knows of ownership, nil without a register. The
@@ -370,18 +374,18 @@ func (n *Node) registerStatus(st *gateway.Status) {
 	orphans := n.seats.orphans()
 	for _, name := range t.UnitNames() {
 		u := n.unitStatus(name, recordOf(t, name))
-		u.Orphans = orphans[name]
+		u.Orphans = uint64(orphans[name])
 		st.Units = append(st.Units, u)
 	}
 }
 
 // orphans counts what the region's views have met, by unit.
-func (s *seats) orphans() map[string]uint64 {
-	out := make(map[string]uint64)
+func (s *seats) orphans() map[string]int {
+	out := make(map[string]int)
 	for _, h := range s.list() {
 		domain, met := s.topics.policy.Domain(h.topic), h.view.Status().Orphans
 		for _, r := range s.topology.Regions() {
-			out[domain.Unit(r.Name)] += uint64(met[r.ID])
+			out[domain.Unit(r.Name)] += met[r.ID]
 		}
 	}
 	return out

@@ -13,6 +13,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/twmb/franz-go/pkg/kgo"
+
 	"github.com/geogate/geogate/router"
 	"github.com/geogate/geogate/testbench/world"
 )
@@ -364,6 +366,7 @@ kind: OwnershipPolicy
 domains:
   - {name: catalogue, match: ["catalogue"], kind: entity, mode: single_region, owner: eu, policy: lww, on_foreign_write: reject, partitions: 1}
   - {name: orders, match: ["orders"], kind: entity, mode: by_key, owner: 'headers["home"]', policy: lww, on_foreign_write: reject, partitions: 1}
+  - {name: ledger, match: ["ledger"], kind: events, mode: single_region, owner: eu, on_foreign_write: reject, partitions: 1}
 `
 
 // TestForeignWritesAreRejected: with an owner or a home elsewhere the answer says
@@ -429,4 +432,45 @@ func TestForeignWritesAreRejected(t *testing.T) {
 	rejects(eu, "catalogue", "", "catalogue  33 FENCED")
 	rejects(us, "catalogue", "", "catalogue  33 FENCED")
 	must(eu, "orders", "eu") // another unit
+	w.Run("a log whose region never owned the unit stands still, and nothing else does", neverOwned)
+}
+
+// neverOwned puts a record past the gateway into the log of a region that may not
+// write the topic.
+func neverOwned(t *testing.T, w *world.World) {
+	us, eu := w.Region("us"), w.Region("eu")
+	if err := us.Produce(limit(t), &kgo.Record{Topic: "ledger", Key: []byte("k"), Value: []byte(`"native"`)}); err != nil {
+		t.Fatal(err)
+	}
+	a := eu.Put("ledger", "k", `"owner"`)
+	for _, r := range w.Regions() {
+		w.Eventually("the merged view of "+r.Name, func() error {
+			all, err := r.Records("ledger", "merged")
+			if err == nil && (len(all) != 1 || all[0].Dot != a.Dot) {
+				err = fmt.Errorf("shows %+v", all)
+			}
+			return err
+		})
+	}
+	w.Eventually("us to say why it waits", func() error {
+		st := status(t, us)
+		if !strings.Contains(strings.Join(st.Warnings, "\n"), "ledger/0: events of us wait until us owns ledger") {
+			return fmt.Errorf("warnings %q", st.Warnings)
+		}
+		for _, l := range st.Links {
+			for _, x := range l.Standing {
+				if x.Topic == "ledger" && x.Unit == "ledger" && x.At == 0 && *l.LagRecords == 0 {
+					return nil
+				}
+			}
+		}
+		return fmt.Errorf("links %+v", st.Links)
+	})
+	page, err := us.Page(limit(t), "ledger", "local", "earliest", 10)
+	if err != nil || len(page.Records) != 0 || page.End {
+		t.Errorf("the local log of us: %+v, %v", page, err)
+	}
+	if n := len(records(t, us, "ledger", "origin:eu")); n != 1 {
+		t.Errorf("%d records of eu in us", n)
+	}
 }
