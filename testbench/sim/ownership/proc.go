@@ -154,22 +154,7 @@ func (p *proc) effect(e router.OwnershipEffect) {
 	case router.Write:
 		p.send(e)
 	case router.Read:
-		// Any server may answer, with what it has.
-		p.later(quick(), func() {
-			if p.off > s.now {
-				return
-			}
-			upTo := len(s.reg.log)
-			if s.chance(0.3) && upTo > 0 {
-				upTo -= s.rnd.IntN(min(upTo, 20))
-			}
-			for seq := upTo; seq > 0; seq-- {
-				if m := s.reg.log[seq-1]; m.subject == e.Subject {
-					p.step(router.Seen{Subject: m.subject, Seq: uint64(seq), Data: m.data, Rumour: true})
-					return
-				}
-			}
-		})
+		p.read(e.Subject)
 	case router.Broadcast:
 		for _, q := range s.procs {
 			if q == p || s.noCasts || s.chance(0.3) || p.off > s.now {
@@ -219,6 +204,27 @@ func (p *proc) effect(e router.OwnershipEffect) {
 	case router.Answer:
 		p.answered(e)
 	}
+}
+
+// read answers with the newest message of a subject that some server has: any may
+// answer, with what it has.
+func (p *proc) read(subject string) {
+	s := p.s
+	p.later(s.quick(), func() {
+		if p.off > s.now {
+			return
+		}
+		upTo := len(s.reg.log)
+		if s.chance(0.3) && upTo > 0 {
+			upTo -= s.rnd.IntN(min(upTo, 20))
+		}
+		for seq := upTo; seq > 0; seq-- {
+			if m := s.reg.log[seq-1]; m.subject == subject {
+				p.step(router.Seen{Subject: m.subject, Seq: uint64(seq), Data: m.data, Rumour: true})
+				return
+			}
+		}
+	})
 }
 
 func extent(n int64) []router.Extent { return []router.Extent{{Topic: topic, Offsets: []int64{n}}} }
