@@ -58,6 +58,7 @@ type Instance struct {
 	knows map[string]event.Epoch // the highest epoch of each unit that it was told of
 	// When it was told that the register is shorter than what it knows; 0: not so.
 	behind   time.Duration
+	regress  bool          // it has said that it does not believe the register
 	another  bool          // it was told that the register was made anew
 	disturb  time.Duration // the last time that something kept it from working
 	rewatch  time.Duration // the last time that it began its watch anew
@@ -124,7 +125,7 @@ func (p *Instance) Boot() {
 	p.tokens = p.core.Tokens()
 	p.seen, p.watch, p.moving, p.slept, p.timer = 0, p.watch+1, false, false, 0
 	p.observed = map[string]event.Epoch{}
-	p.knows, p.behind, p.another = map[string]event.Epoch{}, 0, false
+	p.knows, p.behind, p.another, p.regress = map[string]event.Epoch{}, 0, false, false
 	for _, known := range []map[string]event.Epoch{p.disk.Epochs, testified} {
 		for unit, e := range known {
 			p.knows[unit] = max(p.knows[unit], e)
@@ -314,7 +315,8 @@ func (p *Instance) step(ev router.OwnershipEvent) {
 // observe (I1): what an observer knows of a unit never goes back. A register that
 // has forgotten nothing is believed.
 func (p *Instance) observe() {
-	if why := p.core.Regressed(); why != "" {
+	if why := p.core.Regressed(); why != "" && !p.regress {
+		p.regress = true
 		p.s.Count("regressed")
 		if !p.s.forgot {
 			p.s.Violate("I11", "%s does not believe a register that has forgotten nothing: %s", p.Name, why)

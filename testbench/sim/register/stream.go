@@ -19,6 +19,9 @@ type Stream struct {
 	// Lease are the times of all instances.
 	Lease     router.LeaseConfig
 	Instances []*Instance
+	// Crash, if set, is asked after each stored write whether its writer dies now,
+	// before it hears of it.
+	Crash func(by *Instance, subject string) bool
 
 	created int64
 	log     []message
@@ -31,9 +34,8 @@ type Stream struct {
 	epochs map[string]event.Epoch
 	units  map[string]router.UnitRecord // newest of each unit
 
-	half      map[string]bool                         // units whose next fencer dies as soon as the unit is FENCED
-	testified map[string]map[string]event.Epoch       // by region: what its own Kafka has copied
-	crash     func(p *Instance, w *router.Write) bool // dies right after a write was stored
+	half      map[string]bool                   // units whose next fencer dies as soon as the unit is FENCED
+	testified map[string]map[string]event.Epoch // by region: what its own Kafka has copied
 }
 
 type message struct {
@@ -115,7 +117,7 @@ func (r *Stream) write(p *Instance, w router.Write) (router.Outcome, uint64) {
 	for _, q := range r.Instances {
 		q.wakeWatch()
 	}
-	if r.crash != nil && r.crash(p, &w) {
+	if r.Crash != nil && r.Crash(p, w.Subject) {
 		p.Die()
 	}
 	return router.Stored, seq
