@@ -65,7 +65,7 @@ ifdef MUTANTS
 	$(GO) run ./testbench/sim --mutants
 else
 	@set -e; for world in $(WORLDS); do \
-	  $(GO) run ./testbench/sim --world $$world $(if $(SEED),--seed $(SEED) -v,--seeds 1-$(SEEDS)); done
+	  $(GO) run ./testbench/sim --world $$world $(if $(SEED),--seed $(SEED),--seeds 1-$(SEEDS)); done
 endif
 
 soak: ## Simulate SOAK seeds of both WORLDS that were never run before
