@@ -210,8 +210,11 @@ func (p *Instance) Pause(d time.Duration) {
 	}
 }
 
-// Paused tells whether the process stands still.
+// Paused tells whether the process stands still, and Awake until when.
 func (p *Instance) Paused() bool { return p.awake > p.s.Now() }
+
+// Awake is when a process that stands still goes on.
+func (p *Instance) Awake() time.Duration { return p.awake }
 
 // Cut keeps everything of the register from the instance, and its writes from the
 // register.

@@ -58,8 +58,13 @@ func (r *Stream) Unit(unit string) (u router.UnitRecord, ok bool) {
 	return u, ok
 }
 
-// Units are the newest records of all units.
-func (r *Stream) Units() map[string]router.UnitRecord { return r.units }
+// Revision is the newest revision of the records of some units.
+func (r *Stream) Revision(units ...string) (newest uint64) {
+	for _, u := range units {
+		newest = max(newest, r.last[router.UnitSubject(u)])
+	}
+	return newest
+}
 
 // Forgot tells whether a disk of the register was ever rolled back.
 func (r *Stream) Forgot() bool { return r.forgot }
