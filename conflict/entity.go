@@ -44,12 +44,18 @@ func (e *Entity) clone() *Entity {
 
 // revision is what one item does to events folded before: those that no longer
 // stand, and those that stand again.
-type revision struct{ gone, back []event.Dot }
+type revision struct {
+	gone, back []event.Dot
+	orphan     event.Dot // of gone, the one that never comes back; zero: none
+}
 
 // tell adds to the feed what the present winner makes of the losers. r says what
 // this item revoked, if anything. Invariant: each write is named as lost with
 // reason concurrent at most once; every later change is a correction.
 func (e *Entity) tell(rule event.Rule, key []byte, win int, r *revision) []Conflict {
+	if r != nil && r.orphan != (event.Dot{}) {
+		e.Told = slices.DeleteFunc(e.Told, func(t Told) bool { return t.Lost == r.orphan })
+	}
 	for i := range e.Told {
 		if r != nil && (slices.Contains(r.gone, e.Told[i].Won.At) || slices.Contains(r.back, e.Told[i].Lost)) {
 			e.Told[i].Stale = true

@@ -46,7 +46,9 @@ type Merged struct {
 	Event    event.Event
 	Siblings int        // live values beside the winner
 	Rule     event.Rule // 0 on events topics
-	Corrects bool       // replaces an emission that a later fold found wrong
+	// Corrects: replaces an emission that a later fold found wrong. On an events topic
+	// it takes the record of the event at Event.At back: a retraction.
+	Corrects bool
 }
 
 // Headers are the record's: the producer's, the envelope, gg-d, and on entity
@@ -54,7 +56,7 @@ type Merged struct {
 func (m *Merged) Headers() []event.Header {
 	env := m.Event.Envelope
 	env.Dot, env.Merged = &m.Event.At, nil
-	if m.Rule != 0 {
+	if m.Rule != 0 || m.Corrects {
 		env.Merged = &event.Merged{Siblings: uint64(m.Siblings), Rule: m.Rule}
 		if m.Corrects {
 			env.Merged.Flags |= event.FlagCorrects

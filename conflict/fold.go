@@ -12,7 +12,7 @@ func (s *step) upsert() error {
 	var copies []Copy
 	if k := s.ev.Envelope.Key; !k.IsZero() {
 		var err error
-		if copies, err = s.copies(k); err != nil {
+		if copies, err = s.copies(k, s.table); err != nil {
 			return err
 		}
 	}
@@ -23,7 +23,7 @@ func (s *step) upsert() error {
 	s.tellTwins(&t)
 	switch {
 	case len(t.moved) > 0:
-		return s.revoke(&t)
+		return s.revoke(s.ev.Key, &revision{}, &t)
 	case t.leader.At == s.ev.At: // begins anew
 		return s.apply(nil)
 	case sameKey(t.leader.Entity, s.ev.Key): // void, and who has seen it has seen the one that stands
@@ -43,11 +43,11 @@ func (s *step) apply(copies []event.Dot) error {
 	})
 }
 
-// revoke folds anew every entity that lost an event or has one back: those of
-// all copies whose leader changed and of the new copy. The new copy's own entity
-// comes first, the others in the order of the copies.
-func (s *step) revoke(t *settlement) error {
-	keys, r := [][]byte{s.ev.Key}, &revision{}
+// revoke folds anew every entity that lost an event or has one back: that of the
+// copy that came or went, and after it, in the order of the copies, those of all
+// copies whose leader changed. r says what else is revoked.
+func (s *step) revoke(own []byte, r *revision, t *settlement) error {
+	keys := [][]byte{own}
 	for _, o := range t.lost {
 		r.gone = append(r.gone, o.lost.At)
 	}
@@ -86,7 +86,7 @@ func (s *step) change(key []byte, r *revision, fold func(*Entity) error) error {
 		s.entities[name] = e
 		s.dirty = append(s.dirty, name)
 	}
-	shownAt := s.ev.Timestamp
+	shownAt := s.in.Event.Timestamp
 	for i := range e.Live {
 		if e.Live[i].Event.At == e.Shown {
 			shownAt = e.Live[i].Event.Timestamp
@@ -105,7 +105,8 @@ func (s *step) change(key []byte, r *revision, fold func(*Entity) error) error {
 	if m, ok := s.emission(key, e, win, shownAt); ok {
 		// An update by the event in hand corrects nothing, unless what was shown
 		// had to go.
-		m.Corrects = r != nil && e.Shown != event.Dot{} && (m.Event.At != s.ev.At || slices.Contains(r.gone, e.Shown))
+		update := s.ev != nil && m.Event.At == s.ev.At
+		m.Corrects = r != nil && e.Shown != event.Dot{} && (!update || slices.Contains(r.gone, e.Shown))
 		if m.Corrects {
 			s.out.Counts.Corrections++
 		}
@@ -143,7 +144,7 @@ func (s *step) refold(key []byte, e *Entity) error {
 		m := &metas[i]
 		st := Standing{At: m.At, Context: m.Context}
 		if m.Twins {
-			copies, err := s.copies(m.Key)
+			copies, err := s.copies(m.Key, s.table)
 			if err != nil {
 				return err
 			}
@@ -169,7 +170,7 @@ func (s *step) refold(key []byte, e *Entity) error {
 }
 
 // metas are those of the journal within the vector, and those of the live values
-// that a log cut by retention no longer gives the journal.
+// that a log cut by retention no longer gives the journal, orphans left out.
 func (s *step) metas(key []byte, e *Entity) ([]Meta, error) {
 	all, err := s.store.Metas(key)
 	if err != nil {
@@ -183,7 +184,20 @@ func (s *step) metas(key []byte, e *Entity) ([]Meta, error) {
 			metas = append(metas, m)
 		}
 	}
-	return metas, nil
+	if s.table == nil && s.out.Position.Revoking == 0 {
+		return metas, nil
+	}
+	counted := metas[:0]
+	for _, m := range metas {
+		orphan, err := s.isOrphan(m.At, m.Epoch, s.table)
+		if err != nil {
+			return nil, err
+		}
+		if !orphan {
+			counted = append(counted, m)
+		}
+	}
+	return counted, nil
 }
 
 // groupOf finds a copy in the groups of its key; a copy that the journal does not
@@ -202,7 +216,7 @@ func groupOf(groups [][]Copy, at event.Dot) (group []Copy, c Copy, stands bool) 
 // find gives an event that is live after a refold: it was live before, it is the
 // one in hand, or it comes from the log.
 func (s *step) find(e *Entity, at event.Dot) (event.Event, error) {
-	if s.ev.At == at {
+	if s.ev != nil && s.ev.At == at {
 		return *s.ev, nil
 	}
 	for _, l := range e.Live {
@@ -215,80 +229,4 @@ func (s *step) find(e *Entity, at event.Dot) (event.Event, error) {
 		return ev, fmt.Errorf("fetch event that is live again: %w", err)
 	}
 	return ev, nil
-}
-
-// fact folds the event in hand on an events topic: it is emitted unless its key
-// stands in the merged topic as often as its copies make writes. What was emitted
-// is never retracted, and nothing but the event in hand is ever emitted, so that
-// the records of an origin lie in its order: a cursor depends on that. The feed
-// says by stamp what would stand.
-func (s *step) fact() error {
-	k := s.ev.Envelope.Key
-	var copies []Copy
-	if !k.IsZero() {
-		var err error
-		if copies, err = s.copies(k); err != nil {
-			return err
-		}
-	}
-	if len(copies) <= 1 {
-		s.out.Merged = append(s.out.Merged, Merged{Event: *s.ev})
-		return nil
-	}
-	emitted, err := s.emitted(k, copies)
-	if err != nil {
-		return err
-	}
-	t := settle(copies, s.ev.At, s.cfg.Window)
-	s.tellTwins(&t)
-	// One more copy makes at most one more group, so one emission is enough.
-	if len(emitted) < len(t.groups) {
-		emitted[s.ev.At] = true
-		s.out.Merged = append(s.out.Merged, Merged{Event: *s.ev})
-	}
-	next := Twin{Key: k}
-	group := 0
-	for n, g := range t.groups {
-		for _, c := range g {
-			x := TwinCopy{At: c.At, Stamp: c.Stamp, Group: n, Emitted: emitted[c.At]}
-			if x.Emitted { // the n-th that was emitted means the n-th write
-				x.Group = group
-				group++
-			}
-			next.Copies = append(next.Copies, x)
-		}
-	}
-	if _, dirty := s.twins[k]; !dirty {
-		s.keys = append(s.keys, k)
-	}
-	s.twins[k] = &next
-	return nil
-}
-
-// emitted tells which earlier copies of a key were emitted. A key without a record
-// had one copy, and that was.
-func (s *step) emitted(k event.IdempotencyKey, copies []Copy) (map[event.Dot]bool, error) {
-	emitted := map[event.Dot]bool{}
-	t := s.twins[k]
-	if t == nil {
-		stored, found, err := s.store.Twin(k)
-		if err != nil {
-			return nil, fmt.Errorf("read twins of a key: %w", err)
-		}
-		if !found {
-			for _, c := range copies {
-				if c.At != s.ev.At {
-					emitted[c.At] = true
-				}
-			}
-			return emitted, nil
-		}
-		t = &stored
-	}
-	for _, c := range t.Copies {
-		if c.Emitted {
-			emitted[c.At] = true
-		}
-	}
-	return emitted, nil
 }

@@ -3,7 +3,6 @@ package conflict
 import (
 	"cmp"
 	"fmt"
-	"slices"
 	"time"
 
 	"github.com/geogate/geogate/internal/event"
@@ -28,18 +27,25 @@ const (
 	Void                // a fence takes it out
 	Quarantined         // not ours, or not decodable
 	Skip                // a marker, a hole, a denied record: there is no event
+	Orphan              // past its region's cut or of an epoch that had ended: it never counts
+	Cuts                // no place of a log: from here on Item.Authority is in force
 )
 
 // Item is one judged place in one origin's log of the partition.
 type Item struct {
-	Origin  event.RegionID
-	Event   event.Event // zero for Skip; of others than Valid no more is looked at than place, key and Stamped
+	Origin event.RegionID
+	// Event is zero for Skip and Cuts. Of an Orphan value and headers are not looked
+	// at, of the others but Valid nothing but place, key and Stamped.
+	Event   event.Event
 	Verdict Verdict
 	Next    event.Point // the origin's position after this item
 	Barrier int64       // last barrier of that log at or before this item; -1: none
 	// Restricted: places of the origin's log below Next may have been denied to
 	// this region.
 	Restricted bool
+	// Authority is what the ownership register says: on Cuts, and on an Orphan that
+	// was folded as Valid before, which this revokes.
+	Authority *event.Authority
 }
 
 // Config is what a topic's declaration says about the fold of its partitions. It
@@ -96,6 +102,12 @@ type Position struct {
 	// Restricted has bit r set once records of origin r may have been denied to
 	// this region; it stays set.
 	Restricted uint16
+	// Authority is the table of the last Cuts folded: no event that it calls an
+	// orphan counts. Nil: there was none.
+	Authority *event.Authority
+	// Revoking is the revision of the newest table under which events were revoked
+	// while its Cuts is still to come; 0: none.
+	Revoking uint64
 }
 
 // Start is the position of a partition of which nothing is folded.
@@ -115,6 +127,7 @@ type Counts struct {
 	Twins       int // copies that lost their standing or never had it
 	Corrections int // merged records and conflict records that correct earlier ones
 	Refolds     int
+	Orphans     int            // events found to be orphans, folded before or not
 	Quarantined map[string]int // by reason
 }
 
@@ -129,7 +142,8 @@ type Output struct {
 	Merged    []Merged   // in order
 	Conflicts []Conflict // in order
 	Entities  []Change   // each entity once
-	Twins     []Twin     // each key once
+	Twins     []Twin     // each key once; one without copies takes the record out
+	Orphans   []Orphaned // each dot once; one that is known already replaces it
 	Position  Position
 	Counts    Counts
 }
@@ -170,6 +184,9 @@ func (p *Partition) Step(items []Item) (*Output, error) {
 	for _, k := range s.keys {
 		s.out.Twins = append(s.out.Twins, *s.twins[k])
 	}
+	for _, d := range s.found {
+		s.out.Orphans = append(s.out.Orphans, *s.orphans[d])
+	}
 	return s.out, nil
 }
 
@@ -183,13 +200,25 @@ type step struct {
 	entities map[string]*Entity // loaded or changed in this step
 	dirty    []string           // keys of those changed, in order
 	twins    map[event.IdempotencyKey]*Twin
-	keys     []event.IdempotencyKey // of those changed, in order
-	ev       *event.Event           // the event in hand
+	keys     []event.IdempotencyKey  // of those changed, in order
+	orphans  map[event.Dot]*Orphaned // found or changed in this step; nil: none
+	found    []event.Dot             // of those, in order
+	in       *Item                   // the item in hand
+	ev       *event.Event            // the event in hand, which is folded now; nil while one is revoked
+	table    *event.Authority        // what refolds go by
 }
 
 func (s *step) item(it *Item) error {
 	at := &s.out.Position
-	if it.Next.Compare(at.Vector[it.Origin]) <= 0 {
+	s.in, s.ev, s.table = it, nil, at.Authority
+	switch {
+	case it.Verdict == Cuts:
+		at.cut(it.Authority)
+		return nil
+	case it.Next.Compare(at.Vector[it.Origin]) > 0:
+	case it.Verdict == Orphan && it.Authority != nil:
+		return s.revokeOrphan()
+	default:
 		return nil
 	}
 	at.Vector[it.Origin] = it.Next
@@ -217,6 +246,10 @@ func (s *step) item(it *Item) error {
 		s.quarantine(why)
 		return nil
 	}
+	if it.Verdict == Orphan || at.Authority.Judge(it.Event.At, it.Event.Epoch) == event.Orphan {
+		s.lost()
+		return nil
+	}
 	n.Folded++
 	at.Stamp = max(at.Stamp, it.Event.Stamp)
 	s.ev = &it.Event
@@ -233,17 +266,31 @@ func (s *step) quarantine(why string) {
 	s.out.Counts.Quarantined[why]++
 }
 
-// copies gives the copies of the event in hand's key that the vector has
-// reached, itself among them.
-func (s *step) copies(k event.IdempotencyKey) ([]Copy, error) {
+// copies gives the copies of a key that the vector has reached and that are no
+// orphans by a table, the copy in hand among them.
+func (s *step) copies(k event.IdempotencyKey, table *event.Authority) ([]Copy, error) {
 	all, err := s.store.Copies(k)
 	if err != nil {
 		return nil, fmt.Errorf("read copies of a key: %w", err)
 	}
-	if len(all) <= 1 {
+	if len(all) == 1 && s.ev != nil && all[0].At == s.ev.At {
 		return all, nil
 	}
-	return slices.DeleteFunc(slices.Clone(all), func(c Copy) bool { return !s.out.Position.Vector.Covers(c.At) }), nil
+	copies := make([]Copy, 0, len(all))
+	for i := range all {
+		c := &all[i]
+		if !s.out.Position.Vector.Covers(c.At) {
+			continue
+		}
+		orphan, err := s.isOrphan(c.At, c.Epoch, table)
+		if err != nil {
+			return nil, err
+		}
+		if !orphan {
+			copies = append(copies, *c)
+		}
+	}
+	return copies, nil
 }
 
 // tellTwins adds what a settlement says to the feed.

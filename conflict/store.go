@@ -15,19 +15,20 @@ type Meta struct {
 	Stamp   hlc.Stamp
 	Context event.Vector         // full: with the own entry
 	Key     event.IdempotencyKey // zero: none
+	Epoch   event.Epoch          // 0: came without a gateway
 	Twins   bool                 // the store may know more than one copy of Key
 }
 
 // MetaOf is the meta of an event.
 func MetaOf(ev *event.Event) Meta {
-	return Meta{At: ev.At, ID: ev.ID, Stamp: ev.Stamp, Context: ev.FullContext(), Key: ev.Envelope.Key}
+	return Meta{At: ev.At, ID: ev.ID, Stamp: ev.Stamp, Context: ev.FullContext(), Key: ev.Envelope.Key, Epoch: ev.Epoch}
 }
 
 // Twin is what an events topic remembers of a key with several copies: which of
 // them this region has put into the merged view. The others are aliases.
 type Twin struct {
 	Key    event.IdempotencyKey
-	Copies []TwinCopy // in the total order of events
+	Copies []TwinCopy // in the total order of events, an orphan behind the copy that it means
 }
 
 // TwinCopy is one copy of a Twin.
@@ -36,9 +37,13 @@ type TwinCopy struct {
 	Stamp   hlc.Stamp
 	Group   int  // number of the write that it means to readers
 	Emitted bool // stands in the merged topic
+	// Orphan: the copy does not count any more. It is kept because its record in the
+	// merged topic means another one now (Orphaned.Instead).
+	Orphan bool
 }
 
 // Aliases are the dots that mean the same write as the one at d to a reader.
+// Orphans are none: a reader that has come past one need not have been shown it.
 func (t *Twin) Aliases(d event.Dot) []event.Dot {
 	at := slices.IndexFunc(t.Copies, func(c TwinCopy) bool { return c.At == d })
 	if at < 0 {
@@ -46,21 +51,22 @@ func (t *Twin) Aliases(d event.Dot) []event.Dot {
 	}
 	var out []event.Dot
 	for _, c := range t.Copies {
-		if c.Group == t.Copies[at].Group && c.At != d {
+		if c.Group == t.Copies[at].Group && c.At != d && !c.Orphan {
 			out = append(out, c.At)
 		}
 	}
 	return out
 }
 
-// Store is what a partition's fold reads. Entities and twins are what earlier
-// steps have put out and the caller has committed. Metas and copies come from
+// Store is what a partition's fold reads. Entities, twins and orphans are what
+// earlier steps have put out and the caller has committed. Metas and copies come from
 // the journal, which must hold every admitted event (Config.Admit) of the items
 // of a step before the step is asked for; it may hold later ones, which the fold
 // leaves aside. Results are not changed by the fold and may be shared.
 type Store interface {
 	Entity(key []byte) (Entity, bool, error)
 	Twin(event.IdempotencyKey) (Twin, bool, error)
+	Orphan(event.Dot) (Orphaned, bool, error)
 	Metas(key []byte) ([]Meta, error)            // of one entity
 	Copies(event.IdempotencyKey) ([]Copy, error) // of one idempotency key
 	Fetch(event.Dot) (event.Event, error)        // an event that a refold makes live again
@@ -72,6 +78,7 @@ type Memory struct {
 	cfg      Config
 	entities map[string]Entity
 	twins    map[event.IdempotencyKey]Twin
+	orphans  map[event.Dot]Orphaned
 	metas    map[string][]Meta
 	copies   map[event.IdempotencyKey][]Copy
 	events   map[event.Dot]event.Event
@@ -81,7 +88,7 @@ type Memory struct {
 // NewMemory makes an empty store for a partition of that configuration.
 func NewMemory(cfg Config) *Memory {
 	return &Memory{
-		cfg: cfg, entities: map[string]Entity{}, twins: map[event.IdempotencyKey]Twin{},
+		cfg: cfg, entities: map[string]Entity{}, twins: map[event.IdempotencyKey]Twin{}, orphans: map[event.Dot]Orphaned{},
 		metas: map[string][]Meta{}, copies: map[event.IdempotencyKey][]Copy{}, events: map[event.Dot]event.Event{},
 	}
 }
@@ -119,7 +126,14 @@ func (m *Memory) Commit(out *Output) {
 		}
 	}
 	for _, t := range out.Twins {
-		m.twins[t.Key] = t
+		if len(t.Copies) == 0 {
+			delete(m.twins, t.Key)
+		} else {
+			m.twins[t.Key] = t
+		}
+	}
+	for _, o := range out.Orphans {
+		m.orphans[o.At] = o
 	}
 }
 
@@ -133,6 +147,12 @@ func (m *Memory) Entity(key []byte) (Entity, bool, error) {
 func (m *Memory) Twin(k event.IdempotencyKey) (Twin, bool, error) {
 	t, ok := m.twins[k]
 	return t, ok, nil
+}
+
+// Orphan implements Store.
+func (m *Memory) Orphan(d event.Dot) (Orphaned, bool, error) {
+	o, ok := m.orphans[d]
+	return o, ok, nil
 }
 
 // Metas implements Store.

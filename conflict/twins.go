@@ -17,11 +17,12 @@ type Copy struct {
 	Stamp       hlc.Stamp
 	Fingerprint event.Fingerprint // zero: not known
 	Entity      []byte            // record key; nil is null
+	Epoch       event.Epoch       // under which it was written
 }
 
 // CopyOf is the copy that an event is of its idempotency key.
 func CopyOf(ev *event.Event) Copy {
-	return Copy{At: ev.At, ID: ev.ID, Stamp: ev.Stamp, Fingerprint: ev.Fingerprint, Entity: ev.Key}
+	return Copy{At: ev.At, ID: ev.ID, Stamp: ev.Stamp, Fingerprint: ev.Fingerprint, Entity: ev.Key, Epoch: ev.Epoch}
 }
 
 // compareCopies is the order of writes.
@@ -52,10 +53,10 @@ func Groups(copies []Copy, window time.Duration) [][]Copy {
 // lost to or had lost to.
 type outcome struct{ lost, won Copy }
 
-// settlement says what one more copy of a key changes.
+// settlement says what one copy more, or one less, of a key changes.
 type settlement struct {
 	groups [][]Copy
-	leader Copy      // of the new copy's group; the new copy itself if it stands
+	leader Copy      // of the new copy's group, if there is one; the new copy itself if it stands
 	lost   []outcome // copies that are void now and were not before, the new one included
 	back   []outcome // copies that were void and stand now (won), and what they had lost to
 	moved  []Copy    // the other copies whose group's leader changed
@@ -64,14 +65,28 @@ type settlement struct {
 // settle compares the groups of a key before and after the copy at added came.
 // copies holds the new one too; it is sorted in place.
 func settle(copies []Copy, added event.Dot, window time.Duration) settlement {
-	before := make(map[event.Dot]Copy, len(copies))
-	old := slices.DeleteFunc(slices.Clone(copies), func(c Copy) bool { return c.At == added })
-	for _, g := range Groups(old, window) {
+	return compareGroups(Groups(without(copies, added), window), Groups(copies, window))
+}
+
+// unsettle compares the groups of a key before and after the copy at gone, which
+// copies still holds, was taken out. copies is sorted in place.
+func unsettle(copies []Copy, gone event.Dot, window time.Duration) settlement {
+	return compareGroups(Groups(copies, window), Groups(without(copies, gone), window))
+}
+
+func without(copies []Copy, at event.Dot) []Copy {
+	return slices.DeleteFunc(slices.Clone(copies), func(c Copy) bool { return c.At == at })
+}
+
+// compareGroups says what became of the copies that are in the groups after.
+func compareGroups(old, now [][]Copy) settlement {
+	before := make(map[event.Dot]Copy)
+	for _, g := range old {
 		for _, c := range g {
 			before[c.At] = g[0]
 		}
 	}
-	s := settlement{groups: Groups(copies, window)}
+	s := settlement{groups: now}
 	for _, g := range s.groups {
 		for _, c := range g {
 			was, known := before[c.At]

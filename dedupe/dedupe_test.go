@@ -115,7 +115,7 @@ func TestBadgerSurvivesReopening(t *testing.T) {
 	if got := x.Barriers(); !reflect.DeepEqual(got, []event.Dot{mark}) {
 		t.Errorf("Barriers = %v", got)
 	}
-	if got, ok, err := x.Find(c.Key, 0); err != nil || !ok || !reflect.DeepEqual(got, c) {
+	if got, ok, err := x.Find(c.Key, 0, nil); err != nil || !ok || !reflect.DeepEqual(got, c) {
 		t.Errorf("Find = %+v, %v, %v", got, ok, err)
 	}
 }
@@ -149,25 +149,32 @@ func TestChoose(t *testing.T) {
 	const window = 10 * time.Millisecond
 	void := func(c event.Copy) event.Copy { c.Void = true; return c }
 	own, remote := makeCopy(1, 1, 5, ms(100)), makeCopy(1, 2, 6, ms(95))
+	later := makeCopy(1, 1, 9, ms(106))
 	for _, tc := range []struct {
 		name   string
 		copies []event.Copy
 		closed event.Stamp
+		in     *event.Authority
 		want   *event.Copy
 	}{
-		{"nothing", nil, 0, nil},
-		{"own", []event.Copy{own}, 0, &own},
-		{"own before a smaller remote one", []event.Copy{own, remote}, 0, &own},
-		{"remote where own is void", []event.Copy{void(own), remote}, 0, &remote},
-		{"void frees", []event.Copy{void(own), void(remote)}, 0, nil},
-		{"not expired", []event.Copy{own}, ms(110) - 1, &own},
-		{"expired", []event.Copy{own}, ms(110), nil},
-		{"window counts from the first, own or not", []event.Copy{own, remote}, ms(105), nil},
-		{"a later window answers", []event.Copy{remote, makeCopy(1, 1, 9, ms(106))}, ms(104), ptr(makeCopy(1, 1, 9, ms(106)))},
-		{"a twin's window does not last longer", []event.Copy{remote, makeCopy(1, 1, 9, ms(105))}, ms(105), nil},
+		{"nothing", nil, 0, nil, nil},
+		{"own", []event.Copy{own}, 0, nil, &own},
+		{"own before a smaller remote one", []event.Copy{own, remote}, 0, nil, &own},
+		{"remote where own is void", []event.Copy{void(own), remote}, 0, nil, &remote},
+		{"void frees", []event.Copy{void(own), void(remote)}, 0, nil, nil},
+		{"not expired", []event.Copy{own}, ms(110) - 1, nil, &own},
+		{"expired", []event.Copy{own}, ms(110), nil, nil},
+		{"window counts from the first, own or not", []event.Copy{own, remote}, ms(105), nil, nil},
+		{"a later window answers", []event.Copy{remote, later}, ms(104), nil, &later},
+		{"a twin's window does not last longer", []event.Copy{remote, makeCopy(1, 1, 9, ms(105))}, ms(105), nil, nil},
+		{"below its cut", []event.Copy{own}, 0, cutAt(1, 6), &own},
+		{"an orphan frees", []event.Copy{own}, 0, cutAt(1, 5), nil},
+		{"remote where own is an orphan", []event.Copy{own, remote}, 0, cutAt(1, 5), &remote},
+		{"the window begins with the first that counts", []event.Copy{own, remote}, ms(105), cutAt(2, 6), &own},
+		{"an unknown epoch holds its key", []event.Copy{own}, 0, &event.Authority{}, &own},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
-			got, ok := dedupe.Choose(tc.copies, 1, window, tc.closed)
+			got, ok := dedupe.Choose(tc.copies, 1, window, tc.closed, tc.in)
 			if ok != (tc.want != nil) || ok && !reflect.DeepEqual(got, *tc.want) {
 				t.Errorf("Choose = %+v, %v, want %+v", got, ok, tc.want)
 			}
@@ -175,7 +182,17 @@ func TestChoose(t *testing.T) {
 	}
 }
 
-func ptr[T any](v T) *T { return &v }
+// cutAt is a table under which a region's first epoch is cut at an offset and the
+// others' run on.
+func cutAt(region event.RegionID, offset int64) *event.Authority {
+	a := &event.Authority{Revision: 1}
+	for r := event.RegionID(1); r <= 3; r++ {
+		a.Logs[r] = event.Tenures{Known: 100, List: []event.Tenure{{Epoch: event.FirstEpoch(r)}}}
+	}
+	t := &a.Logs[region].List[0]
+	t.Ended, t.Cut = true, []event.Point{{Next: offset}}
+	return a
+}
 
 // drawLogs makes the keyed copies of three origins' logs, few keys, close stamps.
 func drawLogs(t *rapid.T) map[event.RegionID][]event.Copy {
@@ -256,10 +273,14 @@ func compare(t *rapid.T, a, b *dedupe.Index, closed int64) {
 		if erra != nil || errb != nil || !slices.EqualFunc(ca, cb, func(x, y event.Copy) bool { return reflect.DeepEqual(x, y) }) {
 			t.Fatalf("copies of %d: %+v, %v and %+v, %v", k, ca, erra, cb, errb)
 		}
-		fa, oka, _ := a.Find(key, ms(closed))
-		fb, okb, _ := b.Find(key, ms(closed))
-		if oka != okb || !reflect.DeepEqual(fa, fb) {
-			t.Fatalf("answers for %d: %+v, %v and %+v, %v", k, fa, oka, fb, okb)
+		// The cut comes to be known before, between or after the copies: what the
+		// indexes hold does not depend on it.
+		for _, in := range []*event.Authority{nil, cutAt(1, 5), cutAt(2, 5)} {
+			fa, oka, _ := a.Find(key, ms(closed), in)
+			fb, okb, _ := b.Find(key, ms(closed), in)
+			if oka != okb || !reflect.DeepEqual(fa, fb) {
+				t.Fatalf("answers for %d: %+v, %v and %+v, %v", k, fa, oka, fb, okb)
+			}
 		}
 	}
 }
@@ -294,15 +315,17 @@ func TestSweepChangesNoAnswer(t *testing.T) {
 			}
 			feed(t, swept, early)
 			feed(t, kept, early)
-			if _, err := swept.Sweep(ms(closed)); err != nil {
+			tables := []*event.Authority{nil, cutAt(1, 5), cutAt(2, 5)}
+			in := rapid.SampledFrom(tables).Draw(t, "table")
+			if _, err := swept.Sweep(ms(closed), in); err != nil {
 				t.Fatal(err)
 			}
 			feed(t, swept, late)
 			feed(t, kept, late)
 			later := closed + rapid.Int64Range(0, 30).Draw(t, "later")
 			for k := byte(0); k <= 2; k++ {
-				fa, oka, erra := swept.Find(event.IdempotencyKey{1, k}, ms(later))
-				fb, okb, errb := kept.Find(event.IdempotencyKey{1, k}, ms(later))
+				fa, oka, erra := swept.Find(event.IdempotencyKey{1, k}, ms(later), in)
+				fb, okb, errb := kept.Find(event.IdempotencyKey{1, k}, ms(later), in)
 				if erra != nil || errb != nil || oka != okb || !reflect.DeepEqual(fa, fb) {
 					t.Fatalf("answers for %d: %+v, %v and %+v, %v", k, fa, oka, fb, okb)
 				}
@@ -324,11 +347,19 @@ func TestSweepRemoves(t *testing.T) {
 		if err := x.Apply(copies, nil, at(1, 10)); err != nil {
 			t.Fatal(err)
 		}
-		if n, err := x.Sweep(ms(109)); err != nil || n != 0 {
+		if n, err := x.Sweep(ms(109), nil); err != nil || n != 0 {
 			t.Errorf("Sweep before the end of the window = %d, %v", n, err)
 		}
-		if n, err := x.Sweep(ms(110)); err != nil || n != 3 {
-			t.Errorf("Sweep = %d, %v, want 3", n, err)
+		if n, err := x.Sweep(ms(110), nil); err != nil || n != 1 {
+			t.Errorf("Sweep of the void copy = %d, %v, want 1", n, err)
+		}
+		// A late cut takes the first of the window away; its twin stands for a
+		// window of its own.
+		if c, ok, err := x.Find(copies[0].Key, ms(117), cutAt(1, 1)); err != nil || !ok || c.At != copies[1].At {
+			t.Errorf("Find under a late cut = %+v, %v, %v", c, ok, err)
+		}
+		if n, err := x.Sweep(ms(118), nil); err != nil || n != 2 {
+			t.Errorf("Sweep of the window = %d, %v, want 2", n, err)
 		}
 		if cs, _ := x.Lookup(copies[0].Key); !reflect.DeepEqual(cs, []event.Copy{copies[3]}) {
 			t.Errorf("left: %+v", cs)

@@ -130,19 +130,20 @@ func (x *Index) Lookup(key event.IdempotencyKey) ([]Copy, error) {
 }
 
 // Find is the copy that a retry is answered with; ok is false when the key is
-// free. closed is the lowest closed stamp of all regions.
-func (x *Index) Find(key event.IdempotencyKey, closed event.Stamp) (c Copy, ok bool, err error) {
+// free. closed is the lowest closed stamp of all regions, in the table that says
+// which copies are orphans (nil: none is).
+func (x *Index) Find(key event.IdempotencyKey, closed event.Stamp, in *event.Authority) (c Copy, ok bool, err error) {
 	cs, err := x.Lookup(key)
 	if err != nil {
 		return Copy{}, false, err
 	}
-	c, ok = Choose(cs, x.cfg.Region, x.cfg.Window, closed)
+	c, ok = Choose(cs, x.cfg.Region, x.cfg.Window, closed, in)
 	return c, ok, nil
 }
 
 // Choose is the pure rule behind Find, over all copies of one key in any order.
-func Choose(copies []Copy, own event.RegionID, window time.Duration, closed event.Stamp) (c Copy, ok bool) {
-	windows := Windows(copies, window)
+func Choose(copies []Copy, own event.RegionID, window time.Duration, closed event.Stamp, in *event.Authority) (c Copy, ok bool) {
+	windows := Windows(copies, window, in)
 	if len(windows) == 0 {
 		return Copy{}, false
 	}
@@ -158,12 +159,14 @@ func Choose(copies []Copy, own event.RegionID, window time.Duration, closed even
 	return last[0], true
 }
 
-// Windows parts the copies of one key that are not void into windows: the first of
-// each stands, the others are its twins.
-func Windows(copies []Copy, window time.Duration) [][]Copy {
+// Windows parts the copies of one key that count into windows: the first of each
+// stands, the others are its twins. Void copies do not count, nor do those that a
+// table calls orphans. The index keeps both all the same: a later table knows more,
+// and what stays must not depend on which one was there when a copy came.
+func Windows(copies []Copy, window time.Duration, in *event.Authority) [][]Copy {
 	var valid []Copy
 	for _, c := range copies {
-		if !c.Void {
+		if counts(&c, in) {
 			valid = append(valid, c)
 		}
 	}
@@ -179,26 +182,31 @@ func Windows(copies []Copy, window time.Duration) [][]Copy {
 	return out
 }
 
+func counts(c *Copy, in *event.Authority) bool {
+	return !c.Void && in.Judge(c.At, c.Epoch) != event.Orphan
+}
+
 func expired(w []Copy, window time.Duration, closed event.Stamp) bool {
 	return w[0].Stamp.Add(window) <= closed
 }
 
 func order(a, b Copy) int { return a.Order().Compare(b.Order()) }
 
-// Sweep removes windows that have expired under closed, whole, and void copies as
-// old; it returns how many copies went. What is left answers every retry as
-// before.
-func (x *Index) Sweep(closed event.Stamp) (int, error) {
+// Sweep removes windows that have expired under closed, whole, and copies that do
+// not count as old; it returns how many copies went. What is left answers every
+// retry as before. A window whose last copy has not expired by itself stays: a cut
+// that comes to be known late may take the first away, and the last then stands.
+func (x *Index) Sweep(closed event.Stamp, in *event.Authority) (int, error) {
 	n := 0
 	err := x.store.Scan(func(copies []Copy) (remove []Copy) {
-		for _, w := range Windows(copies, x.cfg.Window) {
-			if !expired(w, x.cfg.Window, closed) {
+		for _, w := range Windows(copies, x.cfg.Window, in) {
+			if !expired(w[len(w)-1:], x.cfg.Window, closed) {
 				break // later windows end later
 			}
 			remove = append(remove, w...)
 		}
 		for _, c := range copies {
-			if c.Void && c.Stamp.Add(x.cfg.Window) <= closed {
+			if !counts(&c, in) && c.Stamp.Add(x.cfg.Window) <= closed {
 				remove = append(remove, c)
 			}
 		}

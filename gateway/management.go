@@ -28,6 +28,7 @@ func (s *Server) dataRoutes() []route {
 		{"entity", []string{"v1", "topics", "*", "entities", "*"}, get(s.entityByPath)},
 		{"conflicts", []string{"v1", "conflicts"}, get(s.readConflicts)},
 		{"ownership", []string{"v1", "ownership"}, get(s.readOwnership)},
+		{"orphans", []string{"v1", "ownership", "orphans"}, get(s.readOrphans)},
 		{"topic ownership", []string{"v1", "topics", "*", "ownership"}, get(s.topicOwnership)},
 	}
 }
@@ -48,6 +49,7 @@ func (s *Server) managementRoutes() []route {
 		{"status", []string{"v1", "status"}, get(s.status)},
 		{"topics", []string{"v1", "topics"}, get(s.topics)},
 		{"ownership", []string{"v1", "ownership"}, get(s.readOwnership)},
+		{"orphans", []string{"v1", "ownership", "orphans"}, get(s.readOrphans)},
 		{"topic ownership", []string{"v1", "topics", "*", "ownership"}, get(s.topicOwnership)},
 		{"fence", []string{"v1", "fence"}, map[string]handler{http.MethodPost: s.command(router.VerbFence)}},
 		{"unfence", []string{"v1", "unfence"}, map[string]handler{http.MethodPost: s.command(router.VerbUnfence)}},

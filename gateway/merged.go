@@ -29,7 +29,7 @@ const placeBit = 1 << 30
 type merged struct {
 	s      *Server
 	t      Topic
-	views  []View // by partition
+	seats  []Seat // by partition
 	given  bool   // a cursor was given
 	latest bool
 
@@ -39,16 +39,16 @@ type merged struct {
 	promised map[int32]Checkpoint   // the end of what was folded when the ends were listed
 }
 
-// views opens the views of all partitions, at the same time since each may have
+// allSeats opens the seats of all partitions, at the same time since each may have
 // state to load, and within wait something to fold.
-func (s *Server) views(ctx, wait context.Context, t Topic) ([]View, error) {
-	out, errs := make([]View, t.Partitions), make([]error, t.Partitions)
+func (s *Server) allSeats(ctx, wait context.Context, t Topic) ([]Seat, error) {
+	out, errs := make([]Seat, t.Partitions), make([]error, t.Partitions)
 	var wg sync.WaitGroup
 	for p := range out {
 		wg.Go(func() {
 			st, err := s.seat(ctx, t, int32(p))
 			if err == nil {
-				out[p], err = st.View(), st.CaughtUp(wait)
+				out[p], err = st, st.CaughtUp(wait)
 			}
 			errs[p] = err
 		})
@@ -70,12 +70,12 @@ func (s *Server) newMerged(ctx, wait context.Context, t Topic, from from) (*merg
 			return nil, invalidCursor("it names partition %d, the topic has %d", p, t.Partitions)
 		}
 	}
-	views, err := s.views(ctx, wait, t)
+	seats, err := s.allSeats(ctx, wait, t)
 	if err != nil {
 		return nil, err
 	}
 	m := &merged{
-		s: s, t: t, views: views, given: from.given, latest: from.latest, at: make(map[int32]event.Vector),
+		s: s, t: t, seats: seats, given: from.given, latest: from.latest, at: make(map[int32]event.Vector),
 		place: make(map[int32]int64), ahead: make(map[int32][]Checkpoint), promised: make(map[int32]Checkpoint),
 	}
 	for p, v := range from.cursor.At {
@@ -86,7 +86,7 @@ func (s *Server) newMerged(ctx, wait context.Context, t Topic, from from) (*merg
 			continue
 		}
 		m.at[p] = v
-		if err := await(wait, views[p], v); err != nil {
+		if err := await(wait, seats[p].View(), v); err != nil {
 			return nil, fmt.Errorf("wait for the cursor's place in partition %d: %w", p, err)
 		}
 	}
@@ -104,9 +104,9 @@ func await(ctx context.Context, view View, v event.Vector) error {
 func (m *merged) topic() string { return router.Merged(m.t.Name) }
 
 func (m *merged) before() {
-	for p, v := range m.views {
+	for p, st := range m.seats {
 		p := int32(p)
-		cps := v.Checkpoints()
+		cps := st.View().Checkpoints()
 		if len(cps) > 0 {
 			m.promised[p] = cps[len(cps)-1]
 		}
@@ -132,11 +132,11 @@ func (m *merged) start(_ context.Context, logs map[int32]span) (map[int32]int64,
 		if p >= m.t.Partitions {
 			continue
 		}
-		cps := m.views[p].Checkpoints()
+		cps := m.seats[p].View().Checkpoints()
 		if m.latest {
 			// The end was listed before the vector is asked for, so what lies
 			// between the two is shown rather than missed.
-			m.at[p], _ = m.views[p].Committed()
+			m.at[p], _ = m.seats[p].View().Committed()
 			out[p] = l.end
 		} else {
 			o, err := m.begin(p, l, cps)
@@ -191,7 +191,7 @@ func (m *merged) reached(p int32, next int64) {
 	m.at[p] = v
 }
 
-func (m *merged) pass(_ context.Context, rec *kgo.Record, o *object) (bool, error) {
+func (m *merged) pass(ctx context.Context, rec *kgo.Record, o *object) (bool, error) {
 	if rec.Attrs.IsControl() {
 		return false, nil
 	}
@@ -199,24 +199,8 @@ func (m *merged) pass(_ context.Context, rec *kgo.Record, o *object) (bool, erro
 	if err != nil || env.Dot == nil || env.Dot.Partition != rec.Partition {
 		return false, nil // not one of the fold's
 	}
-	at := *env.Dot
+	at, corrects := *env.Dot, env.Merged != nil && env.Merged.Flags&event.FlagCorrects != 0
 	env.Dot, env.Merged = nil, nil
-	if m.t.Domain.Kind == router.Events {
-		v := m.at[rec.Partition]
-		aliases, err := m.views[rec.Partition].Aliases(at)
-		if err != nil {
-			return false, err
-		}
-		seen := v.Covers(at)
-		for _, alias := range aliases {
-			seen = seen || v.Covers(alias)
-		}
-		v.Advance(at)
-		m.at[rec.Partition] = v
-		if seen {
-			return false, nil
-		}
-	}
 	ev := event.Event{Envelope: env, At: at, Stamped: stamped, Key: rec.Key, Value: rec.Value, Headers: rest, Timestamp: rec.Timestamp.UnixMilli()}
 	if !stamped {
 		ev.Stamp = stampOf(ev.Timestamp)
@@ -225,8 +209,58 @@ func (m *merged) pass(_ context.Context, rec *kgo.Record, o *object) (bool, erro
 	if ev.Value == nil {
 		ev.Op = event.Delete
 	}
+	if m.t.Domain.Kind == router.Events {
+		shown, err := m.fact(ctx, &ev, corrects)
+		if !shown || err != nil {
+			return false, err
+		}
+	} else if gone := corrects && !stamped && ev.Value == nil; !gone && m.orphan(&ev) {
+		// What says that nothing is left of an entity bears the dot of what was
+		// shown before, and stays.
+		return false, nil
+	}
 	m.s.appendRecord(o, m.t.Name, &ev)
 	return true, nil
+}
+
+// orphan tells whether a record does not count any more, by what its partition's
+// view has folded.
+func (m *merged) orphan(ev *event.Event) bool {
+	return m.seats[ev.At.Partition].View().Authority().Judge(ev.At, ev.Epoch) == event.Orphan
+}
+
+// fact takes a record of an events topic and tells whether it is shown. The record
+// of an orphan that means another copy of its write becomes that copy.
+func (m *merged) fact(ctx context.Context, ev *event.Event, retracts bool) (bool, error) {
+	p, at := ev.At.Partition, ev.At
+	if retracts {
+		return false, nil // of a record that is left out
+	}
+	view, v := m.seats[p].View(), m.at[p]
+	aliases, err := view.Aliases(at)
+	if err != nil {
+		return false, err
+	}
+	seen := v.Covers(at)
+	for _, alias := range aliases {
+		seen = seen || v.Covers(alias)
+	}
+	if !seen && m.orphan(ev) {
+		lost, known, err := view.Orphan(at)
+		switch {
+		case err != nil:
+			return false, err
+		case !known || lost.Instead == (event.Dot{}) || v.Covers(lost.Instead):
+			seen = true // it is of nobody's any more, or was read as the other copy
+		default:
+			if *ev, err = m.seats[p].Fetch(ctx, lost.Instead); err != nil {
+				return false, fmt.Errorf("%w: %w", ErrUpstream, err)
+			}
+		}
+	}
+	v.Advance(at)
+	m.at[p] = v
+	return !seen, nil
 }
 
 func (m *merged) cursor() event.Cursor {

@@ -11,10 +11,12 @@ import (
 	"github.com/geogate/geogate/internal/seat"
 )
 
-// ownLog is the view of this region's own log of a topic: what is void is left
-// out, twins and what other views do not show stay.
+// ownLog is the view of this region's own log of a topic: what is void and what
+// is an orphan is left out, twins and what other views do not show stay. It stops
+// before a record about which only the ownership register can tell.
 type ownLog struct {
 	s      *Server
+	counts standings
 	t      Topic
 	given  bool
 	latest bool
@@ -36,7 +38,7 @@ type ownPartition struct {
 }
 
 func (s *Server) newOwnLog(t Topic, from from) *ownLog {
-	l := &ownLog{s: s, t: t, given: from.given, latest: from.latest, at: make(map[int32]event.Point), logs: make(map[int32]*ownPartition)}
+	l := &ownLog{s: s, counts: s.newStandings(t.Name), t: t, given: from.given, latest: from.latest, at: make(map[int32]event.Point), logs: make(map[int32]*ownPartition)}
 	for p, v := range from.cursor.At {
 		l.at[p] = v[s.cfg.Region]
 	}
@@ -44,7 +46,7 @@ func (s *Server) newOwnLog(t Topic, from from) *ownLog {
 }
 
 func (l *ownLog) topic() string { return l.t.Name }
-func (l *ownLog) before()       {}
+func (l *ownLog) before()       { l.counts.refresh() }
 
 func (l *ownLog) start(_ context.Context, logs map[int32]span) (map[int32]int64, error) {
 	out := make(map[int32]int64)
@@ -97,6 +99,12 @@ func (l *ownLog) pass(ctx context.Context, rec *kgo.Record, o *object) (bool, er
 	}
 	if part.log.Record(&ev, bad) != seat.Valid {
 		return false, nil
+	}
+	switch l.counts.of(&ev) {
+	case event.Orphan:
+		return false, nil
+	case event.Unsettled:
+		return false, errLater
 	}
 	l.s.appendRecord(o, l.t.Name, &ev)
 	return true, nil
@@ -188,9 +196,10 @@ func eventOf(at event.Dot, rec *kgo.Record) (event.Event, error) {
 
 // remoteLog is the view of another region's log of a topic, as far as a link has
 // copied it here. Records keep the coordinates of their origin; what no link
-// wrote is left out.
+// wrote and what is an orphan is left out, and it stops like ownLog.
 type remoteLog struct {
 	s       *Server
+	counts  standings
 	t       Topic
 	from    event.RegionID
 	remote  control.Topic
@@ -202,7 +211,7 @@ type remoteLog struct {
 
 func (s *Server) newRemoteLog(t Topic, origin event.RegionID, from from) *remoteLog {
 	l := &remoteLog{
-		s: s, t: t, from: origin, given: from.given, latest: from.latest,
+		s: s, counts: s.newStandings(t.Name), t: t, from: origin, given: from.given, latest: from.latest,
 		at: make(map[int32]event.Point), covered: make(map[int32]control.Covered),
 	}
 	for p, v := range from.cursor.At {
@@ -219,6 +228,7 @@ func (l *remoteLog) topic() string {
 }
 
 func (l *remoteLog) before() {
+	l.counts.refresh()
 	for p := range l.at {
 		l.covered[p], _ = l.s.deps.Logs.Covered(l.from, l.remote.ID, p)
 	}
@@ -270,13 +280,20 @@ func (l *remoteLog) pass(_ context.Context, rec *kgo.Record, o *object) (bool, e
 	if point.Reaches(at.Incarnation, at.Offset) {
 		return false, nil
 	}
-	l.at[rec.Partition] = event.Point{Incarnation: at.Incarnation, Next: at.Offset + 1}
 	ev, bad := eventOf(at, rec)
-	if seat.NewLog(l.from, where.Incarnation, where.Barrier).Record(&ev, bad) != seat.Valid {
-		return false, nil
+	shown := seat.NewLog(l.from, where.Incarnation, where.Barrier).Record(&ev, bad) == seat.Valid
+	if shown {
+		standing := l.counts.of(&ev)
+		if standing == event.Unsettled {
+			return false, errLater
+		}
+		shown = standing == event.Authoritative
 	}
-	l.s.appendRecord(o, l.t.Name, &ev)
-	return true, nil
+	l.at[rec.Partition] = event.Point{Incarnation: at.Incarnation, Next: at.Offset + 1}
+	if shown {
+		l.s.appendRecord(o, l.t.Name, &ev)
+	}
+	return shown, nil
 }
 
 // reached moves the cursor over what the link has found to hold no record.

@@ -72,6 +72,12 @@ type Ownership interface {
 	Check(unit string) error
 	// Units are the newest records that are known, ordered by unit.
 	Units() []UnitView
+	// Intervals is the newest that is known of which records of a partition's logs
+	// count; nil where no register says so, and every record does.
+	Intervals(topic string, partition int32) *event.Authority
+	// Orphans calls fn for the orphans of a unit that this region has met, in order
+	// and from behind a place on, until fn returns false.
+	Orphans(unit string, after OrphanPlace, fn func(at OrphanPlace, o *conflict.Orphaned) bool) error
 	// Command has a fence or an unfence carried out. Its error is ErrNoRegister.
 	Command(ctx context.Context, cmd router.Command) (router.Result, error)
 }
@@ -104,6 +110,9 @@ type Seat interface {
 	CaughtUp(ctx context.Context) error
 	// View is the merged view of the partition.
 	View() View
+	// Fetch gives an event from its origin's log, or from the copy of that log in
+	// this region.
+	Fetch(ctx context.Context, at event.Dot) (event.Event, error)
 }
 
 // View is the merged view of one partition: the fold's state, and how the merged
@@ -125,6 +134,11 @@ type View interface {
 	// Aliases are the other copies of the write whose record in the merged topic
 	// has the dot: covering one of them is having seen it.
 	Aliases(at event.Dot) ([]event.Dot, error)
+	// Authority is the table by which Committed was folded: what it calls an orphan
+	// does not count in the view. nil: everything does.
+	Authority() *event.Authority
+	// Orphan is what the view keeps of an orphan that it has met.
+	Orphan(at event.Dot) (o conflict.Orphaned, ok bool, err error)
 }
 
 var _ View = (*view.View)(nil)

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"net/http"
@@ -63,6 +64,9 @@ type fakeSeat struct {
 	entities  map[string]conflict.State
 	cps       []Checkpoint
 	aliases   map[event.Dot][]event.Dot
+	table     *event.Authority
+	orphans   map[event.Dot]conflict.Orphaned
+	events    map[event.Dot]event.Event
 }
 
 func topologyOf(t testing.TB, names ...string) *router.Topology {
@@ -251,6 +255,29 @@ func (f *fakeSeat) Aliases(at event.Dot) ([]event.Dot, error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	return f.aliases[at], nil
+}
+
+func (f *fakeSeat) Authority() *event.Authority {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return f.table
+}
+
+func (f *fakeSeat) Orphan(at event.Dot) (conflict.Orphaned, bool, error) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	o, ok := f.orphans[at]
+	return o, ok, nil
+}
+
+func (f *fakeSeat) Fetch(_ context.Context, at event.Dot) (event.Event, error) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	ev, ok := f.events[at]
+	if !ok {
+		return ev, errors.New("no record is there any more")
+	}
+	return ev, nil
 }
 
 func (w *world) Incarnation(string, control.TopicID, int32) uint16 { return 0 }

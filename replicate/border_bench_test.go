@@ -62,7 +62,7 @@ func BenchmarkBorder(b *testing.B) {
 						b.Fatal(err)
 					}
 				}
-				if _, err := prepare(&s, prepared{barrier: -1}, 0, items); err != nil {
+				if _, err := prepare(&s, prepared{barrier: -1}, 0, nil, items); err != nil {
 					b.Fatal(err)
 				}
 			}
@@ -78,7 +78,7 @@ func BenchmarkBorder(b *testing.B) {
 // counted is how many records a preparation keeps back.
 func counted(b *testing.B, s *Stream, items []Item) int64 {
 	b.Helper()
-	p, err := prepare(s, prepared{barrier: -1}, 0, items)
+	p, err := prepare(s, prepared{barrier: -1}, 0, nil, items)
 	if err != nil {
 		b.Fatal(err)
 	}

@@ -12,6 +12,7 @@ import (
 	"github.com/twmb/franz-go/pkg/kgo"
 
 	"github.com/geogate/geogate/internal/control"
+	"github.com/geogate/geogate/internal/event"
 	"github.com/geogate/geogate/internal/offsets"
 	"github.com/geogate/geogate/internal/txn"
 	"github.com/geogate/geogate/residency"
@@ -59,6 +60,17 @@ type Config struct {
 	// by one; such a topic is not carried under rules that look at records.
 	Restrictable func(topic string) error
 
+	// Intervals, if not nil, says what the ownership register knows of the logs of a
+	// topic's partition; nil for one that no register governs. What lies behind a
+	// cut of the source's own log is not sent. Revisions do not fall.
+	Intervals func(topic string, partition int32) *event.Authority
+	// IntervalsChanged gives a channel that is closed when Intervals may say more
+	// than it did before the call. It goes with Intervals.
+	IntervalsChanged func() <-chan struct{}
+	// Unit, if not nil, names the unit of ownership that a topic of the source
+	// belongs to, for people.
+	Unit func(topic string) string
+
 	// SourceOptions and TargetOptions are added to the clients' (TLS, SASL, a
 	// dialler).
 	SourceOptions, TargetOptions []kgo.Opt
@@ -87,6 +99,9 @@ func (c Config) Validate() error {
 	}
 	if c.Shards < 0 || c.Shards > maxShards {
 		complain("%d shards, want 1 to %d", c.Shards, maxShards)
+	}
+	if (c.Intervals == nil) != (c.IntervalsChanged == nil) {
+		complain("intervals without word of their changes")
 	}
 	if _, err := router.NewMatcher(c.Include, c.Exclude); err != nil {
 		bad = append(bad, fmt.Errorf("%w: %w", ErrConfig, err))
@@ -134,5 +149,8 @@ func (c *Config) positions() string { return control.PositionsFrom(c.From.Name) 
 func (c *Config) runs() string      { return control.RunsFrom(c.From.Name) }
 
 func (c *Config) coreConfig(g Generation, shard int) CoreConfig {
-	return CoreConfig{Generation: g, Shard: shard, Positions: c.positions(), Runs: c.runs(), Timeout: txn.DefaultTimeout}
+	return CoreConfig{
+		Generation: g, Shard: shard, Positions: c.positions(), Runs: c.runs(), Timeout: txn.DefaultTimeout,
+		Origin: c.From.ID, Owned: c.Intervals != nil,
+	}
 }

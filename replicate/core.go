@@ -8,8 +8,7 @@ import (
 	"slices"
 	"time"
 
-	"github.com/twmb/franz-go/pkg/kerr"
-
+	"github.com/geogate/geogate/internal/event"
 	"github.com/geogate/geogate/internal/offsets"
 	"github.com/geogate/geogate/internal/txn"
 	"github.com/geogate/geogate/residency"
@@ -58,6 +57,11 @@ type CoreConfig struct {
 	// Sweep is how often the ends of quiet remote partitions are looked at, so
 	// that a foreign writer is found there too.
 	Sweep time.Duration
+	// Origin is the source's region, whose logs the streams are.
+	Origin event.RegionID
+	// Owned: the streams of data are governed by an ownership register. One that
+	// IntervalsKnown has not named stands still.
+	Owned bool
 }
 
 // Defaults of CoreConfig.
@@ -98,6 +102,7 @@ type Core struct {
 	gone      Counts // of streams that are no longer there
 	rules     map[RuleKey]int64
 	version   uint64 // of the policy in force; rulings of another one are not used
+	intervals map[Part]*event.Authority
 	wake      time.Time
 	tries     int
 }
@@ -157,6 +162,10 @@ type stream struct {
 	unrecorded []Incident
 	foreignAt  time.Time // when a foreign writer was last recorded
 	counts     Counts
+
+	lapses []lapse // of the log, in order; see intervals.go
+	bounds int     // rises whenever lapses change
+	halted bool    // it stands at a cut and is not fetched
 }
 
 // Counts are what a stream or a shard has done since it was made.
@@ -167,6 +176,7 @@ type Counts struct {
 	Opened  int64 // batches of data that were decoded
 	Denied  int64 // records held back by a rule or allow-list
 	Foreign int64 // offsets in remote topics that others have taken
+	Orphans int64 // offsets of data passed over because they lie behind a cut
 }
 
 func (c *Counts) add(o Counts) {
@@ -176,6 +186,7 @@ func (c *Counts) add(o Counts) {
 	c.Opened += o.Opened
 	c.Denied += o.Denied
 	c.Foreign += o.Foreign
+	c.Orphans += o.Orphans
 }
 
 // NewCore makes a Core that waits for Start.
@@ -217,6 +228,8 @@ func (c *Core) Step(now time.Time, ev any) []any {
 	case Governed:
 		c.version = ev.Version
 		return c.leaveVoid()
+	case IntervalsKnown:
+		return c.intervalsKnown(ev)
 	case Audited:
 		return c.audited(now, ev)
 	case Produced:
@@ -281,7 +294,7 @@ func (c *Core) positionsRead(now time.Time, ev PositionsRead) []any {
 
 // reset forgets everything that is not committed.
 func (s *stream) reset() {
-	s.listed, s.known, s.moved, s.dirty = false, false, false, false
+	s.listed, s.known, s.moved, s.dirty, s.halted = false, false, false, false, false
 	s.barriers, s.written, s.runs = nil, nil, nil
 	s.drop()
 }
@@ -321,6 +334,7 @@ func (c *Core) adopt(time.Time) (gone []Part) {
 		if c.streams[part] == nil {
 			s := &stream{Stream: w, epoch: -1, suspect: -1, stable: -1}
 			c.place(s)
+			c.bound(s)
 			c.streams[part] = s
 		}
 	}
@@ -374,16 +388,27 @@ func (c *Core) listed(now time.Time, ev Listed) []any {
 		out = append(out, c.check(now, s, &l)...)
 	}
 	if read {
-		c.reading++
-		from := map[Part]ReadFrom{}
-		for part, s := range c.streams {
-			if s.listed && s.parked == nil {
-				from[part] = ReadFrom{s.Stream, s.nextOffset()}
-			}
-		}
-		out = append(out, Read{c.reading, from})
+		out = append(out, c.readAnew())
 	}
+	out = append(out, c.halt()...)
 	return append(out, c.begin(now)...)
+}
+
+// readAnew has everything that may be sent fetched from where it was left.
+func (c *Core) readAnew() Read {
+	c.reading++
+	from := map[Part]ReadFrom{}
+	for part, s := range c.streams {
+		if !s.listed || s.parked != nil {
+			continue
+		}
+		if s.halted = s.stands(); s.halted {
+			s.drop()
+			continue
+		}
+		from[part] = ReadFrom{s.Stream, s.nextOffset()}
+	}
+	return Read{c.reading, from}
 }
 
 // nextOffset is the first source offset that the stream has not got.
@@ -399,13 +424,13 @@ func (s *stream) nextOffset() int64 {
 func (c *Core) check(now time.Time, s *stream, l *Listing) []any {
 	first := !s.listed
 	if !s.known && first {
-		s.pos.SourceCovered = l.SourceStart
+		s.pos.SourceCovered, s.asked = l.SourceStart, l.SourceStart // a beginning, not a gap
 		s.pos.Target, s.pos.TargetEpoch = l.Target, l.TargetEpoch
 	}
 	if x, bad := s.incident(l); bad {
 		return c.park(now, s, x)
 	}
-	var out []any
+	out := c.orphansGone(now, s, l)
 	switch {
 	case first:
 		s.end, s.epoch = l.TargetEnd, l.TargetEpoch
@@ -415,7 +440,7 @@ func (c *Core) check(now time.Time, s *stream, l *Listing) []any {
 		// Readers judge nothing of the new leader's before a position names it.
 		s.epoch, s.dirty = l.TargetEpoch, true
 	case l.TargetEnd > s.end:
-		out = c.foreign(now, s, s.end, l.TargetEnd)
+		out = append(out, c.foreign(now, s, s.end, l.TargetEnd)...)
 		s.end, s.dirty = l.TargetEnd, true
 	}
 	s.seen = l.TargetEnd
@@ -449,7 +474,7 @@ func (s *stream) incident(l *Listing) (Incident, bool) {
 		return Incident{Kind: SourceTruncated, From: l.SourceEpochEnd, Until: covered}, true
 	case l.SourceEnd < covered:
 		return Incident{Kind: SourceTruncated, From: l.SourceEnd, Until: covered}, true
-	case l.SourceStart > covered:
+	case l.SourceStart > covered && !s.lapsed(covered, l.SourceStart):
 		return Incident{Kind: RetentionGap, From: covered, Until: l.SourceStart}, true
 	}
 	// Abort markers may have refilled a truncated log, so its end alone proves
@@ -500,7 +525,7 @@ func (c *Core) fetched(now time.Time, ev Fetched) []any {
 	for i := range ev.Parts {
 		f := &ev.Parts[i]
 		s := c.streams[f.Part]
-		if s == nil || s.parked != nil || !s.listed || s.moved {
+		if s == nil || s.parked != nil || !s.listed || s.moved || s.halted {
 			continue
 		}
 		s.stable = f.Stable
@@ -557,6 +582,7 @@ func (c *Core) next(now time.Time) []any {
 		out = append(out, Leave{part})
 	}
 	out = append(out, c.leaveVoid()...)
+	out = append(out, c.halt()...)
 	return append(out, c.list(now)...)
 }
 
@@ -615,6 +641,8 @@ func (c *Core) Wake() time.Time {
 			case s.parked != nil, !c.governed(s):
 			case s.held != nil:
 				at = s.heldUntil
+			case s.listed && (s.moved || s.halted != s.stands()):
+				at = s.swept // at once
 			case len(s.pending) > 0 || s.dirty:
 				at = s.since.Add(c.cfg.IdleAdvance)
 			default:
@@ -627,59 +655,4 @@ func (c *Core) Wake() time.Time {
 		return first
 	}
 	return time.Time{}
-}
-
-// unwritable finds the stream that a failed produce is about.
-func (c *Core) unwritable(err error) (s *stream, refused *txn.RefusedError, notWritable *txn.NotWritableError) {
-	var topic string
-	var num int32
-	switch {
-	case errors.As(err, &refused):
-		topic, num = refused.Topic, refused.Partition
-	case errors.As(err, &notWritable):
-		topic, num = notWritable.Topic, notWritable.Partition
-	}
-	for _, s := range c.streams {
-		if s.Remote == topic && s.Number == num {
-			return s, refused, notWritable
-		}
-	}
-	return nil, refused, notWritable
-}
-
-// produceFailed decides what one partition's trouble means for it; the
-// transaction is lost either way.
-func (c *Core) produceFailed(now time.Time, err error) []any {
-	s, refused, notWritable := c.unwritable(err)
-	var out []any
-	switch {
-	case s == nil:
-	case refused != nil && refused.Code == kerr.MessageTooLarge.Code && c.shrink(s, refused):
-	case refused != nil:
-		out = c.park(now, s, Incident{Kind: Refused, From: s.pos.SourceCovered, Until: c.planned(s), Detail: refused.Error()})
-	case errors.Is(notWritable, txn.ErrTopicChanged):
-		out = c.park(now, s, Incident{Kind: TargetRecreated, Until: s.pos.TargetCovered})
-	default:
-		out = c.hold(now, s, notWritable)
-	}
-	return append(out, c.recover(now, err)...)
-}
-
-// shrink makes the stream's batches smaller; false when one record is too large.
-func (c *Core) shrink(s *stream, refused *txn.RefusedError) bool {
-	b := c.plan.sent[refused.Index]
-	if b.Count() <= 1 {
-		return false
-	}
-	s.limit = len(b) / 2
-	return true
-}
-
-func (c *Core) planned(s *stream) int64 {
-	for i := range c.plan.parts {
-		if c.plan.parts[i].s == s {
-			return c.plan.parts[i].next
-		}
-	}
-	return s.pos.SourceCovered
 }

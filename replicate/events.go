@@ -3,6 +3,7 @@ package replicate
 import (
 	"fmt"
 
+	"github.com/geogate/geogate/internal/event"
 	"github.com/geogate/geogate/internal/offsets"
 	"github.com/geogate/geogate/internal/txn"
 	"github.com/geogate/geogate/residency"
@@ -40,6 +41,11 @@ type (
 	// Governed says which version of the residency policy is in force; it comes
 	// before any other event that follows the change.
 	Governed struct{ Version uint64 }
+	// IntervalsKnown says what the ownership register knows of the streams'
+	// partitions; nil for one that no register governs. It comes before any other
+	// event that follows the change, and before streams are assigned that it had
+	// not named.
+	IntervalsKnown struct{ Authorities map[Part]*event.Authority }
 	// Audited ends Audit.
 	Audited struct{ Err error }
 	// Produced ends Produce. Epochs are the leader epochs of the remote

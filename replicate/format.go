@@ -85,6 +85,7 @@ const (
 	ForeignWriter   Kind = 6 // somebody else wrote into the remote topic
 	Refused         Kind = 7 // the target refuses a batch
 	Corrupt         Kind = 8 // a batch of the source cannot be read
+	OrphansGone     Kind = 9 // the source deleted offsets behind a cut before the link passed over them
 )
 
 // String is the kind's name in logs and status.
@@ -93,6 +94,7 @@ func (k Kind) String() string {
 		RetentionGap: "retention gap at the source", SourceTruncated: "source log truncated", SourceRecreated: "source topic recreated",
 		TargetTruncated: "remote log truncated", TargetRecreated: "remote topic recreated", ForeignWriter: "foreign writer in the remote topic",
 		Refused: "batch refused by the target", Corrupt: "unreadable batch at the source",
+		OrphansGone: "orphans deleted at the source",
 	}
 	if int(k) < len(names) && names[k] != "" {
 		return names[k]
@@ -101,8 +103,9 @@ func (k Kind) String() string {
 }
 
 // Parks tells whether the partition is held back until somebody decides. A
-// foreign writer's records are harmless to what the link itself copies.
-func (k Kind) Parks() bool { return k != ForeignWriter }
+// foreign writer's records are harmless to what the link itself copies, and
+// orphans were not to be copied.
+func (k Kind) Parks() bool { return k != ForeignWriter && k != OrphansGone }
 
 // Incident is something that a link found and must not pass over in silence. It
 // is recorded at the target, in the positions topic, under its own key, so that

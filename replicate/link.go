@@ -348,14 +348,18 @@ func (l *Link) assign(streams []Stream, rulings []TopicRuling, gen Generation) {
 	}
 }
 
-// Topics tells for every topic of the source what the link does with it, and
-// which include or exclude patterns match nothing.
+// Topics tells for every topic of the source what the link does with it and whether
+// it stands at a cut, and which include or exclude patterns match nothing.
 func (l *Link) Topics() (rulings []TopicRuling, idle []string) {
+	views, _ := l.views()
+	standing := l.standing(views)
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	names := make([]string, len(l.rulings))
 	for i, r := range l.rulings {
 		names[i] = r.Topic
 	}
-	return append([]TopicRuling(nil), l.rulings...), l.matcher.Idle(names)
+	rulings = append(rulings, l.rulings...)
+	tellStanding(rulings, standing)
+	return rulings, l.matcher.Idle(names)
 }

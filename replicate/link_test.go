@@ -18,6 +18,7 @@ import (
 	"go.uber.org/goleak"
 
 	"github.com/geogate/geogate/internal/control"
+	"github.com/geogate/geogate/internal/event"
 	"github.com/geogate/geogate/internal/offsets"
 	"github.com/geogate/geogate/internal/txn"
 	"github.com/geogate/geogate/replicate"
@@ -390,6 +391,9 @@ func TestConfigIsChecked(t *testing.T) {
 		"same region": func(c *replicate.Config) { c.To = us }, "no seeds": func(c *replicate.Config) { c.Target = nil },
 		"shards": func(c *replicate.Config) { c.Shards = 33 }, "pattern": func(c *replicate.Config) { c.Include = []string{"/(/"} },
 		"region": func(c *replicate.Config) { c.From.ID = 16 },
+		"intervals": func(c *replicate.Config) {
+			c.Intervals = func(string, int32) *event.Authority { return nil }
+		},
 	} {
 		c := good
 		change(&c)

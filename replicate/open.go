@@ -7,6 +7,7 @@ import (
 	"github.com/twmb/franz-go/pkg/kgo"
 
 	"github.com/geogate/geogate/internal/control"
+	"github.com/geogate/geogate/internal/event"
 	"github.com/geogate/geogate/internal/txn"
 	"github.com/geogate/geogate/residency"
 )
@@ -63,6 +64,7 @@ type prepared struct {
 	verdicts []residency.Run
 
 	copied, passed, opened, denied int64
+	orphans                        int64 // offsets of data that were passed over
 }
 
 // preparer turns items into batches to produce: passed on as they are wherever
@@ -70,6 +72,8 @@ type prepared struct {
 type preparer struct {
 	stream *Stream
 	limit  int // uncompressed size of a batch, 0: as usual; also what the target refused to take larger
+	lapses []lapse
+	until  int64 // nothing of the item at hand from here on is looked at
 	out    prepared
 
 	builder txn.Builder
@@ -78,23 +82,33 @@ type preparer struct {
 	stays   map[int64]bool // offsets of records that the policy denies
 }
 
-// prepare deals with items in order. An error says that a batch cannot be read:
-// the result then holds what lies before it.
-func prepare(s *Stream, from prepared, limit int, items []Item) (prepared, error) {
-	p := preparer{stream: s, limit: limit, out: from}
+// prepare deals with items in order, up to a cut behind which no interval is known
+// to start. An error says that a batch cannot be read: the result then holds what
+// lies before it.
+func prepare(s *Stream, from prepared, limit int, lapses []lapse, items []Item) (prepared, error) {
+	p := preparer{stream: s, limit: limit, lapses: lapses, out: from}
 	p.out.waiting = slices.Clone(from.waiting)
 	for i := range items {
 		it := &items[i]
 		if it.Next <= p.out.next {
 			continue
 		}
+		p.approach(it)
+		if max(it.Base, p.out.next) >= p.until { // a hole leads up to the cut, or it is reached
+			p.rule(p.out.next, p.until, residency.NoRecord, "")
+			p.out.next = max(p.out.next, p.until)
+			break
+		}
 		if err := p.take(it); err != nil {
-			before, _ := prepare(s, from, limit, items[:i])
+			before, _ := prepare(s, from, limit, lapses, items[:i])
 			return before, fmt.Errorf("open batch at %d: %w", it.Base, err)
 		}
-		p.out.next = it.Next
+		p.out.next = p.until
 		if it.Led > 0 {
 			p.out.epoch = it.Led - 1 // also of what is not copied: the position lies behind it
+		}
+		if p.until < it.Next {
+			break
 		}
 	}
 	return p.out, p.flush()
@@ -111,6 +125,12 @@ func (p *preparer) take(it *Item) error {
 		p.out.barrier = it.Base
 		p.out.waiting = append(p.out.waiting, it.Base)
 		return nil
+	}
+	if n := p.orphaned(it); n > 0 {
+		p.out.orphans += n
+		if n == p.until-max(it.Base, p.out.next) {
+			return nil // all of it: there is nothing to look for
+		}
 	}
 	if p.held != nil && !p.joins(it) {
 		if err := p.flush(); err != nil {
@@ -168,8 +188,9 @@ func (p *preparer) mustOpen(it *Item) (bool, error) {
 		b.Attributes()&txn.AttrLogAppendTime != 0, // remote topics are CreateTime: keep the time readers see
 		p.limit > 0 && len(b) > p.limit:
 		return true, nil
-	case len(p.stays) > 0:
-		return true, nil // the map holds this batch's offsets only
+	case len(p.stays) > 0, // the map holds this batch's offsets only
+		p.until < it.Next, p.orphaned(it) > 0:
+		return true, nil
 	case p.stream.Facts:
 		denied := false
 		err := b.EachRaw(false, func(r txn.Raw) error {
@@ -190,21 +211,24 @@ func (p *preparer) decide(it *Item) error {
 	if ruling == nil {
 		return nil
 	}
-	note := func(from, until int64, code residency.Code, rule string) {
-		p.out.verdicts = residency.AppendRun(p.out.verdicts, residency.Run{From: from, Until: until, Code: code, Rule: rule})
-	}
 	at := max(it.Base, p.out.next)
 	if it.Kind != ItemData {
-		note(p.out.next, it.Next, residency.NoRecord, "")
+		p.rule(p.out.next, it.Next, residency.NoRecord, "")
 		return nil
 	}
-	note(p.out.next, at, residency.NoRecord, "")
-	if ruling.Effect == residency.Allow && it.Batch.Magic() >= 2 && !it.Batch.Holes() {
-		note(at, it.Next, residency.Allowed, ruling.Rule)
+	p.rule(p.out.next, at, residency.NoRecord, "")
+	if n := p.orphaned(it); n == p.until-at || ruling.Effect == residency.Allow && it.Batch.Magic() >= 2 && !it.Batch.Holes() {
+		p.rule(at, it.Next, residency.Allowed, ruling.Rule)
 		return nil
 	}
 	err := it.Batch.Each(func(r txn.Record) error {
-		if r.Offset < at {
+		if r.Offset < at || r.Offset >= p.until {
+			return nil
+		}
+		p.rule(at, r.Offset, residency.NoRecord, "")
+		at = r.Offset + 1
+		if p.behind(r.Offset) {
+			p.rule(r.Offset, at, residency.Orphan, "")
 			return nil
 		}
 		v := ruling.Decide(&residency.Record{Key: r.Key, Headers: r.Headers})
@@ -222,16 +246,70 @@ func (p *preparer) decide(it *Item) error {
 			p.stays[r.Offset] = true
 			p.out.denied++
 		}
-		note(at, r.Offset, residency.NoRecord, "")
-		note(r.Offset, r.Offset+1, code, v.Rule)
-		at = r.Offset + 1
+		p.rule(r.Offset, at, code, v.Rule)
 		return nil
 	})
-	note(at, it.Next, residency.NoRecord, "")
+	p.rule(at, it.Next, residency.NoRecord, "")
 	return err
 }
 
-func (p *preparer) staysHere(offset int64) bool { return p.stays[offset] }
+// rule notes a verdict on a stretch of the item at hand. What there is in a lapse
+// has the verdict of orphans, whatever a rule would say.
+func (p *preparer) rule(from, until int64, code residency.Code, rule string) {
+	if p.stream.Ruling == nil {
+		return
+	}
+	note := func(until int64, code residency.Code, rule string) {
+		if from < until {
+			p.out.verdicts = residency.AppendRun(p.out.verdicts, residency.Run{From: from, Until: until, Code: code, Rule: rule})
+			from = until
+		}
+	}
+	until = min(until, p.until)
+	if code != residency.NoRecord {
+		for _, l := range p.lapses {
+			note(min(l.from, until), code, rule)
+			note(min(l.until, until), residency.Orphan, "")
+		}
+	}
+	note(until, code, rule)
+}
+
+// staysHere tells whether the record at an offset of the item at hand is not sent.
+func (p *preparer) staysHere(offset int64) bool {
+	return p.stays[offset] || offset >= p.until || p.behind(offset)
+}
+
+// approach finds out how far an item may be looked at, and forgets the lapses that
+// lie before it.
+func (p *preparer) approach(it *Item) {
+	for len(p.lapses) > 0 && p.lapses[0].until <= max(it.Base, p.out.next) {
+		p.lapses = p.lapses[1:]
+	}
+	p.until = it.Next
+	if n := len(p.lapses); n > 0 && p.lapses[n-1].until == event.NoCut {
+		p.until = min(p.until, max(p.lapses[n-1].from, p.out.next))
+	}
+}
+
+// behind tells whether an offset of the item at hand lies in a lapse.
+func (p *preparer) behind(offset int64) bool {
+	for _, l := range p.lapses {
+		if l.from <= offset && offset < l.until {
+			return true
+		}
+	}
+	return false
+}
+
+// orphaned is how many offsets of the item at hand that are new lie in lapses.
+func (p *preparer) orphaned(it *Item) (n int64) {
+	at := max(it.Base, p.out.next)
+	for _, l := range p.lapses {
+		n += max(0, min(l.until, p.until)-max(l.from, at))
+	}
+	return n
+}
 
 // carried is the allow-list of control records: facts that other regions need.
 // Barriers travel with the runs.

@@ -111,7 +111,7 @@ func TestPrepareCopiesEveryRecordOnce(t *testing.T) {
 		}
 		from := prepared{barrier: -1, next: shape.Int64N(s.next + 1)}
 		limit := []int{0, 0, 3000}[shape.IntN(3)]
-		p, err := prepare(&Stream{}, from, limit, s.items)
+		p, err := prepare(&Stream{}, from, limit, nil, s.items)
 		if err != nil || p.next != s.next {
 			t.Fatalf("next %d of %d, %v", p.next, s.next, err)
 		}
@@ -167,7 +167,7 @@ func TestPreparePassesWhatItCan(t *testing.T) {
 	s.batch(t, kgo.CodecNone, 3, 10, all)
 	s.batch(t, kgo.CodecNone, 20, 2000, all) // large
 	want := [][]byte{bytes.Clone(s.items[0].Batch), bytes.Clone(s.items[1].Batch), nil, bytes.Clone(s.items[4].Batch)}
-	p, err := prepare(&Stream{}, prepared{barrier: -1}, 0, s.items)
+	p, err := prepare(&Stream{}, prepared{barrier: -1}, 0, nil, s.items)
 	if err != nil || len(p.batches) != len(want) || p.passed != 3 || p.opened != 2 || p.counts[2] != 5 {
 		t.Fatalf("%d batches, passed %d, opened %d, %v", len(p.batches), p.passed, p.opened, err)
 	}
@@ -182,8 +182,8 @@ func TestPrepareStopsAtABatchThatCannotBeRead(t *testing.T) {
 	s := source{values: map[int64]string{}}
 	s.batch(t, kgo.CodecNone, 2, 10, func(int) bool { return true })
 	s.batch(t, kgo.CodecGzip, 40, 10, func(int) bool { return true })
-	s.items[1].Batch[len(s.items[1].Batch)-12] ^= 0xff               // the deflated data
-	p, err := prepare(&Stream{}, prepared{barrier: -1}, 10, s.items) // the limit has both opened
+	s.items[1].Batch[len(s.items[1].Batch)-12] ^= 0xff                    // the deflated data
+	p, err := prepare(&Stream{}, prepared{barrier: -1}, 10, nil, s.items) // the limit has both opened
 	if !errors.Is(err, txn.ErrMalformed) || p.next != 2 || p.copied != 2 || len(p.batches) != 2 {
 		t.Fatalf("next %d, copied %d, %v", p.next, p.copied, err)
 	}
@@ -204,7 +204,7 @@ func TestPrepareCarriesFactsByAllowList(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	p, err := prepare(&Stream{Facts: true}, prepared{barrier: -1}, 0, []Item{{ItemData, 0, 5, batch, 0}})
+	p, err := prepare(&Stream{Facts: true}, prepared{barrier: -1}, 0, nil, []Item{{ItemData, 0, 5, batch, 0}})
 	if err != nil || p.denied != 3 || len(p.batches) != 1 || p.counts[0] != 2 || p.next != 5 {
 		t.Fatalf("%+v, %v", p, err)
 	}
@@ -282,7 +282,7 @@ func FuzzScan(f *testing.F) {
 				t.Fatalf("commit %+v of %d items", c, len(items))
 			}
 		}
-		p, err := prepare(&Stream{Facts: true}, prepared{next: max(from, 0), barrier: -1}, 0, items)
+		p, err := prepare(&Stream{Facts: true}, prepared{next: max(from, 0), barrier: -1}, 0, nil, items)
 		if err == nil && p.next != next {
 			t.Fatalf("prepared to %d of %d", p.next, next)
 		}

@@ -5,6 +5,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/twmb/franz-go/pkg/kerr"
 	"github.com/twmb/franz-go/pkg/kgo"
 
 	"github.com/geogate/geogate/internal/offsets"
@@ -26,8 +27,9 @@ type plan struct {
 type plannedPart struct {
 	s *stream
 	prepared
-	first int     // index of its first data batch
-	bases []int64 // of its batches, predicted or learnt
+	first  int     // index of its first data batch
+	bounds int     // of the stream when it was planned
+	bases  []int64 // of its batches, predicted or learnt
 
 	described []offsets.Run // the part's runs as they are sent
 	folded    bool          // the transaction folds the stream's earlier runs
@@ -57,11 +59,11 @@ func (c *Core) begin(now time.Time) []any {
 			continue
 		}
 		from := prepared{next: s.pos.SourceCovered, epoch: s.pos.SourceEpoch, barrier: s.pos.Barrier, waiting: s.barriers}
-		ready, err := prepare(&s.Stream, from, s.limit, s.pending)
+		ready, err := prepare(&s.Stream, from, s.limit, s.lapses, s.pending)
 		if err != nil {
 			out = append(out, c.park(now, s, Incident{Kind: Corrupt, From: ready.next, Until: ready.next + 1, Detail: err.Error()})...)
 		}
-		p.parts = append(p.parts, plannedPart{s: s, prepared: ready, first: p.batches})
+		p.parts = append(p.parts, plannedPart{s: s, prepared: ready, first: p.batches, bounds: s.bounds})
 		p.batches += len(ready.batches)
 		p.sent = append(p.sent, ready.batches...)
 		p.learn = p.learn || s.learn && len(ready.batches) > 0
@@ -88,14 +90,14 @@ func (c *Core) begin(now time.Time) []any {
 }
 
 // audited goes on once the decisions are written down. If that cannot be done,
-// nothing is sent; if the policy has changed meanwhile, nothing is sent either and
-// everything is decided again.
+// nothing is sent; if the policy or what is known of the intervals has changed
+// meanwhile, nothing is sent either and everything is decided again.
 func (c *Core) audited(now time.Time, ev Audited) []any {
 	if ev.Err != nil {
 		return c.recover(now, ev.Err)
 	}
 	for i := range c.plan.parts {
-		if !c.governed(c.plan.parts[i].s) {
+		if part := &c.plan.parts[i]; !c.governed(part.s) || part.bounds != part.s.bounds {
 			c.plan, c.phase = nil, phaseIdle
 			return c.next(now)
 		}
@@ -291,6 +293,61 @@ func (c *Core) produced(now time.Time, ev Produced) []any {
 
 var errOdd = errors.New("replicate: records lie elsewhere than predicted")
 
+// unwritable finds the stream that a failed produce is about.
+func (c *Core) unwritable(err error) (s *stream, refused *txn.RefusedError, notWritable *txn.NotWritableError) {
+	var topic string
+	var num int32
+	switch {
+	case errors.As(err, &refused):
+		topic, num = refused.Topic, refused.Partition
+	case errors.As(err, &notWritable):
+		topic, num = notWritable.Topic, notWritable.Partition
+	}
+	for _, s := range c.streams {
+		if s.Remote == topic && s.Number == num {
+			return s, refused, notWritable
+		}
+	}
+	return nil, refused, notWritable
+}
+
+// produceFailed decides what one partition's trouble means for it; the
+// transaction is lost either way.
+func (c *Core) produceFailed(now time.Time, err error) []any {
+	s, refused, notWritable := c.unwritable(err)
+	var out []any
+	switch {
+	case s == nil:
+	case refused != nil && refused.Code == kerr.MessageTooLarge.Code && c.shrink(s, refused):
+	case refused != nil:
+		out = c.park(now, s, Incident{Kind: Refused, From: s.pos.SourceCovered, Until: c.planned(s), Detail: refused.Error()})
+	case errors.Is(notWritable, txn.ErrTopicChanged):
+		out = c.park(now, s, Incident{Kind: TargetRecreated, Until: s.pos.TargetCovered})
+	default:
+		out = c.hold(now, s, notWritable)
+	}
+	return append(out, c.recover(now, err)...)
+}
+
+// shrink makes the stream's batches smaller; false when one record is too large.
+func (c *Core) shrink(s *stream, refused *txn.RefusedError) bool {
+	b := c.plan.sent[refused.Index]
+	if b.Count() <= 1 {
+		return false
+	}
+	s.limit = len(b) / 2
+	return true
+}
+
+func (c *Core) planned(s *stream) int64 {
+	for i := range c.plan.parts {
+		if c.plan.parts[i].s == s {
+			return c.plan.parts[i].next
+		}
+	}
+	return s.pos.SourceCovered
+}
+
 // compare takes the offsets of a part's batches. A higher one than predicted is a
 // foreign writer's doing, a lower one means that the remote log lost records.
 func (c *Core) compare(now time.Time, part *plannedPart, got []txn.Produced) (out []any, ok bool) {
@@ -336,14 +393,14 @@ func (c *Core) ended(now time.Time, ev Ended) []any {
 		s.dirty = false
 		s.remember(part)
 		for _, r := range part.verdicts {
-			if r.Code != residency.NoRecord {
+			if r.Code.Ruled() {
 				c.rules[RuleKey{r.Rule, r.Code}] += r.Until - r.From
 			}
 		}
 		if s.Facts { // told apart: they flow while nobody writes
 			s.counts.add(Counts{Facts: part.copied, Denied: part.denied})
 		} else {
-			s.counts.add(Counts{Copied: part.copied, Passed: part.passed, Opened: part.opened, Denied: part.denied})
+			s.counts.add(Counts{Copied: part.copied, Passed: part.passed, Opened: part.opened, Denied: part.denied, Orphans: part.orphans})
 		}
 		s.commit(part.next)
 	}

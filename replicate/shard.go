@@ -12,6 +12,7 @@ import (
 	"github.com/twmb/franz-go/pkg/kgo"
 
 	"github.com/geogate/geogate/internal/control"
+	"github.com/geogate/geogate/internal/event"
 	"github.com/geogate/geogate/internal/offsets"
 	"github.com/geogate/geogate/internal/txn"
 )
@@ -34,6 +35,8 @@ type shard struct {
 	producer              *txn.Producer
 	reader                *reader
 	assigned              chan []Stream
+	streams               []Stream        // that were assigned; only handle touches them
+	known                 <-chan struct{} // closed when the register may say more of them; likewise
 
 	// before is called before each effect is carried out; an error ends the shard
 	// on the spot, as a kill would. Only tests set it.
@@ -126,6 +129,8 @@ func (s *shard) wait(ctx context.Context) any {
 		return nil
 	case streams := <-s.assigned:
 		return Assigned{streams}
+	case <-s.known:
+		return Tick{}
 	case <-fetched:
 		return s.reader.take()
 	case <-timer:
@@ -140,7 +145,7 @@ func (s *shard) handle(ctx context.Context, ev any) error {
 	for len(queue) > 0 {
 		s.mu.Lock()
 		now := time.Now().Round(0) // wall clock: a suspended machine counts
-		effects := s.govern(now)
+		effects := append(s.govern(now), s.learn(now, queue[0])...)
 		effects = append(effects, s.core.Step(now, queue[0])...)
 		s.observe(queue[0])
 		s.mu.Unlock()
@@ -175,6 +180,31 @@ func (s *shard) govern(now time.Time) []any {
 	}
 	s.version = v
 	return s.core.Step(now, Governed{v})
+}
+
+// learn tells the core what the register knows of its streams, whenever that may
+// be more than before, in front of an event; mu is held.
+func (s *shard) learn(now time.Time, ev any) []any {
+	if s.cfg.Intervals == nil {
+		return nil
+	}
+	if a, ok := ev.(Assigned); ok {
+		s.streams = a.Streams
+	} else {
+		select {
+		case <-s.known:
+		default:
+			return nil
+		}
+	}
+	s.known = s.cfg.IntervalsChanged() // before it is asked: nothing is missed
+	authorities := make(map[Part]*event.Authority, len(s.streams))
+	for i := range s.streams {
+		if st := &s.streams[i]; !st.Facts {
+			authorities[st.Part] = s.cfg.Intervals(st.Topic, st.Number)
+		}
+	}
+	return s.core.Step(now, IntervalsKnown{authorities})
 }
 
 // observe keeps what status tells.

@@ -33,7 +33,7 @@ type Status struct {
 	To         string        `json:"to"`
 	State      State         `json:"state"`
 	Topics     int           `json:"topics"`
-	LagRecords *int64        `json:"lag_records"` // offsets, markers included, that are committed at the source and not covered
+	LagRecords *int64        `json:"lag_records"` // offsets, markers included, that are committed at the source, not behind a cut, and not covered
 	LagSeconds *float64      `json:"lag_seconds"`
 	Copied     int64         `json:"copied"` // records of data, as are the batches
 	Facts      int64         `json:"facts"`  // records of control
@@ -42,8 +42,12 @@ type Status struct {
 	Denied     int64         `json:"denied"`
 	Parked     []ParkedEntry `json:"parked"`
 	Foreign    int64         `json:"foreign"`
-	Rules      []RuleCount   `json:"rules,omitempty"` // of the residency policy, by rule and verdict
-	Error      string        `json:"error,omitempty"`
+	// Orphans are offsets of data that were passed over because they lie behind a
+	// cut.
+	Orphans  int64           `json:"orphans"`
+	Standing []StandingEntry `json:"standing,omitempty"`
+	Rules    []RuleCount     `json:"rules,omitempty"` // of the residency policy, by rule and verdict
+	Error    string          `json:"error,omitempty"`
 
 	commits, resets int64
 }
@@ -52,6 +56,17 @@ type Status struct {
 type ParkedEntry struct {
 	Topic     string `json:"topic"`
 	Partition int32  `json:"partition"`
+	Reason    string `json:"reason"`
+}
+
+// StandingEntry is a partition of whose log nothing counts from an offset on, as far
+// as is known: mostly because it was cut there and the source's region has not owned
+// the unit since. It is no trouble of the link's, and what lies behind is no lag.
+type StandingEntry struct {
+	Topic     string `json:"topic"`
+	Partition int32  `json:"partition"`
+	Unit      string `json:"unit,omitempty"`
+	At        int64  `json:"at"` // source offset
 	Reason    string `json:"reason"`
 }
 
@@ -70,7 +85,12 @@ type streamView struct {
 	waiting int64
 	facts   bool
 	parked  *ParkedEntry
+	cut     int64 // at which it has to stop, event.NoCut if none is known
+	stands  standing
 }
+
+// end is where the stream has everything that it may send.
+func (v *streamView) end(stable int64) int64 { return min(stable, max(v.cut, v.covered)) }
 
 // view reads the core; the shard's mutex is held.
 func (c *Core) view() (streams []streamView, counts Counts) {
@@ -78,6 +98,7 @@ func (c *Core) view() (streams []streamView, counts Counts) {
 	for _, part := range c.order {
 		s := c.streams[part]
 		v := streamView{part: part, covered: s.pos.SourceCovered, known: s.known || s.listed, waiting: s.waiting, facts: s.Facts}
+		v.cut, v.stands = s.cut(), c.standing(s)
 		switch {
 		case s.parked != nil:
 			reason := s.parked.Kind.String()
@@ -160,7 +181,7 @@ func (l *Link) Status() Status {
 	st := Status{
 		Name: l.cfg.Name, From: l.cfg.From.Name, To: l.cfg.To.Name, State: Running,
 		Copied: counts.Copied, Facts: counts.Facts, Passed: counts.Passed, Opened: counts.Opened, Denied: counts.Denied, Foreign: counts.Foreign,
-		Parked: []ParkedEntry{},
+		Orphans: counts.Orphans, Parked: []ParkedEntry{}, Standing: l.standing(views),
 	}
 	for _, v := range views {
 		if v.parked != nil {
@@ -239,6 +260,7 @@ func (g *lag) measure(now time.Time, views []streamView, started bool) (records 
 		if !ok || !v.known {
 			return nil, nil
 		}
+		stable = v.end(stable)
 		if stable <= v.covered {
 			delete(g.behind, v.part)
 			continue
@@ -292,6 +314,7 @@ func newMetrics(l *Link) *metrics {
 			}),
 			make("topics", "Topics of data that are carried.", count(func(s *Status) int64 { return int64(s.Topics) })),
 			make("parked_partitions", "Partitions held back.", count(func(s *Status) int64 { return int64(len(s.Parked)) })),
+			make("standing_partitions", "Partitions that stand at a cut of their log.", count(func(s *Status) int64 { return int64(len(s.Standing)) })),
 			make("up", "1 unless the link has failed.", func(s *Status) (float64, bool) { return 1 - float64(btoi(s.State == Failed)), true }),
 		},
 		counters: []metric{
@@ -300,6 +323,7 @@ func newMetrics(l *Link) *metrics {
 			make("passed_batches_total", "Batches of data passed on as they were.", count(func(s *Status) int64 { return s.Passed })),
 			make("opened_batches_total", "Batches of data decoded and written anew.", count(func(s *Status) int64 { return s.Opened })),
 			make("denied_records_total", "Records held back by a rule or allow-list.", count(func(s *Status) int64 { return s.Denied })),
+			make("orphan_offsets_total", "Offsets of data passed over because they lie behind a cut.", count(func(s *Status) int64 { return s.Orphans })),
 			make("foreign_offsets_total", "Offsets of remote topics taken by others.", count(func(s *Status) int64 { return s.Foreign })),
 			make("commits_total", "Transactions committed.", count(func(s *Status) int64 { return s.commits })),
 			make("resets_total", "Shards begun anew after something odd.", count(func(s *Status) int64 { return s.resets })),

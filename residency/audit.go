@@ -5,6 +5,7 @@ import (
 	"crypto/sha256"
 	"encoding/binary"
 	"fmt"
+	"slices"
 
 	"github.com/geogate/geogate/internal/event"
 )
@@ -20,7 +21,13 @@ const (
 	NoRecord Code = 3
 	// Doubtful: denied because a predicate could not be decided.
 	Doubtful Code = 4
+	// Orphan: the record lies behind a cut of its region's log; the policy was not
+	// asked, and it is not sent.
+	Orphan Code = 5
 )
+
+// Ruled tells whether a rule of the policy decided.
+func (c Code) Ruled() bool { return c == Allowed || c == Denied || c == Doubtful }
 
 // String is the code's name.
 func (c Code) String() string {
@@ -33,6 +40,8 @@ func (c Code) String() string {
 		return "none"
 	case Doubtful:
 		return "doubt"
+	case Orphan:
+		return "orphan"
 	}
 	return fmt.Sprintf("code-%d", uint8(c))
 }
@@ -41,7 +50,7 @@ func (c Code) String() string {
 type Run struct {
 	From, Until int64 // Until is exclusive
 	Code        Code
-	Rule        string // empty for NoRecord
+	Rule        string // empty unless the code is Ruled
 }
 
 // AppendRun appends a run, or lengthens the last one if it goes on.
@@ -82,10 +91,11 @@ type Audit struct {
 }
 
 const (
-	auditVersion = 1
-	maxTopicName = 249
-	maxRuleName  = 63
-	maxRuns      = 1 << 24
+	auditVersion   = 1
+	orphansVersion = 2 // of records in which the code Orphan occurs
+	maxTopicName   = 249
+	maxRuleName    = 63
+	maxRuns        = 1 << 24
 )
 
 // Supersedes tells whether a record counts for the offsets that both cover, given
@@ -102,14 +112,18 @@ func (a *Audit) AppendKey(b []byte) []byte {
 	return binary.AppendUvarint(b, uint64(a.Partition))
 }
 
-// AppendValue appends the record value: u8 version; length-prefixed topic; u16
-// incarnation; uvarint revision; 32 bytes digest; uvarint generation, uvarint
+// AppendValue appends the record value: u8 version, 2 if the code Orphan occurs,
+// else 1; length-prefixed topic; u16 incarnation; uvarint revision; 32 bytes digest; uvarint generation, uvarint
 // producer id, u16 producer epoch; uvarint number of rules and each
 // length-prefixed, in the order in which runs first name them; uvarint first
-// offset; uvarint number of runs and for each: uvarint count, u8 code and, unless
-// it is none, uvarint index of the rule.
+// offset; uvarint number of runs and for each: uvarint count, u8 code and, if a
+// rule decided, uvarint index of the rule.
 func (a *Audit) AppendValue(b []byte) []byte {
-	b = event.AppendPrefixed(append(b, auditVersion), []byte(a.Topic))
+	version := byte(auditVersion)
+	if slices.ContainsFunc(a.Runs, func(r Run) bool { return r.Code == Orphan }) {
+		version = orphansVersion
+	}
+	b = event.AppendPrefixed(append(b, version), []byte(a.Topic))
 	b = binary.BigEndian.AppendUint16(b, a.Incarnation)
 	b = binary.AppendUvarint(b, uint64(a.Revision))
 	b = append(b, a.Digest[:]...)
@@ -119,7 +133,7 @@ func (a *Audit) AppendValue(b []byte) []byte {
 	var rules []string
 	index := map[string]int{}
 	for _, r := range a.Runs {
-		if _, ok := index[r.Rule]; !ok && r.Code != NoRecord {
+		if _, ok := index[r.Rule]; !ok && r.Code.Ruled() {
 			index[r.Rule] = len(rules)
 			rules = append(rules, r.Rule)
 		}
@@ -137,7 +151,7 @@ func (a *Audit) AppendValue(b []byte) []byte {
 	for _, r := range a.Runs {
 		b = binary.AppendUvarint(b, uint64(r.Until-r.From))
 		b = append(b, byte(r.Code))
-		if r.Code != NoRecord {
+		if r.Code.Ruled() {
 			b = binary.AppendUvarint(b, uint64(index[r.Rule]))
 		}
 	}
@@ -154,7 +168,12 @@ func ParseAudit(key, value []byte) (Audit, error) {
 		return Audit{}, fmt.Errorf("parse audit key: %w", err)
 	}
 	r := event.NewReader(value)
-	if v := r.Uint8(); v != auditVersion {
+	last := Doubtful
+	switch v := r.Uint8(); v {
+	case auditVersion:
+	case orphansVersion:
+		last = Orphan
+	default:
 		r.Fail("audit version %d is not supported", v)
 	}
 	a.Topic = string(r.Prefixed(maxTopicName))
@@ -175,11 +194,11 @@ func ParseAudit(key, value []byte) (Audit, error) {
 		}
 		run := Run{From: next, Until: next + int64(r.UvarintMax(1<<63-1)), Code: Code(r.Uint8())}
 		switch {
-		case run.Code < Allowed || run.Code > Doubtful:
+		case run.Code < Allowed || run.Code > last:
 			r.Fail("verdict %d is not known", run.Code)
 		case run.Until <= run.From:
 			r.Fail("a run of no offsets")
-		case run.Code != NoRecord:
+		case run.Code.Ruled():
 			n := r.UvarintMax(1 << 32)
 			if r.Err() == nil && n >= uint64(len(rules)) {
 				r.Fail("rule %d of %d", n, len(rules))

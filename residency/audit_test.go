@@ -15,9 +15,12 @@ const (
 	goldenAuditKey   = "01bb00000000000000000000000000000203"
 	goldenAuditValue = "010667697468756200000c" + "9c1f000000000000000000000000000000000000000000000000000000000000" + "02" + "e807" + "0007" +
 		"020c7075626c69632d7265706f730764656661756c74" + "5d" + "04" + "02" + "0100" + "01" + "0201" + "01" + "03" + "0a" + "0401"
+	goldenOrphans = "020667697468756200000c" + "9c1f000000000000000000000000000000000000000000000000000000000000" + "02" + "e807" + "0007" +
+		"020c7075626c69632d7265706f730764656661756c74" + "5d" + "05" + "02" + "0100" + "01" + "0201" + "01" + "03" + "0a" + "0401" + "03" + "05"
 )
 
-func TestAuditGolden(t *testing.T) {
+// goldenAudit is what the golden bytes say.
+func goldenAudit() residency.Audit {
 	a := residency.Audit{
 		To: 1, ID: [16]byte{0: 0xbb, 15: 2}, Topic: "github", Partition: 3, Revision: 12, Generation: 2, ProducerID: 1000, ProducerEpoch: 7,
 		Runs: []residency.Run{
@@ -28,12 +31,32 @@ func TestAuditGolden(t *testing.T) {
 		},
 	}
 	a.Digest[0], a.Digest[1] = 0x9c, 0x1f
+	return a
+}
+
+func TestAuditGolden(t *testing.T) {
+	checkGolden(t, goldenAudit(), goldenAuditValue)
+	// With orphans the version is another one.
+	a := goldenAudit()
+	a.Runs = append(a.Runs, residency.Run{From: 107, Until: 110, Code: residency.Orphan})
+	checkGolden(t, a, goldenOrphans)
+	// Which the version before did not have.
+	key, _ := hex.DecodeString(goldenAuditKey)
+	value, _ := hex.DecodeString(goldenOrphans)
+	value[0] = 1
+	if _, err := residency.ParseAudit(key, value); err == nil {
+		t.Fatal("an orphan in version 1")
+	}
+}
+
+func checkGolden(t *testing.T, a residency.Audit, golden string) {
+	t.Helper()
 	key, value := a.AppendKey(nil), a.AppendValue(nil)
-	if hex.EncodeToString(key) != goldenAuditKey || hex.EncodeToString(value) != goldenAuditValue {
+	if hex.EncodeToString(key) != goldenAuditKey || hex.EncodeToString(value) != golden {
 		t.Fatalf("key %x\nvalue %x", key, value)
 	}
 	doc, err := os.ReadFile("../docs/format/audit.md")
-	if err != nil || !strings.Contains(string(doc), goldenAuditKey) || !strings.Contains(string(doc), goldenAuditValue) {
+	if err != nil || !strings.Contains(string(doc), goldenAuditKey) || !strings.Contains(string(doc), golden) {
 		t.Fatal("docs/format/audit.md lacks the bytes", err)
 	}
 	got, err := residency.ParseAudit(key, value)
@@ -80,6 +103,8 @@ func FuzzParseAudit(f *testing.F) {
 	key, _ := hex.DecodeString(goldenAuditKey)
 	value, _ := hex.DecodeString(goldenAuditValue)
 	f.Add(key, value)
+	orphans, _ := hex.DecodeString(goldenOrphans)
+	f.Add(key, orphans)
 	f.Fuzz(func(t *testing.T, key, value []byte) {
 		a, err := residency.ParseAudit(key, value)
 		if err != nil {

@@ -41,6 +41,9 @@ type AuthorityConfig struct {
 	NATS    NATSConfig
 	Witness *Witness
 	Logs    UnitLogs
+	// Orphans gives the orphans that this region has met, by unit, for the
+	// metrics; nil: not known.
+	Orphans func() map[string]int
 	Logger  *slog.Logger
 }
 
@@ -65,7 +68,11 @@ type Authority struct {
 	changed chan struct{}
 	voters  [2]int
 
-	tasks *errgroup.Group // everything that an effect begins
+	tasks  *errgroup.Group // everything that an effect begins, but
+	reads  *errgroup.Group // questions, of each subject one at a time
+	asking sync.Map        // subjects of reads
+
+	meter *meter
 }
 
 // NewAuthority makes an authority; it does nothing before Run. Until then nothing
@@ -75,7 +82,7 @@ func NewAuthority(cfg AuthorityConfig) (*Authority, error) {
 		return nil, err
 	}
 	a := &Authority{
-		cfg: cfg, log: cfg.Logger, events: make(chan OwnershipEvent, openEvents),
+		cfg: cfg, log: cfg.Logger, meter: newMeter(), events: make(chan OwnershipEvent, openEvents),
 		waiting: make(map[uint64]chan Result), changed: make(chan struct{}),
 		voters: [2]int{cfg.NATS.Replicas, 0},
 	}
@@ -89,6 +96,8 @@ const (
 	openEvents = 1024
 	// openTasks bounds writes, reads and listings at a time.
 	openTasks = 64
+	// openReads bounds questions, which are hints.
+	openReads = 16
 	openPause = 500 * time.Millisecond
 	// openTime bounds one attempt: a question to a cluster that has no leader yet
 	// is lost, not kept.
@@ -138,7 +147,9 @@ func (a *Authority) Run(ctx context.Context) error {
 	defer cancel()
 	a.tasks = &errgroup.Group{}
 	a.tasks.SetLimit(openTasks)
-	if err := a.reg.listen(func(s Seen) { a.tell(tctx, s) }); err != nil {
+	a.reads = &errgroup.Group{}
+	a.reads.SetLimit(openReads)
+	if err := a.reg.listen(func(s Seen) { a.meter.heard(s, a.tokens.Load()); a.tell(tctx, s) }); err != nil {
 		return err
 	}
 	var g errgroup.Group
@@ -150,7 +161,7 @@ func (a *Authority) Run(ctx context.Context) error {
 	cancel()
 	a.endWatch()
 	a.watching.Wait()
-	return errors.Join(a.tasks.Wait(), g.Wait())
+	return errors.Join(a.tasks.Wait(), a.reads.Wait(), g.Wait())
 }
 
 // loadWitness reads the region's own Kafka until it answers.
@@ -178,7 +189,7 @@ func (a *Authority) loadWitness(ctx context.Context) (map[string]event.Epoch, er
 func (a *Authority) loop(ctx, tctx context.Context) {
 	timer := time.NewTimer(0)
 	defer timer.Stop()
-	skew := boottime() - sinceStart()
+	skew, ran := boottime()-sinceStart(), boottime()
 	for {
 		var ev OwnershipEvent = Wake{}
 		select {
@@ -194,7 +205,13 @@ func (a *Authority) loop(ctx, tctx context.Context) {
 		} else if now < skew {
 			skew = now
 		}
+		if gap := boottime() - ran; gap > mostSilence {
+			a.log.Warn("the process was stopped; the register is reached anew", "for", gap.String())
+			a.meter.pauses.Inc()
+			a.step(tctx, Paused{})
+		}
 		a.step(tctx, ev)
+		ran = boottime()
 		timer.Reset(a.core.Wait(boottime(), mostWait))
 	}
 }
@@ -202,9 +219,17 @@ func (a *Authority) loop(ctx, tctx context.Context) {
 // step runs the state machine, makes its tokens the ones in force, and only then
 // does what it asks for.
 func (a *Authority) step(ctx context.Context, ev OwnershipEvent) {
-	before, was := a.core.Moved(), a.core.Regressed()
+	before, was, old := a.core.Moved(), a.core.Regressed(), a.tokens.Load()
 	effects := a.core.Step(boottime(), ev)
-	a.tokens.Store(a.core.Tokens())
+	now := a.core.Tokens()
+	a.tokens.Store(now)
+	if now.SoftFenced != old.SoftFenced {
+		if now.SoftFenced {
+			a.log.Warn("the lease has run out: no write is taken until the register confirms it again")
+		} else {
+			a.log.Info("the lease is confirmed again, or has been taken")
+		}
+	}
 	for _, e := range effects {
 		a.effect(ctx, e)
 	}
@@ -232,19 +257,16 @@ func (a *Authority) effect(ctx context.Context, e OwnershipEffect) {
 	switch e := e.(type) {
 	case Write:
 		a.task(ctx, Written{Op: e.Op, Outcome: Unknown}, func() OwnershipEvent {
+			began := boottime()
 			o, seq := a.reg.write(ctx, e)
+			a.meter.wrote(e.Subject, o, boottime()-began)
 			if o == Stored {
 				a.lasts.Store(int64(boottime()))
 			}
 			return Written{Op: e.Op, Outcome: o, Seq: seq}
 		})
 	case Read:
-		a.task(ctx, nil, func() OwnershipEvent {
-			if s, ok := a.reg.read(ctx, e.Subject); ok {
-				return s
-			}
-			return nil
-		})
+		a.read(ctx, e.Subject)
 	case Broadcast:
 		a.reg.broadcast(e)
 		time.AfterFunc(50*time.Millisecond, func() { a.reg.broadcast(e) })
@@ -273,7 +295,8 @@ func (a *Authority) effect(ctx context.Context, e OwnershipEffect) {
 	case Persist:
 		a.persist(ctx, e)
 	case Rewatch:
-		a.log.Warn("the watch of the register brings nothing", "behind", e.From, "reconnect", e.Reconnect)
+		a.log.Warn("the watch of the register is begun anew", "behind", e.From, "reconnect", e.Reconnect)
+		a.meter.rewatches.Inc()
 		if e.Reconnect {
 			a.reg.reconnect()
 		}
@@ -302,6 +325,25 @@ func (a *Authority) task(ctx context.Context, busy OwnershipEvent, run func() Ow
 	})
 	if !started && busy != nil {
 		time.AfterFunc(retryLimit, func() { a.tell(ctx, busy) })
+	}
+}
+
+// read asks for a record, unless that is asked already or too much else is: the
+// answer is a hint, and questions must not stand in the way of writes.
+func (a *Authority) read(ctx context.Context, subject string) {
+	if _, asked := a.asking.LoadOrStore(subject, true); asked {
+		return
+	}
+	started := a.reads.TryGo(func() error {
+		s, ok := a.reg.read(ctx, subject)
+		a.asking.Delete(subject)
+		if ok {
+			a.tell(ctx, s)
+		}
+		return nil
+	})
+	if !started {
+		a.asking.Delete(subject)
 	}
 }
 

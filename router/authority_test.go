@@ -11,6 +11,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/prometheus/client_golang/prometheus"
 	"github.com/twmb/franz-go/pkg/kadm"
 	"github.com/twmb/franz-go/pkg/kgo"
 
@@ -41,6 +42,14 @@ type site struct {
 	id     event.RegionID
 	seeds  []string
 	dir    string
+	lease  router.LeaseConfig
+	logs   router.UnitLogs
+	reg    *prometheus.Registry
+}
+
+// shortLease are the shortest times that are allowed.
+func shortLease() router.LeaseConfig {
+	return router.LeaseConfig{Duration: 13 * time.Second, Margin: time.Second, Renew: time.Second, Timeout: time.Second}
 }
 
 func newSite(t *testing.T, region string, id event.RegionID) *site {
@@ -50,7 +59,10 @@ func newSite(t *testing.T, region string, id event.RegionID) *site {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { k.Close() })
-	s := &site{t: t, region: region, id: id, seeds: k.Seeds(), dir: t.TempDir()}
+	s := &site{
+		t: t, region: region, id: id, seeds: k.Seeds(), dir: t.TempDir(),
+		lease: router.DefaultLease(), logs: logs{end: 7}, reg: prometheus.NewRegistry(),
+	}
 	cl := s.client()
 	for _, topic := range []string{router.OwnershipTopic, router.OwnersTopic} {
 		if _, err := kadm.NewClient(cl).CreateTopic(context.Background(), 1, 1, nil, topic); err != nil {
@@ -83,11 +95,10 @@ func (s *site) start(nats router.NATSConfig) (a *router.Authority, stop func()) 
 	if testing.Verbose() {
 		log = slog.New(slog.NewTextHandler(os.Stderr, nil)).With("region", s.region)
 	}
-	lease := router.DefaultLease()
-	nats.Name, nats.Timeout, nats.Logger = s.region, lease.Timeout, log
+	nats.Name, nats.Timeout, nats.Logger = s.region, s.lease.Timeout, log
 	a, err = router.NewAuthority(router.AuthorityConfig{
 		Region: s.region, ID: s.id, Regions: topology, Instance: s.region + "-0", Policy: &router.Policy{},
-		Lease: lease, DataDir: s.dir, NATS: nats, Logs: logs{end: 7}, Logger: log,
+		Lease: s.lease, DataDir: s.dir, NATS: nats, Logs: s.logs, Logger: log,
 		Witness: router.NewWitness(router.WitnessConfig{
 			Region: s.region, Opts: []kgo.Opt{kgo.SeedBrokers(s.seeds...)}, Client: cl, Topics: txn.NewTopics(cl), Logger: log,
 		}),
@@ -95,6 +106,8 @@ func (s *site) start(nats router.NATSConfig) (a *router.Authority, stop func()) 
 	if err != nil {
 		s.t.Fatal(err)
 	}
+	s.reg = prometheus.NewRegistry()
+	s.reg.MustRegister(a)
 	ctx, cancel := context.WithCancel(context.Background())
 	ended := make(chan error, 1)
 	go func() { ended <- a.Run(ctx) }()

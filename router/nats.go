@@ -38,9 +38,23 @@ const (
 	// duplicates is how long the register knows message ids: longer than anybody
 	// tries again.
 	duplicates = 10 * time.Minute
+	// silent is how long nothing was heard of a server that is not reachable; each
+	// says something every second.
+	silent = 10 * time.Second
 	// leastServer is the oldest server whose clustered streams keep what they have
 	// acknowledged.
 	leastServer = "2.14.4"
+)
+
+const (
+	// pingEvery and the two pings that may be missed are how long a dead connection
+	// looks alive.
+	pingEvery = 2 * time.Second
+	// mostSilence is how long the process may stand still before its connection is
+	// doubted.
+	mostSilence = pingEvery
+	// readTime bounds a question: soon after the register is back it is asked again.
+	readTime = time.Second
 )
 
 // The server's error codes that decide something.
@@ -72,7 +86,7 @@ func dialNATS(cfg NATSConfig, reconnected func()) (*natsRegister, error) {
 		// What is published while there is no connection must fail, not arrive
 		// late: it may claim something that is no longer so.
 		nats.ReconnectBufSize(-1),
-		nats.PingInterval(2 * time.Second), nats.MaxPingsOutstanding(2),
+		nats.PingInterval(pingEvery), nats.MaxPingsOutstanding(2),
 		nats.ReconnectHandler(func(*nats.Conn) { reconnected() }),
 		nats.ConnectHandler(func(*nats.Conn) { reconnected() }),
 		nats.DisconnectErrHandler(func(_ *nats.Conn, err error) {
@@ -172,7 +186,7 @@ func (r *natsRegister) read(ctx context.Context, subject string) (Seen, bool) {
 	if stream == nil {
 		return Seen{}, false
 	}
-	ctx, cancel := context.WithTimeout(ctx, r.cfg.Timeout)
+	ctx, cancel := context.WithTimeout(ctx, min(readTime, r.cfg.Timeout))
 	defer cancel()
 	m, err := stream.GetLastMsgForSubject(ctx, subject)
 	if err != nil {
@@ -272,12 +286,15 @@ func (r *natsRegister) voters(ctx context.Context) (all, reachable int, err erro
 	if info.Cluster == nil || r.cfg.Replicas == 1 {
 		return 1, 1, nil
 	}
-	all = 1 + len(info.Cluster.Replicas)
+	all = len(info.Cluster.Replicas)
 	if info.Cluster.Leader != "" {
+		// The leader is none of the replicas; without one, all servers are.
+		all++
 		reachable++
 	}
 	for _, p := range info.Cluster.Replicas {
-		if !p.Offline {
+		// A server whose disk was lost is not offline: it was just never heard of.
+		if !p.Offline && (p.Current || p.Active > 0 && p.Active < silent) {
 			reachable++
 		}
 	}

@@ -84,6 +84,10 @@ type Ownership struct {
 	plans   []*plan
 	loops   []loop // own renewals that the watch has to bring back
 	blind   int
+	heard   time.Duration // when the register was last heard of
+	askAt   time.Duration // when to ask next what became of region and units
+	ranOut  bool          // the lease has run out, and nobody took it
+	soft    uint64        // how often it has
 	mark    Mark
 	marked  uint64 // version of mark
 	durable uint64 // version that is on disk
@@ -182,6 +186,8 @@ func (c *Ownership) Step(now time.Duration, ev OwnershipEvent) []OwnershipEffect
 		c.durable = max(c.durable, ev.Version)
 	case Slept:
 		c.drop()
+	case Paused:
+		c.resume(now)
 	case Ask:
 		c.ask(now, ev)
 	case Release:
@@ -197,6 +203,9 @@ func (c *Ownership) do(e OwnershipEffect) { c.out = append(c.out, e) }
 // advance does whatever the time and what is known allow.
 func (c *Ownership) advance(now time.Duration) {
 	c.retry(now)
+	c.expire(now)
+	c.inquire(now)
+	c.checkSilence(now)
 	if !c.ready() {
 		c.failPlans()
 		return
@@ -244,7 +253,7 @@ func (c *Ownership) open(now time.Duration, ev Opened) {
 		c.do(Reopen{})
 		return
 	}
-	c.behind = 0
+	c.behind, c.heard = 0, now
 	c.created, c.goal, c.opened = ev.Created, max(c.goal, ev.Last), true
 	if c.seen >= c.goal {
 		c.compare()
@@ -280,6 +289,7 @@ func (c *Ownership) fail(why string) {
 
 // saw takes a message of the register.
 func (c *Ownership) saw(now time.Duration, ev Seen) {
+	c.heard = now
 	if !ev.Rumour {
 		if ev.Seq <= c.seen {
 			return
@@ -474,6 +484,7 @@ func (c *Ownership) written(now time.Duration, ev Written) {
 	case Unknown:
 		o.retryAt = now + pause(retryLost, o)
 	case Stored, Conflict:
+		c.heard = now
 		delete(c.ops, o.id)
 		delete(c.at, o.purpose)
 		if ev.Outcome == Stored {

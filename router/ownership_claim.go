@@ -284,22 +284,6 @@ func (c *Ownership) release(now time.Duration) {
 // Released tells whether the last word of an instance that stops has been stored.
 func (c *Ownership) Released() bool { return c.released && c.at["gone"] == nil }
 
-// checkLoops finds out that the watch is blind: own renewals do not come back.
-func (c *Ownership) checkLoops(now time.Duration) {
-	if len(c.loops) == 0 || now-c.loops[0].at <= 2*c.cfg.Lease.Renew {
-		return
-	}
-	const reconnectAfter = 3
-	c.blind++
-	c.do(Rewatch{From: c.seen, Reconnect: c.blind%reconnectAfter == 0})
-	for i := range c.loops {
-		c.loops[i].at = now
-	}
-}
-
-// Blind tells whether the watch has been found silent and has not come back.
-func (c *Ownership) Blind() bool { return c.blind > 0 }
-
 // Regressed says why the register is not believed any more, "" while it is.
 func (c *Ownership) Regressed() string { return c.regress }
 

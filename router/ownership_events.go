@@ -53,6 +53,8 @@ type (
 	Persisted struct{ Version uint64 }
 	// Slept: the machine was suspended.
 	Slept struct{}
+	// Paused: the process did not run for longer than a connection may be silent.
+	Paused struct{}
 	// Ask: an operator wants something. Ref names it in the [Answer].
 	Ask struct {
 		Ref     uint64
@@ -72,6 +74,7 @@ func (Settled) isOwnershipEvent()   {}
 func (Applied) isOwnershipEvent()   {}
 func (Persisted) isOwnershipEvent() {}
 func (Slept) isOwnershipEvent()     {}
+func (Paused) isOwnershipEvent()    {}
 func (Ask) isOwnershipEvent()       {}
 func (Release) isOwnershipEvent()   {}
 func (Wake) isOwnershipEvent()      {}

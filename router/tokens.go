@@ -23,8 +23,14 @@ type Tokens struct {
 	Regions map[string]Known[RegionRecord]
 	// Regressed says why the register is not believed, "" while it is.
 	Regressed string
-	region    string
-	seen      uint64
+	// Blind tells that the watch, or the whole register, has been found silent.
+	Blind bool
+	// SoftFences counts the times that the lease ran out though nobody took it;
+	// SoftFenced tells that it is so now.
+	SoftFences uint64
+	SoftFenced bool
+	region     string
+	seen       uint64
 }
 
 // Known is a record with its revision.
@@ -37,8 +43,9 @@ type Known[T any] struct {
 func (c *Ownership) Tokens() *Tokens {
 	t := &Tokens{
 		Held: make(map[string]event.Epoch), Units: make(map[string]Known[UnitRecord]), Regions: make(map[string]Known[RegionRecord]),
-		Regressed: c.regress, region: c.cfg.Region, seen: c.seen,
+		Regressed: c.regress, Blind: c.Blind(), region: c.cfg.Region, seen: c.seen,
 	}
+	t.SoftFences, t.SoftFenced = c.SoftFences()
 	for unit, u := range c.units {
 		t.Units[unit] = Known[UnitRecord]{u.rev, u.rec}
 	}

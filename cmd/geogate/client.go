@@ -30,7 +30,7 @@ func (g *gatewayFlag) bind(cmd *cobra.Command, env environment) {
 		"`URL` of the gateway's management listener ($GEOGATE_GATEWAY)")
 }
 
-// get asks the gateway for a path and gives the answer's body. A gateway that
+// get asks the gateway for a path, with a query if it has one, and gives the answer's body. A gateway that
 // does not answer, or not as one, gives the code for unreachable.
 func (g *gatewayFlag) get(cmd *cobra.Command, path string) ([]byte, error) {
 	return g.ask(cmd, http.MethodGet, path, nil, askTimeout)
@@ -54,7 +54,10 @@ func (g *gatewayFlag) ask(cmd *cobra.Command, method, path string, send []byte, 
 	if err != nil || base.Host == "" || base.Scheme != "http" && base.Scheme != "https" {
 		return nil, exitWith(exitUsage, "--gateway (or $GEOGATE_GATEWAY) %q is no http URL; want that of a management listener, like %s", g.address, defaultGateway)
 	}
-	req, err := http.NewRequestWithContext(cmd.Context(), method, base.JoinPath(path).String(), bytes.NewReader(send))
+	path, query, _ := strings.Cut(path, "?")
+	to := base.JoinPath(path)
+	to.RawQuery = query
+	req, err := http.NewRequestWithContext(cmd.Context(), method, to.String(), bytes.NewReader(send))
 	if err != nil {
 		return nil, err
 	}

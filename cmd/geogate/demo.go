@@ -23,17 +23,22 @@ import (
 
 // demoRegion is one of the two regions of the demo.
 type demoRegion struct {
-	Name                    string
-	ID                      int
-	Data, Management, Kafka int // ports on loopback
+	Name                              string
+	ID                                int
+	Data, Management, Kafka, Register int // ports on loopback
 }
 
 // demoRegions have the ports that the documentation names.
 func demoRegions() []demoRegion {
 	return []demoRegion{
-		{Name: "us", ID: 1, Data: 18081, Management: 18091, Kafka: 19092},
-		{Name: "eu", ID: 2, Data: 18082, Management: 18092, Kafka: 29092},
+		{Name: "us", ID: 1, Data: 18081, Management: 18091, Kafka: 19092, Register: 16222},
+		{Name: "eu", ID: 2, Data: 18082, Management: 18092, Kafka: 29092, Register: 26222},
 	}
+}
+
+// demoWitness is the third server of the register.
+type demoWitness struct {
+	Management, Register int // ports on loopback
 }
 
 func (r demoRegion) dataURL() string       { return fmt.Sprintf("http://127.0.0.1:%d", r.Data) }
@@ -45,18 +50,23 @@ type demo struct {
 	ports   string
 	once    bool
 	regions []demoRegion
+	witness demoWitness
 	out     io.Writer
 	started time.Time
 }
 
 func newDemo(environment) *cobra.Command {
-	d := demo{regions: demoRegions()}
+	d := demo{regions: demoRegions(), witness: demoWitness{Management: 18093, Register: 36222}}
 	cmd := &cobra.Command{
 		Use:   "demo",
-		Short: "Run two regions in this process, with data in them, and say what to try",
-		Long: `Run two regions, us and eu, in this process: each with its own embedded Kafka and its own gateway, linked
-both ways. They are filled with flights (entities, by airport) and GitHub webhooks (events), of which a residency
-policy keeps all but two repositories' in eu, and keep running until interrupted. State, configuration files and the log stay in --dir; the next start goes on from there.`,
+		Short: "Run two regions and a witness in this process, with data in them, and say what to try",
+		Long: `Run two regions, us and eu, and a witness in this process: each region with its own embedded Kafka and its own
+gateway, linked both ways, and each of the three with one server of the ownership register. The regions are filled
+with flights (entities, by airport) and GitHub webhooks (events), of which a residency policy keeps all but two
+repositories' in eu, and keep running until interrupted.
+
+State, configuration files and the log stay in --dir; the next start goes on from there. A fresh demo takes its first
+write within a few seconds; on a kept state the register's servers first elect a leader, which may take 10 s.`,
 		Args: usageArgs(cobra.NoArgs),
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			d.out, d.started = cmd.OutOrStdout(), time.Now()
@@ -72,15 +82,20 @@ policy keeps all but two repositories' in eu, and keep running until interrupted
 
 // demoEntries are what the demo writes into its directory: all that --fresh
 // deletes, whatever directory it is given.
-var demoEntries = []string{"us", "eu", "us.yaml", "eu.yaml", "ownership.yaml", "residency.yaml", "secret", "seeded", demoLog}
+var demoEntries = []string{
+	"us", "eu", "witness", "us.yaml", "eu.yaml", witnessFile, "ownership.yaml", "residency.yaml", "secret", "seeded", demoLog,
+}
 
-const demoLog = "demo.log"
+const (
+	demoLog     = "demo.log"
+	witnessFile = "witness.yaml"
+)
 
 func (d *demo) run() error {
 	if err := d.choosePorts(); err != nil {
 		return err
 	}
-	configs, err := d.prepare()
+	configs, third, err := d.prepare()
 	if err != nil {
 		return exitWith(exitPrecondition, "prepare demo: %w", err)
 	}
@@ -91,8 +106,10 @@ func (d *demo) run() error {
 	defer logFile.Close()
 	log := newLogger(logFile, "info")
 
-	fmt.Fprintf(d.out, "Starting regions us and eu; log in %s.\n", logFile.Name())
-	app := fx.New(instances(log, configs...), fx.Invoke(func(lc fx.Lifecycle, sd fx.Shutdowner) {
+	fmt.Fprintf(d.out, "Starting regions us and eu, and a witness; log in %s.\n", logFile.Name())
+	// The witness starts first and stops last: the regions give their leases back to
+	// the register.
+	app := fx.New(witness(log, third), instances(log, configs...), fx.Invoke(func(lc fx.Lifecycle, sd fx.Shutdowner) {
 		own(lc, sd, node.Component{Name: "demo", Run: func(ctx context.Context) error { return d.guide(ctx, sd, log) }})
 	}))
 	return runApp(app, configs[0].Drain, log)
@@ -112,23 +129,40 @@ func (d *demo) choosePorts() error {
 			l.Close()
 		}
 	}()
-	for i := range d.regions {
-		r := &d.regions[i]
-		for _, port := range []*int{&r.Data, &r.Management, &r.Kafka} {
-			listen := func() (net.Listener, error) { return net.Listen("tcp", fmt.Sprintf("127.0.0.1:%d", *port)) }
-			if d.ports == "auto" {
-				listen = listenAnywhere
-			}
-			l, err := listen()
-			if err != nil {
-				return exitWith(exitPrecondition, "port %d of region %s is taken, by another demo perhaps; use --ports auto: %w", *port, r.Name, err)
-			}
-			// All are held until the last is chosen, so that none is chosen twice.
-			held = append(held, l)
-			*port = l.Addr().(*net.TCPAddr).Port
+	for _, port := range d.allPorts() {
+		listen := func() (net.Listener, error) { return net.Listen("tcp", fmt.Sprintf("127.0.0.1:%d", *port)) }
+		if d.ports == "auto" {
+			listen = listenAnywhere
 		}
+		l, err := listen()
+		if err != nil {
+			return exitWith(exitPrecondition, "port %d is taken, by another demo perhaps; use --ports auto: %w", *port, err)
+		}
+		// All are held until the last is chosen, so that none is chosen twice.
+		held = append(held, l)
+		*port = l.Addr().(*net.TCPAddr).Port
 	}
 	return nil
+}
+
+func (d *demo) allPorts() []*int {
+	all := []*int{&d.witness.Management, &d.witness.Register}
+	for i := range d.regions {
+		r := &d.regions[i]
+		all = append(all, &r.Data, &r.Management, &r.Kafka, &r.Register)
+	}
+	return all
+}
+
+// routes are the register's servers as the one that listens on the port own names
+// the others.
+func (d *demo) routes(own int) (others []string) {
+	for _, port := range []int{d.regions[0].Register, d.regions[1].Register, d.witness.Register} {
+		if port != own {
+			others = append(others, fmt.Sprintf("nats-route://127.0.0.1:%d", port))
+		}
+	}
+	return others
 }
 
 // listenAnywhere takes a free port below those that systems give to outgoing
@@ -160,10 +194,27 @@ regions:
 links:
   - {from: us, to: eu}
   - {from: eu, to: us}
+nats:
+  mode: quorum
+  embedded:
+    name: ctl-{{.Own.Name}}
+    cluster: "127.0.0.1:{{.Own.Register}}"
+    routes: [{{range $i, $r := .Routes}}{{if $i}}, {{end}}"{{$r}}"{{end}}]
 http: {listen: "127.0.0.1:{{.Own.Data}}"}
 management: {listen: "127.0.0.1:{{.Own.Management}}"}
 idempotency: {secret_file: secret}
 policies: {residency: residency.yaml, ownership: ownership.yaml}
+`))
+
+var demoWitnessConfig = template.Must(template.New("witness").Parse(`# Written by geogate demo at every start. Run it alone with: geogate witness --config witness.yaml
+version: 1
+data_dir: witness
+nats:
+  embedded:
+    name: ctl-witness
+    cluster: "127.0.0.1:{{.Own.Register}}"
+    routes: [{{range $i, $r := .Routes}}{{if $i}}, {{end}}"{{$r}}"{{end}}]
+management: {listen: "127.0.0.1:{{.Own.Management}}"}
 `))
 
 const demoResidency = `# Written by geogate demo at every start. Ask it with: geogate policy explain residency.yaml --topic github --from eu --to us --key K
@@ -188,41 +239,45 @@ domains:
   - {name: repos, match: ["github"], kind: events, mode: multi_writer, partitions: 6}
 `
 
-// prepare writes the files of both regions and reads them back as serve does.
-func (d *demo) prepare() ([]node.Config, error) {
+// prepare writes the files of both regions and of the witness, and reads them back
+// as serve and witness do.
+func (d *demo) prepare() (configs []node.Config, third node.WitnessConfig, err error) {
 	if d.fresh {
 		for _, entry := range demoEntries {
 			if err := os.RemoveAll(filepath.Join(d.dir, entry)); err != nil {
-				return nil, err
+				return nil, third, err
 			}
 		}
 	}
 	if err := os.MkdirAll(d.dir, 0o700); err != nil {
-		return nil, err
+		return nil, third, err
 	}
-	if err := os.WriteFile(filepath.Join(d.dir, "ownership.yaml"), []byte(demoOwnership), 0o600); err != nil {
-		return nil, err
-	}
-	if err := os.WriteFile(filepath.Join(d.dir, "residency.yaml"), []byte(demoResidency), 0o600); err != nil {
-		return nil, err
+	for name, text := range map[string]string{"ownership.yaml": demoOwnership, "residency.yaml": demoResidency} {
+		if err := os.WriteFile(filepath.Join(d.dir, name), []byte(text), 0o600); err != nil {
+			return nil, third, err
+		}
 	}
 	if err := d.keepSecret(); err != nil {
-		return nil, err
+		return nil, third, err
 	}
-	var configs []node.Config
 	for _, r := range d.regions {
 		path := filepath.Join(d.dir, r.Name+".yaml")
-		if err := writeTemplate(path, demoConfig, map[string]any{"Own": r, "Regions": d.regions}); err != nil {
-			return nil, err
+		if err := writeTemplate(path, demoConfig, map[string]any{"Own": r, "Regions": d.regions, "Routes": d.routes(r.Register)}); err != nil {
+			return nil, third, err
 		}
 		flags := configFlags{file: path}
 		c, err := flags.load(environment{}) // one process, two regions: the environment is neither's
 		if err != nil {
-			return nil, err
+			return nil, third, err
 		}
 		configs = append(configs, c.Config)
 	}
-	return configs, nil
+	path := filepath.Join(d.dir, witnessFile)
+	if err := writeTemplate(path, demoWitnessConfig, map[string]any{"Own": d.witness, "Routes": d.routes(d.witness.Register)}); err != nil {
+		return nil, third, err
+	}
+	third, err = loadWitness(path)
+	return configs, third, err
 }
 
 // keepSecret makes the idempotency secret of both regions once: keys written by an
@@ -261,10 +316,14 @@ func (d *demo) guide(ctx context.Context, sd fx.Shutdowner, log *slog.Logger) er
 		}
 		fmt.Fprintf(d.out, "First write answered after %.1f s; %d records written, odd lines in us, even lines in eu.\n", s.first.Seconds(), count)
 	}
-	if err := s.settle(ctx); err != nil {
+	fenced, err := s.settle(ctx)
+	if err != nil {
 		return err
 	}
-	fmt.Fprintf(d.out, "Both regions have everything after %.1f s.\n", time.Since(d.started).Seconds())
+	fmt.Fprintf(d.out, "Both regions have everything, and the right to write, after %.1f s.\n", time.Since(d.started).Seconds())
+	for _, region := range fenced {
+		fmt.Fprintf(d.out, "But %s was fenced by an earlier command and refuses writes: see 9 below.\n", region)
+	}
 	if err := demoGuide.Execute(d.out, map[string]string{
 		"US": d.regions[0].dataURL(), "EU": d.regions[1].dataURL(), "Management": d.regions[0].managementURL(),
 		"Program": os.Args[0], // which need not be in the shell's path
@@ -305,6 +364,12 @@ Try, in another terminal:
 
 7. Write in eu an event that must not leave it: eu shows it, us never does, and the policy says why.
    curl -s {{.EU}}/v1/topics/github/records -H 'Content-Type: application/json' -d '{"key":{"type":"string","data":"eu-corp/payroll"},"value":{"type":"json","data":{"event":"push"}}}' >/dev/null; sleep 1; for r in {{.US}} {{.EU}}; do curl -s "$r/v1/topics/github/records?view=merged&from=earliest&limit=1000" | grep -q eu-corp/payroll && echo "shown by $r" || echo "unknown to $r"; done; {{.Program}} policy explain {{.Policy}} --topic github --from eu --to us --key eu-corp/payroll
+
+8. Fence eu, and have a write refused there: the answer names the unit, its epoch, who fenced it and why.
+   {{.Program}} fence --gateway {{.Management}} --region eu --reason 'trying it out'; curl -s {{.EU}}/v1/topics/flights/records -H 'Content-Type: application/json' -d '{"key":{"type":"string","data":"DTW"},"value":{"type":"json","data":{"delay":8}}}'; echo
+
+9. Let eu write again. It first waits until no earlier lease can hold, up to 19 s; until then writes are told to come again.
+   {{.Program}} unfence --gateway {{.Management}} --region eu; curl -sf --retry 30 --retry-delay 1 {{.EU}}/v1/topics/flights/records -H 'Content-Type: application/json' -d '{"key":{"type":"string","data":"DTW"},"value":{"type":"json","data":{"delay":9}}}'; echo
 
 Interrupt to stop.
 `))

@@ -9,12 +9,14 @@ import (
 	"io"
 	"log/slog"
 	"net/http"
+	"strings"
 	"sync"
 	"time"
 
 	"golang.org/x/sync/errgroup"
 
 	"github.com/geogate/geogate/gateway"
+	"github.com/geogate/geogate/router"
 	"github.com/geogate/geogate/testbench/data"
 )
 
@@ -151,62 +153,111 @@ func (s *seeder) write(ctx context.Context, r demoRegion, topic string, lines []
 	return stored, fmt.Errorf("%d of %d lines were answered", stored, len(lines))
 }
 
-// settle waits until every link of every region runs and has nothing left to
-// copy.
-func (s *seeder) settle(ctx context.Context) error {
+// settle waits until every region takes writes, unless it is fenced, and every
+// link runs and has nothing left to copy. It gives the regions that are fenced.
+func (s *seeder) settle(ctx context.Context) (fenced []string, err error) {
 	ctx, cancel := context.WithTimeout(ctx, seedTimeout)
 	defer cancel()
 	for {
-		behind, err := s.behind(ctx)
-		if err == nil && behind == "" {
-			return nil
+		var waiting string
+		fenced, waiting, err = s.survey(ctx)
+		if err == nil && waiting == "" {
+			return fenced, nil
 		}
 		if wait(ctx, 2*seedPause) == nil {
 			continue
 		}
 		if err != nil {
-			return fmt.Errorf("wait for links: %w", err)
+			return nil, fmt.Errorf("wait for regions: %w", err)
 		}
-		return fmt.Errorf("wait for links: %s", behind)
+		return nil, fmt.Errorf("wait for regions: %s", waiting)
 	}
 }
 
-// behind names a link that has not copied everything, "" if none.
-func (s *seeder) behind(ctx context.Context) (string, error) {
+// survey asks every region. It names the fenced ones, and what is to be waited for,
+// "" if nothing.
+func (s *seeder) survey(ctx context.Context) (fenced []string, waiting string, err error) {
 	for _, r := range s.regions {
-		req, err := http.NewRequestWithContext(ctx, http.MethodGet, r.managementURL()+"/v1/status", nil)
+		status, err := s.status(ctx, r)
 		if err != nil {
-			return "", err
+			return nil, "", err
 		}
-		resp, err := http.DefaultClient.Do(req)
-		if err != nil {
-			return "", err
+		isFenced, waiting := authorityOf(r.Name, status)
+		if waiting == "" {
+			waiting = behind(r.Name, status)
 		}
-		var status gateway.Status
-		err = json.NewDecoder(io.LimitReader(resp.Body, maxSeedReply)).Decode(&status)
-		resp.Body.Close()
-		if err != nil {
-			return "", fmt.Errorf("read status of region %s: %w", r.Name, err)
+		if waiting != "" {
+			return nil, waiting, nil
 		}
-		outgoing := 0
-		for _, l := range status.Links {
-			if l.From != r.Name {
-				continue
-			}
-			outgoing++
-			// A link that has not found a topic yet has no lag on it.
-			if l.Topics < seedTopics {
-				return fmt.Sprintf("link %s has found %d of %d topics", l.Name, l.Topics, seedTopics), nil
-			}
-			if l.State != "running" || l.LagRecords == nil || *l.LagRecords != 0 {
-				return fmt.Sprintf("link %s is %s, lag %s", l.Name, l.State, orUnknown("%d records", l.LagRecords)), nil
-			}
-		}
-		if outgoing == 0 {
-			return fmt.Sprintf("region %s shows no link yet", r.Name), nil
+		if isFenced {
+			fenced = append(fenced, r.Name)
 		}
 	}
-	return "", nil
+	return fenced, "", nil
+}
+
+func (s *seeder) status(ctx context.Context, r demoRegion) (status gateway.Status, err error) {
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, r.managementURL()+"/v1/status", nil)
+	if err != nil {
+		return status, err
+	}
+	resp, err := http.DefaultClient.Do(req)
+	if err != nil {
+		return status, err
+	}
+	defer resp.Body.Close()
+	if err := json.NewDecoder(io.LimitReader(resp.Body, maxSeedReply)).Decode(&status); err != nil {
+		return status, fmt.Errorf("read status of region %s: %w", r.Name, err)
+	}
+	return status, nil
+}
+
+// authorityOf tells whether a region is fenced, as a whole or in a unit, and what
+// it waits for before it takes writes.
+func authorityOf(region string, st gateway.Status) (fenced bool, waiting string) {
+	for _, r := range st.Regions {
+		if r.Name == region && r.State != string(router.RegionUp) {
+			return true, ""
+		}
+	}
+	held := 0
+	for _, u := range st.Units {
+		switch {
+		case !strings.HasSuffix(u.Unit, "/"+region):
+		case u.State == string(router.UnitFenced) && st.Register != nil && st.Register.State == "ok":
+			fenced = true
+		case u.LeaseSeconds == nil:
+			return false, fmt.Sprintf("region %s has no lease of %s", region, u.Unit)
+		default:
+			held++
+		}
+	}
+	if held == 0 && !fenced {
+		return false, fmt.Sprintf("region %s has not reached the ownership register", region)
+	}
+	return fenced, ""
+}
+
+// behind names a link of a region that has not copied everything, "" if none.
+func behind(region string, st gateway.Status) string {
+	outgoing := 0
+	for _, l := range st.Links {
+		if l.From != region {
+			continue
+		}
+		outgoing++
+		// A link that has not found a topic yet has no lag on it.
+		if l.Topics < seedTopics {
+			return fmt.Sprintf("link %s has found %d of %d topics", l.Name, l.Topics, seedTopics)
+		}
+		if l.State != "running" || l.LagRecords == nil || *l.LagRecords != 0 {
+			return fmt.Sprintf("link %s is %s, lag %s", l.Name, l.State, orUnknown("%d records", l.LagRecords))
+		}
+	}
+	if outgoing == 0 {
+		return fmt.Sprintf("region %s shows no link yet", region)
+	}
+	return ""
 }
 
 // wait pauses for d, or returns ctx's error as soon as it has one.

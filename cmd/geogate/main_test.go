@@ -97,7 +97,22 @@ func canned(status string) http.Handler {
 	mux := http.NewServeMux()
 	mux.HandleFunc("GET /v1/status", func(w http.ResponseWriter, _ *http.Request) { _, _ = w.Write([]byte(status)) })
 	mux.HandleFunc("GET /v1/topics", func(w http.ResponseWriter, _ *http.Request) { _, _ = w.Write([]byte(answerTopics)) })
+	mux.HandleFunc("GET /v1/ownership", func(w http.ResponseWriter, _ *http.Request) {
+		_, _ = w.Write([]byte(`{"units":[{"unit":"air/eu","owner":null,"epoch":34,"state":"FENCED"},{"unit":"air/us","owner":"us","epoch":17,"state":"ACTIVE"}],"next":null,"end":true}`))
+	})
+	mux.HandleFunc("GET /v1/ownership/orphans", func(w http.ResponseWriter, r *http.Request) {
+		_, _ = w.Write([]byte(orphanPages[r.URL.Query().Get("unit")+" "+r.URL.Query().Get("from")]))
+	})
 	return mux
+}
+
+// orphanPages are the answers by unit and cursor.
+var orphanPages = map[string]string{
+	"air/eu ": `{"orphans":[{"dot":"eu/0/3/93","topic":"flights","key":{"type":"string","data":"DTW"},"id":"01a226bf-4970-7f11-8c02-1d2e3f405162",` +
+		`"stamp":"01a226bf49700000","timestamp":"2026-11-29T10:00:00.123Z","epoch":18,"op":"put","instead":"us/0/3/94"}],"next":"x","end":false}`,
+	"air/eu x": `{"orphans":[{"dot":"eu/0/3/95","topic":"flights","key":null,"id":null,"stamp":"01a226bf49700000","timestamp":"2026-11-29T10:00:01.000Z",` +
+		`"epoch":null,"op":"del","instead":null}],"next":"y","end":true}`,
+	"air/us ": `{"orphans":[],"next":"","end":true}`,
 }
 
 const answerOK = `{"version":"0.1.0","time":"2026-11-29T10:00:00.123Z","region":"us","instance":"us-0","mode":"solo","register":null,

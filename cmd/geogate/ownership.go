@@ -128,7 +128,7 @@ func newOwner(env environment) *cobra.Command {
 		Args:  usageArgs(cobra.NoArgs),
 		RunE:  needsSubcommand,
 	}
-	cmd.AddCommand(newOwnerList(env), newOwnerGet(env))
+	cmd.AddCommand(newOwnerList(env), newOwnerGet(env), newOwnerOrphans(env))
 	return cmd
 }
 

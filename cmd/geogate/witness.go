@@ -2,6 +2,9 @@ package main
 
 import (
 	"context"
+	"errors"
+	"fmt"
+	"log/slog"
 	"os"
 	"path/filepath"
 
@@ -29,26 +32,30 @@ directory comes back under another nats.embedded.name.`,
 			}
 			log := newLogger(cmd.ErrOrStderr(), c.Log.Level)
 			log.Info("starting witness", "version", node.Version, "name", c.NATS.Embedded.Name, "cluster", c.NATS.Embedded.Cluster, "pid", os.Getpid())
-			server, err := startNATS(*c.NATS.Embedded, c.DataDir)
-			if err != nil {
-				return exitWith(exitPrecondition, "start: %w", err)
-			}
-			probes := []gateway.Probe{{Name: "register", Ready: func(context.Context) error { return server.Ready() }}}
-			management, err := gateway.NewProbeServer(c.Management.Listen, probes, newRegistry(), log)
-			if err != nil {
-				_ = server.Close()
-				return exitWith(exitPrecondition, "start: %w", err)
-			}
-			log.Info("listening", "management", management.Addr())
-			app := fx.New(fxLog(log), fx.Invoke(func(lc fx.Lifecycle, sd fx.Shutdowner) {
-				lc.Append(fx.StopHook(server.Close))
-				own(lc, sd, node.Component{Name: "management", Run: management.Run})
-			}))
-			return runApp(app, node.WitnessDrain, log)
+			return runApp(fx.New(fxLog(log), witness(log, c)), node.WitnessDrain, log)
 		},
 	}
 	cmd.Flags().StringVar(&file, "config", env["CONFIG"], "configuration `file` ($GEOGATE_CONFIG)")
 	return cmd
+}
+
+// witness wires a witness: its server of the register, and its probes.
+func witness(log *slog.Logger, c node.WitnessConfig) fx.Option {
+	return fx.Invoke(func(lc fx.Lifecycle, sd fx.Shutdowner) error {
+		server, err := startNATS(*c.NATS.Embedded, c.DataDir)
+		if err != nil {
+			return fmt.Errorf("start embedded nats of the witness: %w", err)
+		}
+		lc.Append(fx.StopHook(server.Close))
+		probes := []gateway.Probe{{Name: "register", Ready: func(context.Context) error { return server.Ready() }}}
+		management, err := gateway.NewProbeServer(c.Management.Listen, probes, newRegistry(), log)
+		if err != nil {
+			return errors.Join(fmt.Errorf("open probes of the witness: %w", err), server.Close())
+		}
+		log.Info("listening", "management", management.Addr())
+		own(lc, sd, node.Component{Name: "witness/management", Run: management.Run})
+		return nil
+	})
 }
 
 // loadWitness reads a witness's file strictly. Relative paths start at the file's

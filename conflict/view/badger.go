@@ -1,6 +1,7 @@
 package view
 
 import (
+	"bytes"
 	"encoding/binary"
 	"errors"
 	"fmt"
@@ -43,6 +44,9 @@ func (s space) key(kind byte, parts ...[]byte) []byte {
 	}
 	return k
 }
+
+// partition is the partition whose keys it makes.
+func (s space) partition() int32 { return int32(binary.BigEndian.Uint32(s[len(s)-4:])) }
 
 // entityPart is an entity's key so that none is the prefix of another.
 func entityPart(key []byte) []byte { return event.AppendPrefixed(nil, key) }
@@ -195,6 +199,49 @@ func (s *store) Twin(k event.IdempotencyKey) (t conflict.Twin, ok bool, err erro
 	}
 	t, err = parseTwin(k, value)
 	return t, err == nil, err
+}
+
+// Orphan implements conflict.Store; any goroutine may call it.
+func (s *store) Orphan(at event.Dot) (o conflict.Orphaned, ok bool, err error) {
+	key := orphanKey(at)
+	var value []byte
+	err = s.db.View(func(t *badger.Txn) error {
+		value, err = get(t, s.space.key(spaceState, key))
+		return err
+	})
+	if err != nil || value == nil {
+		return o, false, err
+	}
+	o, err = parseOrphan(key, value, s.space.partition())
+	return o, err == nil, err
+}
+
+// orphans calls fn for every orphan, in the order of their dots, until it returns
+// false.
+func (s *store) orphans(fn func(conflict.Orphaned) bool) error {
+	err := each(s.db, s.space.key(spaceState, []byte{typeOrphan}), func(key, value []byte) error {
+		o, err := parseOrphan(append([]byte{typeOrphan}, key...), bytes.Clone(value), s.space.partition())
+		if err == nil && !fn(o) {
+			return errEnough
+		}
+		return err
+	})
+	if errors.Is(err, errEnough) {
+		return nil
+	}
+	return err
+}
+
+// countOrphans is how many orphans of each origin there are.
+func (s *store) countOrphans() (n [event.MaxRegion + 1]int, err error) {
+	err = each(s.db, s.space.key(spaceState, []byte{typeOrphan}), func(key, _ []byte) error {
+		r := event.NewReader(key)
+		if at := readPlace(r, s.space.partition()); r.Err() == nil {
+			n[at.Region]++
+		}
+		return r.Close()
+	})
+	return n, err
 }
 
 // aliases gives the other copies of the event at a dot; any goroutine may call it.

@@ -15,16 +15,19 @@ const (
 	typeEntity     byte = 2
 	typeTwin       byte = 3
 	typeCheckpoint byte = 4
+	typeOrphan     byte = 5
 )
 
 const (
 	codecVersion = 1
-	maxBytes     = 1 << 30   // of a key, value or header: Kafka's own limits are lower
-	maxCount     = 1 << 20   // of things in a list
-	maxOffset    = 1<<63 - 1 // of an offset
-	maxBarrier   = 1<<63 - 1 // of a barrier, plus one
-	maxGroup     = maxCount  // of a group number
-	maxIncarn    = 1<<16 - 1 // of an incarnation
+	// vectorVersion 2 added what the ownership register says; 1 is still read.
+	vectorVersion = 2
+	maxBytes      = 1 << 30   // of a key, value or header: Kafka's own limits are lower
+	maxCount      = 1 << 20   // of things in a list
+	maxOffset     = 1<<63 - 1 // of an offset
+	maxBarrier    = 1<<63 - 1 // of a barrier, plus one
+	maxGroup      = maxCount  // of a group number
+	maxIncarn     = 1<<16 - 1 // of an incarnation
 )
 
 // vectorRecord is the partition's input position with what the fold has applied
@@ -32,10 +35,19 @@ const (
 // zero.
 type vectorRecord struct {
 	conflict.Position
-	Ownership    uint64       // revision of the ownership register
+	Ownership    uint64       // revision of the ownership register: that of Authority
 	Incarnations uint64       // revision of the incarnations
 	PolicyCut    uint64       // number of the last policy cut
 	Frontier     event.Vector // nothing below it is folded again
+}
+
+// at is the record of a later position.
+func (x vectorRecord) at(p conflict.Position) vectorRecord {
+	x.Position = p
+	if p.Authority != nil {
+		x.Ownership = p.Authority.Revision
+	}
+	return x
 }
 
 func vectorKey() []byte { return []byte{typeVector} }
@@ -48,13 +60,17 @@ func checkpointKey(offset int64) []byte {
 	return binary.BigEndian.AppendUint64([]byte{typeCheckpoint}, uint64(offset))
 }
 
+// orphanKey sorts by dot; the partition is the record's.
+func orphanKey(d event.Dot) []byte { return append([]byte{typeOrphan}, dotPart(d)...) }
+
 // append appends the value: u8 version; u8 count, then for each region with a
 // position or a barrier, ids ascending: u8 id, uvarint incarnation, uvarint next
 // offset, uvarint barrier + 1; u64 highest stamp folded; uvarint ownership
 // revision, incarnation revision and policy cut; u16 restricted; frontier as
-// points.
+// points; u8 1 if there is a table of the register, and the table
+// (event.AppendAuthority); uvarint revision under which events are being revoked.
 func (x *vectorRecord) append(b []byte) []byte {
-	b = append(b, codecVersion, 0)
+	b = append(b, vectorVersion, 0)
 	at := len(b) - 1
 	for r, p := range x.Vector {
 		if p == (event.Point{}) && x.Barriers[r] < 0 {
@@ -69,13 +85,22 @@ func (x *vectorRecord) append(b []byte) []byte {
 	b = binary.AppendUvarint(b, x.Incarnations)
 	b = binary.AppendUvarint(b, x.PolicyCut)
 	b = binary.BigEndian.AppendUint16(b, x.Restricted)
-	return appendPoints(b, &x.Frontier)
+	b = appendPoints(b, &x.Frontier)
+	if x.Authority == nil {
+		b = append(b, 0)
+	} else {
+		b = event.AppendAuthority(append(b, 1), x.Authority)
+	}
+	return binary.AppendUvarint(b, x.Revoking)
 }
 
 func parseVector(value []byte) (vectorRecord, error) {
 	r := event.NewReader(value)
 	x := vectorRecord{Position: conflict.Start()}
-	readVersion(r)
+	version := r.Uint8()
+	if version != codecVersion && version != vectorVersion {
+		r.Fail("record version %d is not supported", version)
+	}
 	last := event.RegionID(0)
 	for range r.Uint8() {
 		id := readRegion(r, &last)
@@ -86,6 +111,12 @@ func parseVector(value []byte) (vectorRecord, error) {
 	x.Ownership, x.Incarnations, x.PolicyCut = r.Uvarint(), r.Uvarint(), r.Uvarint()
 	x.Restricted = r.Uint16()
 	x.Frontier = readPoints(r)
+	if version == vectorVersion {
+		if r.Uint8() == 1 {
+			x.Authority = event.ReadAuthority(r)
+		}
+		x.Revoking = r.Uvarint()
+	}
 	if err := r.Close(); err != nil {
 		return vectorRecord{}, fmt.Errorf("parse vector record: %w", err)
 	}
@@ -328,18 +359,27 @@ func readDots(r *event.Reader) (dots []event.Dot) {
 	return dots
 }
 
+const (
+	twinEmitted = 1 << 0
+	twinOrphan  = 1 << 1
+)
+
 // appendTwin appends the value of a twin: u8 version; uvarint number of copies
-// and for each: dot, u64 stamp, uvarint group, u8 1 if it was emitted.
+// and for each: dot, u64 stamp, uvarint group, u8 flags (1: it was emitted, 2: it
+// is an orphan).
 func appendTwin(b []byte, t *conflict.Twin) []byte {
 	b = binary.AppendUvarint(append(b, codecVersion), uint64(len(t.Copies)))
 	for _, c := range t.Copies {
 		b = c.Stamp.Append(event.AppendDot(b, c.At))
 		b = binary.AppendUvarint(b, uint64(c.Group))
-		emitted := byte(0)
+		flags := byte(0)
 		if c.Emitted {
-			emitted = 1
+			flags |= twinEmitted
 		}
-		b = append(b, emitted)
+		if c.Orphan {
+			flags |= twinOrphan
+		}
+		b = append(b, flags)
 	}
 	return b
 }
@@ -354,13 +394,78 @@ func parseTwin(k event.IdempotencyKey, value []byte) (conflict.Twin, error) {
 		}
 		c := conflict.TwinCopy{At: event.ReadDot(r), Stamp: hlc.Stamp(r.Uint64())}
 		c.Group = int(r.UvarintMax(maxGroup))
-		c.Emitted = r.Uint8() == 1
+		flags := r.Uint8()
+		c.Emitted, c.Orphan = flags&twinEmitted != 0, flags&twinOrphan != 0
 		t.Copies = append(t.Copies, c)
 	}
 	if err := r.Close(); err != nil {
 		return conflict.Twin{}, fmt.Errorf("parse twin record: %w", err)
 	}
 	return t, nil
+}
+
+const (
+	orphanKeyed   = 1 << 0
+	orphanInstead = 1 << 1
+)
+
+// appendOrphan appends the value of an orphan: u8 version; u8 flags (1: has an
+// idempotency key, 2: another copy stands in its place); uvarint epoch; 16 bytes
+// id; u64 stamp; i64 timestamp; u8 operation; record key (null tag); the 16 bytes
+// of the idempotency key; the dot of the other copy.
+func appendOrphan(b []byte, o *conflict.Orphaned) []byte {
+	flags := byte(0)
+	if !o.Idempotency.IsZero() {
+		flags |= orphanKeyed
+	}
+	if o.Instead != (event.Dot{}) {
+		flags |= orphanInstead
+	}
+	b = binary.AppendUvarint(append(b, codecVersion, flags), uint64(o.Epoch))
+	b = o.Stamp.Append(append(b, o.ID[:]...))
+	b = binary.BigEndian.AppendUint64(b, uint64(o.Timestamp))
+	b = event.AppendNullable(append(b, byte(o.Op)), o.Key)
+	if flags&orphanKeyed != 0 {
+		b = append(b, o.Idempotency[:]...)
+	}
+	if flags&orphanInstead != 0 {
+		b = event.AppendDot(b, o.Instead)
+	}
+	return b
+}
+
+// parseOrphan reads an orphan record of a partition; what it returns shares the
+// record key with the value.
+func parseOrphan(key, value []byte, partition int32) (conflict.Orphaned, error) {
+	k, r := event.NewReader(key), event.NewReader(value)
+	if t := k.Uint8(); t != typeOrphan {
+		k.Fail("state record type %d, want %d", t, typeOrphan)
+	}
+	o := conflict.Orphaned{At: readPlace(k, partition)}
+	readVersion(r)
+	flags := r.Uint8()
+	o.Epoch = event.Epoch(r.Uvarint())
+	copy(o.ID[:], r.Bytes(len(o.ID)))
+	o.Stamp, o.Timestamp = hlc.Stamp(r.Uint64()), int64(r.Uint64())
+	o.Op = event.Op(r.Uint8())
+	o.Key = r.Nullable(maxBytes)
+	if flags&orphanKeyed != 0 {
+		copy(o.Idempotency[:], r.Bytes(len(o.Idempotency)))
+	}
+	if flags&orphanInstead != 0 {
+		o.Instead = event.ReadDot(r)
+	}
+	for _, err := range []error{k.Close(), r.Close()} {
+		if err != nil {
+			return conflict.Orphaned{}, fmt.Errorf("parse orphan record: %w", err)
+		}
+	}
+	return o, nil
+}
+
+// readPlace takes the dot that dotPart has written.
+func readPlace(r *event.Reader, partition int32) event.Dot {
+	return event.Dot{Region: r.Region(), Incarnation: r.Uint16(), Partition: partition, Offset: int64(r.Uint64())}
 }
 
 // appendCheckpoint appends the value of a checkpoint: u8 version; vector as

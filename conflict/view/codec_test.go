@@ -24,6 +24,23 @@ func goldenVector() vectorRecord {
 	return x
 }
 
+// goldenTable has a log that was cut once and owned again.
+func goldenTable() *event.Authority {
+	a := &event.Authority{Revision: 7}
+	a.Logs[2] = event.Tenures{Known: 34, List: []event.Tenure{
+		{Epoch: 18, Ended: true, Cut: []event.Point{{Next: 93}}},
+		{Epoch: 34, Start: []event.Point{{Next: 96}}},
+	}}
+	return a
+}
+
+func goldenOrphan() conflict.Orphaned {
+	return conflict.Orphaned{
+		At: event.Dot{Region: 2, Partition: 3, Offset: 94}, ID: event.ID{1, 0xa2}, Stamp: 0x01a226bf497b0007, Timestamp: 1796000000123,
+		Epoch: 18, Op: event.Put, Key: []byte("DTW"), Idempotency: event.IdempotencyKey{15: 1}, Instead: event.Dot{Region: 1, Partition: 3, Offset: 4711},
+	}
+}
+
 func goldenEntity() conflict.Entity {
 	at := event.Dot{Region: 1, Partition: 3, Offset: 4711}
 	ev := event.Event{
@@ -53,6 +70,7 @@ func goldenTwin() conflict.Twin {
 	return conflict.Twin{Key: event.IdempotencyKey{15: 1}, Copies: []conflict.TwinCopy{
 		{At: event.Dot{Region: 1, Partition: 3, Offset: 4711}, Stamp: 7, Emitted: true},
 		{At: event.Dot{Region: 2, Partition: 3, Offset: 93}, Stamp: 9, Group: 1},
+		{At: event.Dot{Region: 2, Partition: 3, Offset: 94}, Stamp: 9, Group: 1, Emitted: true, Orphan: true},
 	}}
 }
 
@@ -64,8 +82,11 @@ func TestStateGolden(t *testing.T) {
 	}
 	vec, ent, tw := goldenVector(), goldenEntity(), goldenTwin()
 	cp := event.Vector{1: {Next: 4712}, 2: {Incarnation: 1}}
+	plain, orphan := goldenVector(), goldenOrphan()
+	vec.Authority, vec.Revoking = goldenTable(), 9
 	for name, b := range map[string][]byte{
-		"vector key": vectorKey(), "vector": vec.append(nil),
+		"vector key": vectorKey(), "vector": vec.append(nil), "vector without a table": plain.append(nil),
+		"orphan key": orphanKey(orphan.At), "orphan": appendOrphan(nil, &orphan),
 		"entity key": entityKey([]byte("DTW")), "entity": appendEntity(nil, &ent),
 		"twin key": twinKey(tw.Key), "twin": appendTwin(nil, &tw),
 		"checkpoint key": checkpointKey(512), "checkpoint": appendCheckpoint(nil, &cp),
@@ -74,8 +95,20 @@ func TestStateGolden(t *testing.T) {
 			t.Errorf("docs/format/state.md lacks\n%s", line)
 		}
 	}
-	if got, err := parseVector(vec.append(nil)); err != nil || got != vec {
-		t.Errorf("vector %+v: %v", got, err)
+	for _, want := range []vectorRecord{vec, plain} {
+		if got, err := parseVector(want.append(nil)); err != nil || !reflect.DeepEqual(got, want) {
+			t.Errorf("vector %+v: %v", got, err)
+		}
+	}
+	// The version before, as it stands in the page.
+	_, old, _ := strings.Cut(string(doc), "| vector, version 1 | `")
+	old, _, _ = strings.Cut(old, "`")
+	b, err := hex.DecodeString(old)
+	if got, perr := parseVector(b); err != nil || perr != nil || !reflect.DeepEqual(got, plain) {
+		t.Errorf("vector of version 1: %+v: %v, %v", got, err, perr)
+	}
+	if got, err := parseOrphan(orphanKey(orphan.At), appendOrphan(nil, &orphan), 3); err != nil || !reflect.DeepEqual(got, orphan) {
+		t.Errorf("orphan %+v: %v", got, err)
 	}
 	if got, err := parseEntity([]byte("DTW"), appendEntity(nil, &ent)); err != nil || !reflect.DeepEqual(got, ent) {
 		t.Errorf("entity\n%+v, want\n%+v: %v", got, ent, err)
@@ -92,6 +125,8 @@ func TestStateGolden(t *testing.T) {
 func TestParseAnything(t *testing.T) {
 	vec, ent, tw := goldenVector(), goldenEntity(), goldenTwin()
 	cp := event.Vector{1: {Next: 4712}}
+	orphan := goldenOrphan()
+	vec.Authority = goldenTable()
 	for name, x := range map[string]struct {
 		bytes []byte
 		parse func([]byte) error
@@ -100,6 +135,7 @@ func TestParseAnything(t *testing.T) {
 		"entity":     {appendEntity(nil, &ent), func(b []byte) error { _, err := parseEntity(nil, b); return err }},
 		"twin":       {appendTwin(nil, &tw), func(b []byte) error { _, err := parseTwin(tw.Key, b); return err }},
 		"checkpoint": {appendCheckpoint(nil, &cp), func(b []byte) error { _, err := parseCheckpoint(checkpointKey(1), b); return err }},
+		"orphan":     {appendOrphan(nil, &orphan), func(b []byte) error { _, err := parseOrphan(orphanKey(orphan.At), b, 3); return err }},
 		"copies":     {appendCopies(nil, []conflict.Copy{{At: event.Dot{Region: 1}, Entity: []byte("k")}}), func(b []byte) error { _, err := parseCopies(b, 0); return err }},
 		"meta": {appendMeta(nil, &conflict.Meta{At: event.Dot{Region: 1}, Context: cp}), func(b []byte) error {
 			_, err := parseMeta(b)

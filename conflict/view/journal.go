@@ -2,6 +2,7 @@ package view
 
 import (
 	"encoding/binary"
+	"errors"
 	"fmt"
 	"slices"
 	"sync"
@@ -21,8 +22,9 @@ var _ seat.Sink = (*Journal)(nil)
 // logs, in the shared store, and can be lost: the seat feeds it again from where
 // it says it is.
 //
-// It keeps the events that the fold admits. Fenced and quarantined ones move its
-// position only.
+// It keeps the events that the fold admits. Fenced, quarantined and orphaned ones
+// move its position only; one that becomes an orphan later stays, and is left aside
+// by the fold's table.
 type Journal struct {
 	db    *badger.DB
 	space space
@@ -44,19 +46,71 @@ const maxRecent = 4096
 // openJournal reads how far the journal goes.
 func openJournal(db *badger.DB, sp space, cfg conflict.Config, wake func()) (*Journal, error) {
 	j := &Journal{db: db, space: sp, cfg: cfg, wake: wake, barriers: seat.NoBarriers(), young: map[event.IdempotencyKey][]conflict.Copy{}}
+	outdated := false
 	err := db.View(func(t *badger.Txn) error {
 		value, err := get(t, sp.key(spaceApplied))
 		if err != nil || value == nil {
 			return err
 		}
-		x, err := parseVector(value)
+		if value[0] != journalFormat {
+			outdated = true
+			return nil
+		}
+		x, err := parseVector(value[1:])
 		j.applied, j.barriers = x.Vector, x.Barriers
 		return err
 	})
+	if err == nil && outdated {
+		err = j.drop()
+	}
 	if err != nil {
 		return nil, fmt.Errorf("open journal: %w", err)
 	}
 	return j, nil
+}
+
+// journalFormat is the first byte of the journal's position. It changes with the
+// form of what the journal keeps: one of another form is dropped, and fed anew.
+const journalFormat = 2
+
+// dropChunk bounds the keys that drop holds in memory.
+const dropChunk = 10_000
+
+var errEnough = errors.New("enough")
+
+// drop empties the journal, its position last.
+func (j *Journal) drop() error {
+	for _, kind := range []byte{spaceMeta, spaceCopies, spaceTwinned, spaceApplied} {
+		prefix := j.space.key(kind)
+		for more := true; more; {
+			var keys [][]byte
+			err := each(j.db, prefix, func(key, _ []byte) error {
+				if len(keys) == dropChunk {
+					return errEnough
+				}
+				keys = append(keys, append(prefix[:len(prefix):len(prefix)], key...))
+				return nil
+			})
+			if more = errors.Is(err, errEnough); err != nil && !more {
+				return err
+			}
+			if err := j.remove(keys); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+func (j *Journal) remove(keys [][]byte) error {
+	b := newBatch(j.db)
+	defer b.discard()
+	for _, k := range keys {
+		if err := b.remove(k); err != nil {
+			return err
+		}
+	}
+	return b.commit()
 }
 
 // Applied implements seat.Sink.
@@ -87,7 +141,7 @@ func (j *Journal) add(items []seat.Item) error {
 	moved := false
 	for i := range items {
 		it := &items[i]
-		if it.Next.Compare(applied[it.Origin]) <= 0 {
+		if it.Verdict == seat.Cuts || it.Next.Compare(applied[it.Origin]) <= 0 {
 			continue
 		}
 		if it.Verdict == seat.Valid && j.cfg.Admit(&it.Event) == "" {
@@ -102,7 +156,7 @@ func (j *Journal) add(items []seat.Item) error {
 		return nil
 	}
 	x := vectorRecord{Position: conflict.Position{Vector: applied, Barriers: barriers}}
-	if err := b.set(j.space.key(spaceApplied), x.append(nil)); err != nil {
+	if err := b.set(j.space.key(spaceApplied), x.append([]byte{journalFormat})); err != nil {
 		return err
 	}
 	if err := b.commit(); err != nil {
@@ -209,7 +263,7 @@ func (j *Journal) copies(k event.IdempotencyKey) (copies []conflict.Copy, err er
 	err = j.db.View(func(t *badger.Txn) error {
 		value, err := get(t, j.space.key(spaceCopies, k[:]))
 		if err == nil {
-			copies, err = parseCopies(value, int32(binary.BigEndian.Uint32(j.space[len(j.space)-4:])))
+			copies, err = parseCopies(value, j.space.partition())
 		}
 		return err
 	})
@@ -217,7 +271,7 @@ func (j *Journal) copies(k event.IdempotencyKey) (copies []conflict.Copy, err er
 }
 
 // appendMeta appends: dot; u8 1 if there is an idempotency key; 16 bytes id; u64
-// stamp; full context as points; the key.
+// stamp; uvarint epoch; full context as points; the key.
 func appendMeta(b []byte, m *conflict.Meta) []byte {
 	keyed := byte(0)
 	if !m.Key.IsZero() {
@@ -225,6 +279,7 @@ func appendMeta(b []byte, m *conflict.Meta) []byte {
 	}
 	b = append(event.AppendDot(b, m.At), keyed)
 	b = m.Stamp.Append(append(b, m.ID[:]...))
+	b = binary.AppendUvarint(b, uint64(m.Epoch))
 	b = appendPoints(b, &m.Context)
 	if keyed == 1 {
 		b = append(b, m.Key[:]...)
@@ -238,6 +293,7 @@ func parseMeta(value []byte) (m conflict.Meta, err error) {
 	keyed := r.Uint8() == 1
 	copy(m.ID[:], r.Bytes(len(m.ID)))
 	m.Stamp = hlc.Stamp(r.Uint64())
+	m.Epoch = event.Epoch(r.Uvarint())
 	m.Context = readPoints(r)
 	if keyed {
 		copy(m.Key[:], r.Bytes(len(m.Key)))
@@ -249,12 +305,13 @@ func parseMeta(value []byte) (m conflict.Meta, err error) {
 }
 
 // appendCopies appends for each copy: place, 16 bytes id, u64 stamp, 16 bytes
-// fingerprint, record key (null tag).
+// fingerprint, uvarint epoch, record key (null tag).
 func appendCopies(b []byte, copies []conflict.Copy) []byte {
 	for _, c := range copies {
 		b = append(b, dotPart(c.At)...)
 		b = c.Stamp.Append(append(b, c.ID[:]...))
-		b = event.AppendNullable(append(b, c.Fingerprint[:]...), c.Entity)
+		b = binary.AppendUvarint(append(b, c.Fingerprint[:]...), uint64(c.Epoch))
+		b = event.AppendNullable(b, c.Entity)
 	}
 	return b
 }
@@ -262,10 +319,11 @@ func appendCopies(b []byte, copies []conflict.Copy) []byte {
 func parseCopies(value []byte, partition int32) (copies []conflict.Copy, err error) {
 	r := event.NewReader(value)
 	for r.Len() > 0 {
-		c := conflict.Copy{At: event.Dot{Region: r.Region(), Incarnation: r.Uint16(), Partition: partition, Offset: int64(r.Uint64())}}
+		c := conflict.Copy{At: readPlace(r, partition)}
 		copy(c.ID[:], r.Bytes(len(c.ID)))
 		c.Stamp = hlc.Stamp(r.Uint64())
 		copy(c.Fingerprint[:], r.Bytes(len(c.Fingerprint)))
+		c.Epoch = event.Epoch(r.Uvarint())
 		c.Entity = r.Nullable(maxBytes)
 		copies = append(copies, c)
 	}

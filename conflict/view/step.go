@@ -107,6 +107,10 @@ func (v *View) resume(merged int64) error {
 	if err != nil {
 		return err
 	}
+	orphans, err := v.store.countOrphans()
+	if err != nil {
+		return err
+	}
 	v.at = at
 	v.fold = conflict.NewPartition(v.cfg.Fold, v.store, at.Position)
 	v.mu.Lock()
@@ -117,6 +121,7 @@ func (v *View) resume(merged int64) error {
 	chain.cut(merged)
 	chain.add(Checkpoint{merged, at.Vector}, false)
 	v.chain, v.merged, v.committed = chain, merged, at.Position
+	v.status.Orphans = orphans
 	if !v.restored {
 		v.restored = true
 		close(v.ready)
@@ -135,7 +140,7 @@ func (v *View) step(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	if out.Position == v.fold.Position() {
+	if out.Position == v.fold.Position() && len(out.Orphans) == 0 {
 		v.inHand = nil // all of it was committed before
 		return nil
 	}
@@ -200,7 +205,7 @@ func (v *View) appendProgress(records []txn.Record, now time.Time) []txn.Record 
 // records are a step's: merged, conflicts, and state records, of which the vector
 // is the last. The state records are returned for the cache too.
 func (v *View) records(out *conflict.Output, now time.Time) ([]txn.Record, []change, error) {
-	records := make([]txn.Record, 0, len(out.Merged)+len(out.Conflicts)+len(out.Entities)+len(out.Twins)+4)
+	records := make([]txn.Record, 0, len(out.Merged)+len(out.Conflicts)+len(out.Entities)+len(out.Twins)+len(out.Orphans)+4)
 	for i := range out.Merged {
 		m := &out.Merged[i]
 		records = append(records, txn.Record{
@@ -237,7 +242,15 @@ func (v *View) states(out *conflict.Output) []change {
 		states = append(states, c)
 	}
 	for i := range out.Twins {
-		states = append(states, change{twinKey(out.Twins[i].Key), appendTwin(nil, &out.Twins[i])})
+		c := change{key: twinKey(out.Twins[i].Key)}
+		if len(out.Twins[i].Copies) > 0 {
+			c.value = appendTwin(nil, &out.Twins[i])
+		}
+		states = append(states, c)
+	}
+	for i := range out.Orphans {
+		o := &out.Orphans[i]
+		states = append(states, change{orphanKey(o.At), appendOrphan(nil, o)})
 	}
 	v.mu.Lock()
 	for _, offset := range v.chain.thin() {
@@ -247,8 +260,7 @@ func (v *View) states(out *conflict.Output) []change {
 		states = append(states, change{checkpointKey(c.Offset), appendCheckpoint(nil, &c.Vector)})
 	}
 	v.mu.Unlock()
-	at := v.at
-	at.Position = out.Position
+	at := v.at.at(out.Position)
 	return append(states, change{vectorKey(), at.append(nil)})
 }
 
@@ -256,8 +268,12 @@ func (v *View) states(out *conflict.Output) []change {
 func (v *View) settle(out *conflict.Output, states []change, bases map[txn.TopicPartition]int64) error {
 	v.inHand = nil
 	v.fold.Commit(out)
-	v.at.Position = out.Position
+	v.at = v.at.at(out.Position)
 	state := control.StateOf(v.cfg.Topic)
+	fresh, err := v.newOrphans(out)
+	if err != nil {
+		return err
+	}
 	b := newBatch(v.cfg.DB)
 	defer b.discard()
 	for _, c := range states {
@@ -290,8 +306,25 @@ func (v *View) settle(out *conflict.Output, states []change, bases map[txn.Topic
 	}
 	v.committed = out.Position
 	v.count(out)
+	for _, at := range fresh {
+		v.status.Orphans[at.Region]++
+	}
 	v.stir()
 	return nil
+}
+
+// newOrphans are the orphans of a step that the store does not have yet.
+func (v *View) newOrphans(out *conflict.Output) (fresh []event.Dot, err error) {
+	for i := range out.Orphans {
+		_, known, err := v.store.Orphan(out.Orphans[i].At)
+		if err != nil {
+			return nil, err
+		}
+		if !known {
+			fresh = append(fresh, out.Orphans[i].At)
+		}
+	}
+	return fresh, nil
 }
 
 func (v *View) count(out *conflict.Output) {
@@ -305,6 +338,7 @@ func (v *View) count(out *conflict.Output) {
 	st.Counts.Twins += n.Twins
 	st.Counts.Corrections += n.Corrections
 	st.Counts.Refolds += n.Refolds
+	st.Counts.Orphans += n.Orphans
 	for why, k := range n.Quarantined {
 		if st.Counts.Quarantined == nil {
 			st.Counts.Quarantined = map[string]int{}

@@ -134,6 +134,8 @@ type Status struct {
 	Steps     uint64
 	Restarts  uint64 // transactions whose outcome had to be read
 	Counts    conflict.Counts
+	// Orphans is how many orphans of each origin this region has met, ever.
+	Orphans   [event.MaxRegion + 1]int
 	Merged    uint64 // records written
 	Conflicts uint64 // records written
 }
@@ -271,7 +273,7 @@ func (v *View) take() {
 	n, bytes := 0, 0
 	for n < len(v.queue) && n < stepItems && bytes < stepBytes {
 		it := &v.queue[n]
-		if it.Next.Compare(applied[it.Origin]) > 0 {
+		if it.Verdict != conflict.Cuts && it.Next.Compare(applied[it.Origin]) > 0 {
 			break
 		}
 		bytes += cost(it)
@@ -289,7 +291,7 @@ func (v *View) take() {
 }
 
 func cost(it *conflict.Item) int {
-	if it.Verdict == conflict.Skip {
+	if it.Verdict == conflict.Skip || it.Verdict == conflict.Cuts {
 		return itemCost
 	}
 	return it.Event.Size()
@@ -330,7 +332,9 @@ func (v *View) Fold(ctx context.Context, items []seat.Item) error {
 
 // itemOf makes the fold's item of a seat's.
 func itemOf(it *seat.Item) conflict.Item {
-	x := conflict.Item{Origin: it.Origin, Event: it.Event, Next: it.Next, Barrier: it.Barrier, Restricted: it.Restricted}
+	x := conflict.Item{
+		Origin: it.Origin, Event: it.Event, Next: it.Next, Barrier: it.Barrier, Restricted: it.Restricted, Authority: it.Authority,
+	}
 	switch it.Verdict {
 	case seat.Valid:
 		x.Verdict = conflict.Valid
@@ -338,10 +342,15 @@ func itemOf(it *seat.Item) conflict.Item {
 		x.Verdict = conflict.Void
 	case seat.Skip:
 		x.Verdict = conflict.Skip
+	case seat.Cuts:
+		x.Verdict = conflict.Cuts
+	case seat.Orphan:
+		x.Verdict = conflict.Orphan
+		x.Event.Value, x.Event.Headers = nil, nil
 	default:
 		x.Verdict = conflict.Quarantined
 	}
-	if x.Verdict != conflict.Valid { // the rest is not kept
+	if x.Verdict != conflict.Valid && x.Verdict != conflict.Orphan { // the rest is not kept
 		x.Event = event.Event{At: it.Event.At, Key: it.Event.Key, Stamped: it.Event.Stamped}
 	}
 	return x
@@ -376,6 +385,31 @@ func (v *View) Context(key []byte) (event.Vector, uint16, error) {
 		}
 	}
 	return e.Context(at.Vector, restricted), restricted, nil
+}
+
+// Authority implements seat.Folder: the table of the last Cuts folded and
+// committed, nil if there was none. It is not to be changed.
+func (v *View) Authority() *event.Authority {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	return v.committed.Authority
+}
+
+// Orphans calls fn for every orphan that this region has met, in the order of their
+// dots, until it returns false. Before Ready they are those of an earlier run.
+func (v *View) Orphans(fn func(conflict.Orphaned) bool) error {
+	if err := v.store.orphans(fn); err != nil {
+		return fmt.Errorf("read orphans: %w", err)
+	}
+	return nil
+}
+
+// Orphan is what is kept of the event at a dot if it is an orphan.
+func (v *View) Orphan(at event.Dot) (o conflict.Orphaned, ok bool, err error) {
+	if o, ok, err = v.store.Orphan(at); err != nil {
+		return o, false, fmt.Errorf("read orphan: %w", err)
+	}
+	return o, ok, nil
 }
 
 // Stamp is the highest stamp folded; a new seat's clock starts above.

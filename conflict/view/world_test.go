@@ -301,10 +301,10 @@ func (w *world) expected(items []seat.Item) (*conflict.Memory, []conflict.Merged
 	var ms []conflict.Merged
 	var cs []conflict.Conflict
 	for _, it := range items {
-		x := conflict.Item{Origin: it.Origin, Event: it.Event, Next: it.Next, Barrier: it.Barrier, Verdict: conflict.Valid}
-		if it.Verdict == seat.Void {
-			x.Verdict = conflict.Void
-		}
+		x := conflict.Item{Origin: it.Origin, Event: it.Event, Next: it.Next, Barrier: it.Barrier, Authority: it.Authority}
+		x.Verdict = map[seat.Verdict]conflict.Verdict{
+			seat.Valid: conflict.Valid, seat.Void: conflict.Void, seat.Orphan: conflict.Orphan, seat.Cuts: conflict.Cuts,
+		}[it.Verdict]
 		mem.Add([]conflict.Item{x})
 		out, err := p.Step([]conflict.Item{x})
 		if err != nil {

@@ -173,6 +173,20 @@ func (s *NATSServer) Ready() error {
 	return nil
 }
 
+// Leads tells whether the server leads a stream at the moment, as far as it
+// knows.
+func (s *NATSServer) Leads(stream string) bool {
+	return s.srv.JetStreamIsStreamLeader(server.DEFAULT_GLOBAL_ACCOUNT, stream)
+}
+
+// StepDown hands the lead of a stream that the server leads to another one.
+func (s *NATSServer) StepDown(stream string) error {
+	if err := s.srv.JetStreamStepdownStream(server.DEFAULT_GLOBAL_ACCOUNT, stream); err != nil {
+		return fmt.Errorf("step down from %s: %w", stream, err)
+	}
+	return nil
+}
+
 // Close stops the server, waits until its stores are closed and releases the
 // directory. Further calls return what the first did.
 func (s *NATSServer) Close() error {

@@ -153,14 +153,21 @@ func (a *Authority) Orphans(old *Authority, origin RegionID) (from Point, any bo
 			was[old.Logs[origin].List[i].Epoch] = &old.Logs[origin].List[i]
 		}
 	}
-	for i := range a.Logs[origin].List {
-		t := &a.Logs[origin].List[i]
-		if o := was[t.Epoch]; !t.Ended || o != nil && o.Ended {
-			continue
-		}
-		p := t.lowest()
-		if !any || p.Compare(from) < 0 {
+	behind := func(t *Tenure) {
+		if p := t.lowest(); !any || p.Compare(from) < 0 {
 			from, any = p, true
+		}
+	}
+	list := a.Logs[origin].List
+	for i := range list {
+		o := was[list[i].Epoch]
+		if list[i].Ended && (o == nil || !o.Ended) {
+			behind(&list[i])
+		}
+		// Where a new interval begins says of what came without a gateway between the
+		// two that it does not count.
+		if o == nil && i > 0 {
+			behind(&list[i-1])
 		}
 	}
 	return from, any

@@ -76,6 +76,17 @@ func TestCutAndOrphans(t *testing.T) {
 	if _, any := a.Orphans(before, 1); any {
 		t.Error("another log has orphans")
 	}
+	// A record without a gateway that was folded before the cut was known, and that
+	// nothing judges until the next interval is.
+	fenced := &event.Authority{Revision: 5}
+	fenced.Logs[2] = event.Tenures{Known: 33, List: a.Logs[2].List[:1]}
+	at := event.Dot{Region: 2, Offset: 12}
+	if before.Judge(at, 0) != event.Authoritative || fenced.Judge(at, 0) != event.Unsettled || a.Judge(at, 0) != event.Orphan {
+		t.Error("a record between two intervals is judged otherwise")
+	}
+	if from, any := a.Orphans(fenced, 2); !any || from != (event.Point{Next: 10}) {
+		t.Errorf("Orphans behind a cut once the next interval is known = %v, %v", from, any)
+	}
 }
 
 func drawAuthority(t *rapid.T) *event.Authority {

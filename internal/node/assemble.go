@@ -70,7 +70,7 @@ func (n *Node) assembleSeats() error {
 	ids := txn.NewTopics(n.client)
 	n.seats = &seats{
 		cfg: n.cfg, own: n.own, topology: n.topology, log: n.log,
-		topics: n.topics, control: n.control, authority: n.authority, producer: producer, client: n.client, ids: ids,
+		topics: n.topics, control: n.control, authority: n.authority, tables: n.tables, producer: producer, client: n.client, ids: ids,
 		tail: tail, clock: hlc.NewClock(time.Now, hlc.Bounds{}), store: n.store,
 		fetcher:  &fetcher{own: n.own, control: n.control, topics: ids},
 		requests: make(chan *holding, openRequests), prepared: make(chan struct{}), held: make(map[place]*holding),
@@ -95,6 +95,8 @@ func (n *Node) assembleLink(l LinkConfig) error {
 		Include: l.Include, Exclude: l.Exclude,
 		Border: n.guard(), Restrictable: n.restrictable,
 		Ready: n.control.Ready(), Barriers: n.control, Incarnation: n.control.Incarnation,
+		Intervals: n.intervals, IntervalsChanged: n.intervalsChanged,
+		Unit:   func(topic string) string { return n.policy.Domain(topic).Unit(n.cfg.Region) },
 		Logger: n.log, Registerer: n.deps.Registry,
 	})
 	if err != nil {
@@ -117,7 +119,7 @@ func (n *Node) assembleGateway(secret []byte) error {
 		Secret: secret, Drain: n.cfg.Drain,
 	}, gateway.Deps{
 		Topics: &topicList{n.topics, n.links}, Seats: n.seats, Logs: n.control, Status: n,
-		Ownership: &ownership{n.cfg.Region, n.authority, n.policy},
+		Ownership: &ownership{n.cfg.Region, n.authority, n.tables, n.policy, n.topology, n.seats},
 		Probes: []gateway.Probe{
 			{Name: "kafka", Ready: n.kafka.Ready},
 			{Name: "seats", Ready: n.seats.Ready},

@@ -8,6 +8,7 @@ import (
 
 	"github.com/twmb/franz-go/pkg/kadm"
 
+	"github.com/geogate/geogate/conflict"
 	"github.com/geogate/geogate/gateway"
 	"github.com/geogate/geogate/internal/control"
 	"github.com/geogate/geogate/internal/event"
@@ -36,6 +37,9 @@ func (n *Node) assembleAuthority() (err error) {
 		}),
 		Logs: &unitLogs{n}, Logger: log,
 	})
+	if err == nil {
+		n.tables = newIntervals(n.authority, n.policy, n.topology)
+	}
 	return err
 }
 
@@ -176,6 +180,7 @@ func grow(offsets []int64, partition int32) []int64 {
 // seatAuthority implements seat.Authority for one partition.
 type seatAuthority struct {
 	authority *router.Authority
+	tables    *intervals
 	own       event.RegionID
 	topology  *router.Topology
 	control   *control.Follower
@@ -195,7 +200,7 @@ func (s *seats) seatAuthority(topic gateway.Topic, partition int32) seat.Authori
 		return nil
 	}
 	return &seatAuthority{
-		authority: s.authority, own: s.own, topology: s.topology, control: s.control,
+		authority: s.authority, tables: s.tables, own: s.own, topology: s.topology, control: s.control,
 		unit: topic.Domain.Unit(s.cfg.Region), topic: topic.Name, id: topic.ID, partition: partition,
 	}
 }
@@ -214,6 +219,12 @@ func (a *seatAuthority) Holds(g seat.Grant) bool {
 	return a.authority.Holds(a.unit, router.Grant{Epoch: g.Epoch, Live: g.Live})
 }
 
+// Intervals implements seat.Authority.
+func (a *seatAuthority) Intervals() *event.Authority { return a.tables.of(a.topic, a.partition) }
+
+// Changed implements seat.Authority.
+func (a *seatAuthority) Changed() <-chan struct{} { return a.authority.Changed() }
+
 // reached is how far logs must be indexed: the own one to where the epoch began,
 // those of earlier owners to their cuts.
 func (a *seatAuthority) reached() *event.Vector {
@@ -223,27 +234,30 @@ func (a *seatAuthority) reached() *event.Vector {
 	if a.revision == u.Revision {
 		return a.reach
 	}
-	var v event.Vector
+	v := reachOf(&u.Record, a.topology, a.topic, a.partition)
+	a.revision, a.reach = u.Revision, &v
+	return a.reach
+}
+
+// reachOf joins where the epochs of a unit began and were cut, in the logs of a
+// topic's partition.
+func reachOf(u *router.UnitRecord, topology *router.Topology, topic string, partition int32) (v event.Vector) {
 	raise := func(region string, extents []router.Extent) {
-		id, ok := a.topology.ID(region)
+		id, ok := topology.ID(region)
 		if !ok {
 			return
 		}
-		for _, e := range extents {
-			if e.Topic != a.topic || int(a.partition) >= len(e.Offsets) || e.Offsets[a.partition] < 0 {
-				continue
-			}
-			if at := (event.Point{Incarnation: e.Incarnation, Next: e.Offsets[a.partition]}); v[id].Compare(at) < 0 {
-				v[id] = at
+		for _, p := range points(extents, topic, partition) {
+			if v[id].Compare(p) < 0 {
+				v[id] = p
 			}
 		}
 	}
-	for _, t := range u.Record.Epochs {
-		raise(t.Owner, t.Start)
-		raise(t.Owner, t.Cut)
+	for i := range u.Epochs {
+		raise(u.Epochs[i].Owner, u.Epochs[i].Start)
+		raise(u.Epochs[i].Owner, u.Epochs[i].Cut)
 	}
-	a.revision, a.reach = u.Revision, &v
-	return a.reach
+	return v
 }
 
 // Authority is what the instance knows of ownership, nil without a register. The
@@ -254,7 +268,10 @@ func (n *Node) Authority() *router.Authority { return n.authority }
 type ownership struct {
 	region    string
 	authority *router.Authority // nil: there is no register
+	tables    *intervals        // with it
 	policy    *router.Policy
+	topology  *router.Topology
+	seats     *seats
 }
 
 // Check implements gateway.Ownership.
@@ -282,6 +299,33 @@ func (o *ownership) Units() []gateway.UnitView {
 		out = append(out, gateway.UnitView{Revision: u.Revision, Record: u.Record})
 	}
 	return out
+}
+
+// Intervals implements gateway.Ownership.
+func (o *ownership) Intervals(topic string, partition int32) *event.Authority {
+	return o.tables.of(topic, partition)
+}
+
+// Orphans implements gateway.Ownership with what the views have met.
+func (o *ownership) Orphans(unit string, after gateway.OrphanPlace, fn func(gateway.OrphanPlace, *conflict.Orphaned) bool) error {
+	more := true
+	for _, h := range o.seats.list() {
+		domain := o.policy.Domain(h.topic)
+		if name, _ := router.UnitDomain(unit); !more || domain.Name != name {
+			continue
+		}
+		err := h.view.Orphans(func(x conflict.Orphaned) bool {
+			at := gateway.OrphanPlace{Topic: h.topic, At: x.At}
+			if at.Compare(after) > 0 && domain.Unit(o.topology.Name(x.At.Region)) == unit {
+				more = fn(at, &x)
+			}
+			return more
+		})
+		if err != nil {
+			return fmt.Errorf("list orphans of %s/%d: %w", h.topic, h.partition, err)
+		}
+	}
+	return nil
 }
 
 // Command implements gateway.Ownership.
@@ -326,9 +370,24 @@ func (n *Node) registerStatus(st *gateway.Status) {
 			st.Regions[i].State, st.Regions[i].LiveEpoch = string(k.Record.State), &live
 		}
 	}
+	orphans := n.seats.orphans()
 	for _, name := range t.UnitNames() {
-		st.Units = append(st.Units, n.unitStatus(name, recordOf(t, name)))
+		u := n.unitStatus(name, recordOf(t, name))
+		u.Orphans = orphans[name]
+		st.Units = append(st.Units, u)
 	}
+}
+
+// orphans counts what the region's views have met, by unit.
+func (s *seats) orphans() map[string]uint64 {
+	out := make(map[string]uint64)
+	for _, h := range s.list() {
+		domain, met := s.topics.policy.Domain(h.topic), h.view.Status().Orphans
+		for _, r := range s.topology.Regions() {
+			out[domain.Unit(r.Name)] += uint64(met[r.ID])
+		}
+	}
+	return out
 }
 
 func recordOf(t *router.Tokens, unit string) *router.UnitRecord {

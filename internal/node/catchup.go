@@ -14,6 +14,8 @@ const (
 	// copiesMost bounds the wait for what other regions have written: stamps far
 	// ahead of the wall clock are held for longer than a reader is to wait.
 	copiesMost = 5 * time.Second
+	// ownAgain is when it is looked at why the own log is not folded.
+	ownAgain = time.Second
 )
 
 // CaughtUp implements gateway.Seat: it waits for the first fold of what was in the
@@ -33,7 +35,9 @@ func (h *holding) CaughtUp(ctx context.Context) error {
 }
 
 // catchUp closes caught once the view has folded what the region's log and the
-// copies of others held at the start. A view that had folded something before
+// copies of others held at the start, or what of it counts: records that a client
+// put into the log of a region which has never owned their unit wait for that, and
+// no reader waits with them. A view that had folded something before
 // serves that at once, as it does while the broker is away.
 func (s *seats) catchUp(ctx context.Context, h *holding) error {
 	select {
@@ -44,7 +48,7 @@ func (s *seats) catchUp(ctx context.Context, h *holding) error {
 	if have, _ := h.view.Committed(); have.IsZero() {
 		for {
 			err := s.awaitOwn(ctx, h)
-			if err == nil {
+			if err == nil || s.waitsForOwner(h) {
 				break
 			}
 			s.log.Debug("wait for the first fold", "topic", h.topic, "partition", h.partition, "err", err)
@@ -72,7 +76,17 @@ func (s *seats) awaitOwn(ctx context.Context, h *holding) error {
 	}
 	var want event.Vector
 	want[s.own] = event.Point{Incarnation: s.control.Incarnation(h.topic, h.id, h.partition), Next: end.Offset}
+	ctx, cancel := context.WithTimeout(ctx, ownAgain)
+	defer cancel()
 	return h.view.Wait(ctx, want)
+}
+
+// waitsForOwner tells whether the fold stands at a record of the own log about
+// which the ownership register, which is known, says nothing.
+func (s *seats) waitsForOwner(h *holding) bool {
+	_, waits := h.seat.Status().Unsettled[s.own]
+	table := s.tables.of(h.topic, h.partition)
+	return waits && table != nil && table.Revision > 0
 }
 
 // awaitCopies waits, not for ever, until the view has folded what the links to

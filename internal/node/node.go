@@ -54,6 +54,7 @@ type Node struct {
 	control   *control.Follower
 	topics    *topics
 	authority *router.Authority // nil: there is no register
+	tables    *intervals        // nil: there is no register
 	seats     *seats
 	links     []*linkRun
 	server    *gateway.Server

@@ -51,6 +51,7 @@ type holding struct {
 	view  *view.View
 	seat  *seat.Seat
 	index *dedupe.Index
+	fetch topicFetcher
 	// caught is closed when the view shows what the log held at the start.
 	caught chan struct{}
 }
@@ -58,6 +59,11 @@ type holding struct {
 // Write implements gateway.Seat.
 func (h *holding) Write(ctx context.Context, q *seat.Request) (seat.Answer, error) {
 	return h.seat.Write(ctx, q)
+}
+
+// Fetch implements gateway.Seat.
+func (h *holding) Fetch(ctx context.Context, at event.Dot) (event.Event, error) {
+	return h.fetch.Fetch(ctx, at)
 }
 
 // View implements gateway.Seat.
@@ -75,6 +81,7 @@ type seats struct {
 	topics    *topics
 	control   *control.Follower
 	authority *router.Authority // nil: there is no register
+	tables    *intervals        // with it
 	producer  *seat.Producer
 	client    *kgo.Client // transactions
 	ids       *txn.Topics
@@ -364,7 +371,7 @@ func (s *seats) make(ctx context.Context, at place) (*holding, error) {
 	if err := s.topics.identify(ctx, topic, at.partition); err != nil {
 		return nil, fmt.Errorf("open seat: %w", err)
 	}
-	h := &holding{place: at, id: topic.ID, caught: make(chan struct{})}
+	h := &holding{place: at, id: topic.ID, caught: make(chan struct{}), fetch: topicFetcher{s.fetcher, topic, at.partition}}
 	fold := s.fold(topic, at.partition)
 	if h.index, err = s.openIndex(topic, at.partition); err != nil {
 		return nil, err
@@ -374,7 +381,7 @@ func (s *seats) make(ctx context.Context, at place) (*holding, error) {
 		ConflictPartition: router.ConflictsPartition(at.topic, at.partition),
 		Region:            s.own, Names: s.topology, Fold: fold,
 		Client: s.client, Topics: s.ids, DB: s.store,
-		Fetcher: topicFetcher{s.fetcher, topic, at.partition},
+		Fetcher: h.fetch,
 		Claims:  func() (seat.Claims, bool) { return h.seat.Claims() },
 
 		Restricted: func() uint16 { return s.control.Restricted(at.topic) },
@@ -447,7 +454,7 @@ func (s *seats) sweep(ctx context.Context) {
 		}
 		for _, h := range s.list() {
 			closed := s.control.ClosedMin(h.topic, h.partition, h.index.Applied())
-			if n, err := h.index.Sweep(closed); err != nil {
+			if n, err := h.index.Sweep(closed, s.tables.of(h.topic, h.partition)); err != nil {
 				s.log.Warn("remove expired keys", "topic", h.topic, "partition", h.partition, "err", err)
 			} else if n > 0 {
 				s.log.Debug("removed expired keys", "topic", h.topic, "partition", h.partition, "copies", n)
@@ -513,13 +520,14 @@ var (
 	foldMerged      = prometheus.NewDesc("geogate_fold_merged_records_total", "Records written to the merged topic.", []string{"topic"}, nil)
 	foldConflicts   = prometheus.NewDesc("geogate_fold_conflict_records_total", "Records written to the conflict feed.", []string{"topic"}, nil)
 	foldTwins       = prometheus.NewDesc("geogate_fold_twins_total", "Copies of an idempotency key that have no effect.", []string{"topic"}, nil)
+	foldOrphans     = prometheus.NewDesc("geogate_fold_orphans_total", "Events that lie behind a cut, folded before it was known or not.", []string{"topic"}, nil)
 	foldQuarantined = prometheus.NewDesc("geogate_fold_quarantined_total", "Records that are never folded, by reason.", []string{"topic", "reason"}, nil)
 	clockCarries    = prometheus.NewDesc("geogate_clock_carries_total", "Times that the clock's counter ran over.", nil, nil)
 )
 
 // Describe implements prometheus.Collector.
 func (s *seats) Describe(out chan<- *prometheus.Desc) {
-	for _, d := range []*prometheus.Desc{seatInFlight, seatRecords, foldSteps, foldRestarts, foldMerged, foldConflicts, foldTwins, foldQuarantined, clockCarries} {
+	for _, d := range []*prometheus.Desc{seatInFlight, seatRecords, foldSteps, foldRestarts, foldMerged, foldConflicts, foldTwins, foldOrphans, foldQuarantined, clockCarries} {
 		out <- d
 	}
 }
@@ -530,6 +538,7 @@ func (s *seats) Collect(out chan<- prometheus.Metric) {
 		inFlight                                  int
 		void, quarantined, foreign                uint64
 		steps, restarts, merged, conflicts, twins uint64
+		orphans                                   uint64
 		reasons                                   map[string]uint64
 	}
 	by := map[string]*sums{}
@@ -544,6 +553,7 @@ func (s *seats) Collect(out chan<- prometheus.Metric) {
 		t.void, t.quarantined, t.foreign = t.void+st.Void, t.quarantined+st.Quarantined, t.foreign+st.Foreign
 		t.steps, t.restarts, t.merged, t.conflicts = t.steps+v.Steps, t.restarts+v.Restarts, t.merged+v.Merged, t.conflicts+v.Conflicts
 		t.twins += uint64(v.Counts.Twins)
+		t.orphans += uint64(v.Counts.Orphans)
 		for reason, n := range v.Counts.Quarantined {
 			t.reasons[reason] += uint64(n)
 		}
@@ -561,6 +571,7 @@ func (s *seats) Collect(out chan<- prometheus.Metric) {
 		count(foldMerged, t.merged, topic)
 		count(foldConflicts, t.conflicts, topic)
 		count(foldTwins, t.twins, topic)
+		count(foldOrphans, t.orphans, topic)
 		for reason, n := range t.reasons {
 			count(foldQuarantined, n, topic, reason)
 		}

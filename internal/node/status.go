@@ -8,6 +8,7 @@ import (
 
 	"github.com/geogate/geogate/gateway"
 	"github.com/geogate/geogate/internal/control"
+	"github.com/geogate/geogate/internal/event"
 	"github.com/geogate/geogate/router"
 )
 
@@ -53,6 +54,12 @@ func (n *Node) Status(context.Context) (gateway.Status, error) {
 			}
 			st.Warnings = append(st.Warnings, fmt.Sprintf("%s/%d: events of %s are %s, their stamps are ahead of the wall clock", h.topic, h.partition, n.topology.Name(r), what))
 		}
+		for r, epoch := range s.Unsettled {
+			st.Warnings = append(st.Warnings, n.unsettled(h.place, r, epoch))
+		}
+		if s.Uncut != "" {
+			st.Warnings = append(st.Warnings, fmt.Sprintf("%s/%d: a cut that the ownership register has is not in force here: %s", h.topic, h.partition, s.Uncut))
+		}
 		if s.Quarantined > 0 {
 			st.Warnings = append(st.Warnings, fmt.Sprintf("%s/%d: %d local records that the gateway did not write are quarantined: only it may write an entity topic", h.topic, h.partition, s.Quarantined))
 		}
@@ -61,6 +68,21 @@ func (n *Node) Status(context.Context) (gateway.Status, error) {
 		}
 	}
 	return st, nil
+}
+
+// unsettled says why the fold does not go on with an origin's log.
+func (n *Node) unsettled(at place, r event.RegionID, epoch event.Epoch) string {
+	table, name := n.intervals(at.topic, at.partition), n.topology.Name(r)
+	unit := n.policy.Domain(at.topic).Unit(name)
+	switch {
+	case table != nil && table.Revision == 0:
+		return fmt.Sprintf("%s/%d: nothing is folded before the ownership register is known", at.topic, at.partition)
+	case epoch == 0:
+		return fmt.Sprintf("%s/%d: events of %s wait until %s owns %s: a record without a gateway's headers lies where it never has",
+			at.topic, at.partition, name, name, unit)
+	}
+	return fmt.Sprintf("%s/%d: events of %s wait for the ownership register: they carry epoch %d of %s, which is not known here",
+		at.topic, at.partition, name, epoch, unit)
 }
 
 // List implements gateway.Topics.

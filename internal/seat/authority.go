@@ -11,6 +11,11 @@ type Authority interface {
 	// Holds tells whether what was granted is held still, with no interruption
 	// that anybody else could have used.
 	Holds(Grant) bool
+	// Intervals is the newest that is known of the partition's logs: which of
+	// their records count. Its Revision never falls. nil: nothing is known yet.
+	Intervals() *event.Authority
+	// Changed is closed when Intervals may have changed next.
+	Changed() <-chan struct{}
 }
 
 // Grant is a permission to write.

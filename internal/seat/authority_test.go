@@ -12,9 +12,12 @@ import (
 type owner struct {
 	grant seat.Grant
 	err   error
+	table *event.Authority
 }
 
-func (o *owner) Grant() (seat.Grant, error) { return o.grant, o.err }
+func (o *owner) Grant() (seat.Grant, error)  { return o.grant, o.err }
+func (o *owner) Intervals() *event.Authority { return o.table }
+func (o *owner) Changed() <-chan struct{}    { return nil }
 func (o *owner) Holds(g seat.Grant) bool {
 	return o.err == nil && g.Epoch == o.grant.Epoch && g.Live == o.grant.Live
 }
@@ -97,4 +100,21 @@ func TestAuthorityWantsTheIndexToReach(t *testing.T) {
 	d.land(w)
 	d.readAll()
 	d.wantAnswer(w, 2, false)
+}
+
+func TestOrphanFreesItsKey(t *testing.T) {
+	d, o := newOwned(t)
+	o.grant.Epoch, o.table = 17, table(1)
+	w := d.write(1, "a")
+	d.openTerm(0)
+	d.land(w)
+	d.readAll()
+	d.wantAnswer(w, 1, false)
+	d.wantAnswer(d.write(1, "a"), 1, true)
+	o.grant.Epoch, o.table = 33, table(2, func(a *event.Authority) { cut(a, 1, 1, 33, 2) })
+	again := d.write(1, "a")
+	d.land(again)
+	d.readAll()
+	d.wantAnswer(again, 2, false)
+	d.wantAnswer(d.write(1, "a"), 2, true)
 }

@@ -15,9 +15,10 @@ import (
 // Index finds what is known of an idempotency key (dedupe.Index).
 type Index interface {
 	// Find is the copy that a retry of the key is answered with; ok is false when
-	// the key is free: never used, freed by a fence, or expired because every
-	// region's closed stamp has passed its first use plus the window.
-	Find(key event.IdempotencyKey, closed event.Stamp) (c event.Copy, ok bool, err error)
+	// the key is free: never used, freed by a fence or by a cut (a copy that in
+	// calls an orphan), or expired because every region's closed stamp has passed
+	// its first use plus the window.
+	Find(key event.IdempotencyKey, closed event.Stamp, in *event.Authority) (c event.Copy, ok bool, err error)
 }
 
 // Clock makes stamps (hlc.Clock).
@@ -233,7 +234,11 @@ func (c *Core) replay(w *write) (done bool) {
 	if w.req.Idempotency.IsZero() {
 		return false
 	}
-	found, ok, err := c.env.Index.Find(w.req.Idempotency, c.env.Closed())
+	var in *event.Authority
+	if c.env.Authority != nil {
+		in = c.env.Authority.Intervals()
+	}
+	found, ok, err := c.env.Index.Find(w.req.Idempotency, c.env.Closed(), in)
 	switch {
 	case err != nil:
 		c.reply(w, Answer{}, fmt.Errorf("%w: look up key: %w", ErrUpstream, err))

@@ -22,6 +22,13 @@ const (
 	Quarantined
 	// Skip: no record (marker, hole, denied by policy); only the position moves.
 	Skip
+	// Orphan: what its log alone calls Valid, but the ownership register says that
+	// it lies past its region's cut, or was written under another epoch. It never
+	// counts, in any region.
+	Orphan
+	// Cuts is no place of a log: from here on Item.Authority is in force, and all
+	// that it makes an Orphan of what was folded was given before.
+	Cuts
 )
 
 // String is the verdict's name in logs and metrics.
@@ -35,6 +42,10 @@ func (v Verdict) String() string {
 		return "quarantined"
 	case Skip:
 		return "skip"
+	case Orphan:
+		return "orphan"
+	case Cuts:
+		return "cuts"
 	}
 	return fmt.Sprintf("verdict-%d", uint8(v))
 }
@@ -65,6 +76,10 @@ type Item struct {
 	// Restricted: places of the origin's log below Next may have been denied to
 	// this region.
 	Restricted bool
+	// Authority is set on Cuts: the table that is in force from here on. On an
+	// Orphan it says that the event was folded as one that counts: the table makes
+	// it an orphan, and it is revoked.
+	Authority *event.Authority
 }
 
 // Sink is an index that is fed before the fold. Its methods are called by one
@@ -87,8 +102,12 @@ type Folder interface {
 	Committed() (event.Vector, Barriers)
 	// Fold folds items of several origins, in log order for each; it blocks
 	// while it has enough to do, which is the seat's back-pressure. Items below
-	// Committed have no effect. An error ends the seat.
+	// Committed have no effect, but for an Orphan with an Authority, which revokes
+	// its event. An error ends the seat.
 	Fold(ctx context.Context, items []Item) error
+	// Authority is the table of the last Cuts item that was folded and committed,
+	// nil if there was none. It answers at once.
+	Authority() *event.Authority
 	// Context is what a write under a key that is accepted now has seen: the
 	// committed vector, but of restricted origins only what the entity's own live
 	// values say. restricted has bit r set for each such origin r.

@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"log/slog"
+	"maps"
 	"time"
 
 	"github.com/twmb/franz-go/pkg/kerr"
@@ -160,12 +161,17 @@ func (s *Seat) count(it *Item) {
 	}
 }
 
-// keyed is the copy that an index keeps of an item.
+// keyed is the copy that an index keeps of an item. Those of orphans are kept, too:
+// what an index holds must not depend on when a cut came to be known.
 func keyed(it *Item) (event.Copy, bool) {
-	if it.Event.Envelope.Key.IsZero() || it.Verdict != Valid && it.Verdict != Void {
+	if it.Event.Envelope.Key.IsZero() {
 		return event.Copy{}, false
 	}
-	return event.CopyOf(&it.Event, it.Verdict == Void), true
+	switch it.Verdict {
+	case Valid, Void, Orphan:
+		return event.CopyOf(&it.Event, it.Verdict == Void), true
+	}
+	return event.Copy{}, false
 }
 
 // inputs is what one seat reads committed, for the fold.
@@ -178,7 +184,9 @@ type inputs struct {
 	last    Barriers                  // last barrier of each log there
 	gate    event.Vector              // the fold begins when all sinks have reached it
 	open    bool
-	folded  event.Vector
+	folded  event.Vector // passed to the fold
+	cuts
+	unsettled map[event.RegionID]event.Epoch // origins that wait for the register
 }
 
 // runInputs reads every origin's log committed: sinks first, then the fold.
@@ -187,6 +195,7 @@ func (s *Seat) runInputs(ctx context.Context, b *beginning) error {
 		seat: s, gate: b.committed, folded: b.committed,
 		remote:  make(map[event.RegionID]*remoteStream),
 		pending: make(map[event.RegionID][]Item),
+		cuts:    cuts{table: b.table}, unsettled: make(map[event.RegionID]event.Epoch),
 	}
 	in.start, in.last = b.committed, b.barriers
 	for _, k := range s.cfg.Sinks {
@@ -205,6 +214,10 @@ func (s *Seat) runInputs(ctx context.Context, b *beginning) error {
 	timer := time.NewTicker(time.Second) // held origins look at the wall again
 	defer timer.Stop()
 	for {
+		var changed <-chan struct{}
+		if s.cfg.Authority != nil {
+			changed = s.cfg.Authority.Changed()
+		}
 		if err := in.openRemotes(ctx); err != nil {
 			return err
 		}
@@ -220,6 +233,7 @@ func (s *Seat) runInputs(ctx context.Context, b *beginning) error {
 		case <-ctx.Done():
 			return ctx.Err()
 		case <-s.inputsWake:
+		case <-changed:
 		case <-timer.C:
 		}
 	}
@@ -322,6 +336,11 @@ func (in *inputs) round(ctx context.Context) (moved bool, err error) {
 	if !in.open && in.reached() {
 		in.open = true
 	}
+	if in.open {
+		if moved, err = in.follow(ctx); err != nil {
+			return false, err
+		}
+	}
 	items, err := in.takeLocal(ctx, nil)
 	if err != nil {
 		return false, err
@@ -337,7 +356,7 @@ func (in *inputs) round(ctx context.Context) (moved bool, err error) {
 		items = in.release(r, st.at, items)
 	}
 	if len(items) == 0 {
-		return false, nil
+		return moved, nil
 	}
 	if err := in.index(items[own:]); err != nil {
 		return false, err
@@ -365,14 +384,20 @@ func (in *inputs) takeLocal(ctx context.Context, items []Item) ([]Item, error) {
 	return in.release(own, in.seat.cfg.Index.Applied()[own], items), nil
 }
 
-// release passes on an origin's pending items up to a point. While the sinks catch
-// up with the fold, an origin that has caught up waits for the others.
+// release passes on an origin's pending items up to a point, or to the first about
+// which only the register can tell. While the sinks catch up with the fold, an
+// origin that has caught up waits for the others.
 func (in *inputs) release(r event.RegionID, upTo event.Point, items []Item) []Item {
 	if !in.open && in.gate[r].Compare(upTo) < 0 {
 		upTo = in.gate[r]
 	}
 	n := 0
+	delete(in.unsettled, r)
 	for n < len(in.pending[r]) && in.pending[r][n].Next.Compare(upTo) <= 0 {
+		if it := &in.pending[r][n]; !in.standing(it) {
+			in.unsettled[r] = it.Event.Epoch
+			break
+		}
 		n++
 	}
 	items = append(items, in.pending[r][:n]...)
@@ -452,6 +477,7 @@ func (in *inputs) note() {
 			delete(s.status.Held, r)
 		}
 	}
+	s.status.Unsettled, s.status.Uncut = maps.Clone(in.unsettled), in.why
 }
 
 // hold says how long an event must wait for the wall, 0 for not at all.

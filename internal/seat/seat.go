@@ -122,6 +122,12 @@ type Status struct {
 	Quarantined uint64
 	Foreign     uint64                           // remote records that no link wrote
 	Held        map[event.RegionID]time.Duration // origins that wait for the wall
+	// Unsettled are origins that wait for the ownership register, with the epoch of
+	// the record that waits; 0: it came without a gateway, or nothing is known of
+	// the register at all.
+	Unsettled map[event.RegionID]event.Epoch
+	// Uncut says why a cut that is known is not in force, "" if there is none such.
+	Uncut string
 }
 
 // New makes a seat; it does nothing before Run.
@@ -200,6 +206,7 @@ func (s *Seat) beginUntil(ctx context.Context) *beginning {
 // beginning is where a seat starts to read.
 type beginning struct {
 	committed event.Vector
+	table     *event.Authority // not newer than committed
 	barriers  Barriers
 	tailFrom  int64 // of the local log, uncommitted
 	tailLast  int64 // last barrier below it
@@ -218,7 +225,7 @@ func (s *Seat) begin(ctx context.Context) (*beginning, error) {
 	published, _ := s.cfg.Control.Progress(own, s.cfg.Topic, s.cfg.Partition)
 	s.cfg.Clock.Restore(s.cfg.Control.ClosedBound(s.cfg.Topic, s.cfg.Partition))
 
-	b := &beginning{}
+	b := &beginning{table: s.cfg.Folder.Authority()}
 	b.committed, b.barriers = s.cfg.Folder.Committed()
 	start, end, err := s.cfg.Tail.local.bounds(ctx, place{s.cfg.Topic, s.cfg.Partition})
 	if err != nil {
@@ -397,7 +404,7 @@ func (s *Seat) Status() Status {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	st := s.status
-	st.Held = maps.Clone(s.status.Held)
+	st.Held, st.Unsettled = maps.Clone(s.status.Held), maps.Clone(s.status.Unsettled)
 	if s.core != nil {
 		st.Term, st.InFlight = s.core.Term(), s.core.InFlight()
 		st.Superseded = s.core.Stopped()

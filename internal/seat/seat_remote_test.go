@@ -23,6 +23,7 @@ type link struct {
 	client *kgo.Client
 	source control.TopicID
 	ids    byte
+	epoch  event.Epoch // of eu, that records carry
 }
 
 const linkSlot = 2
@@ -33,7 +34,7 @@ func (c *cluster) link() *link {
 		c.t.Fatal(err)
 	}
 	c.t.Cleanup(cl.Close)
-	l := &link{cluster: c, client: cl, source: control.TopicID{0xee, 1}}
+	l := &link{cluster: c, client: cl, source: control.TopicID{0xee, 1}, epoch: 18}
 	reg := control.Topic{Name: remote, ID: c.ids[remote], Kind: control.KindRemote, Origin: 2, Link: "eu-us", Source: c.topic, SourceID: l.source}
 	l.produce(control.TopicTopics, 0, &kgo.Record{Key: reg.AppendKey(nil), Value: reg.AppendValue(nil)})
 	return l
@@ -51,7 +52,7 @@ func (l *link) produce(topic string, partition int32, r *kgo.Record) {
 func (l *link) record(value string, barrier int64, stamp event.Stamp, key byte) {
 	l.t.Helper()
 	l.ids++
-	env := event.Envelope{ID: event.ID{2, l.ids}, Region: 2, Barrier: barrier, Epoch: 18, Stamp: stamp, Op: event.Put}
+	env := event.Envelope{ID: event.ID{2, l.ids}, Region: 2, Barrier: barrier, Epoch: l.epoch, Stamp: stamp, Op: event.Put}
 	if key != 0 {
 		q := request(key, value)
 		env.Key, env.Fingerprint = q.Idempotency, q.Fingerprint

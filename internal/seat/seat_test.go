@@ -82,6 +82,7 @@ type folder struct {
 	vector   event.Vector
 	barriers seat.Barriers
 	items    []seat.Item
+	table    *event.Authority
 	moved    chan struct{}
 }
 
@@ -102,15 +103,29 @@ func (f *folder) Fold(_ context.Context, items []seat.Item) error {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	for _, it := range items {
-		if f.vector[it.Origin].Compare(it.Next) >= 0 {
+		f.items = append(f.items, it)
+		switch revokes := it.Verdict == seat.Orphan && it.Authority != nil; {
+		case it.Verdict == seat.Cuts:
+			f.table = it.Authority
+			continue
+		case revokes && f.vector[it.Origin].Compare(it.Next) < 0:
+			return fmt.Errorf("item of region %d up to %v is revoked before it is folded", it.Origin, it.Next)
+		case revokes:
+			continue
+		case f.vector[it.Origin].Compare(it.Next) >= 0:
 			return fmt.Errorf("item of region %d up to %v again", it.Origin, it.Next)
 		}
 		f.vector[it.Origin], f.barriers[it.Origin] = it.Next, it.Barrier
-		f.items = append(f.items, it)
 	}
 	close(f.moved)
 	f.moved = make(chan struct{})
 	return nil
+}
+
+func (f *folder) Authority() *event.Authority {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return f.table
 }
 
 // values lists the values of valid items folded of an origin.

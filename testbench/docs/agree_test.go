@@ -60,7 +60,7 @@ func TestWidth(t *testing.T) {
 		n := 0
 		for line := range strings.Lines(text) {
 			n++
-			if w := utf8.RuneCountInString(line) - 1; w > 160 && !strings.HasPrefix(line, "|") && !strings.HasPrefix(line, "{") {
+			if w := utf8.RuneCountInString(line) - 1; w > 150 && !strings.HasPrefix(line, "|") && !strings.HasPrefix(line, "{") {
 				t.Errorf("%s:%d: %d columns", name, n, w)
 			}
 		}

@@ -30,8 +30,8 @@ import (
 const (
 	demoStart   = 90 * time.Second
 	demoStop    = 40 * time.Second
-	exampleTime = 20 * time.Second
-	followTime  = 2 * time.Second // of a printed example that runs until it is interrupted
+	exampleTime = 60 * time.Second // a region that was fenced waits for 18.4 s before it writes
+	followTime  = 2 * time.Second  // of a printed example that runs until it is interrupted
 )
 
 // TestExamples runs every example that a document marks as runnable, and every
@@ -49,7 +49,7 @@ func TestExamples(t *testing.T) {
 	count := 0
 	for name, text := range documents(t) {
 		all := blocks(t, name, text)
-		if !slices.ContainsFunc(all, func(b block) bool { return b.run }) {
+		if !slices.ContainsFunc(all, func(b block) bool { return b.mark == "run" }) {
 			continue
 		}
 		t.Run(name, func(t *testing.T) { count += d.runAll(t, all) })
@@ -66,11 +66,11 @@ func TestExamples(t *testing.T) {
 var assignments = regexp.MustCompile(`^([A-Z_]+=[^\s$]+\n)+$`)
 
 // runAll runs the marked blocks of one document and gives their number.
-func (d *demo) runAll(t *testing.T, all []block) (count int) {
+func (d *place) runAll(t *testing.T, all []block) (count int) {
 	var before string
 	for _, b := range all {
 		switch {
-		case !b.run:
+		case b.mark != "run":
 			continue
 		case assignments.MatchString(b.text):
 			before += b.text
@@ -94,7 +94,7 @@ var idempotencyKey = regexp.MustCompile(`Idempotency-Key: "?[\w/-]+`)
 
 // try runs a script until its output has what it should have. Each try has
 // idempotency keys of its own. An endless script is cut off after its time.
-func (d *demo) try(script string, within time.Duration, endless bool, wants []string) (err error) {
+func (d *place) try(script string, within time.Duration, endless bool, wants []string) (err error) {
 	for n := range tries {
 		text := script
 		if n > 0 {
@@ -118,7 +118,7 @@ func (d *demo) try(script string, within time.Duration, endless bool, wants []st
 }
 
 // shell runs a script as documented, with the demo's ports and program.
-func (d *demo) shell(script string, within time.Duration) (string, error) {
+func (d *place) shell(script string, within time.Duration) (string, error) {
 	ctx, cancel := context.WithTimeout(context.Background(), within)
 	defer cancel()
 	cmd := exec.CommandContext(ctx, "sh", "-e")
@@ -144,6 +144,8 @@ func (d *demo) runPrinted(t *testing.T) {
 		{`{"records":[{"topic":"github"`},
 		{"REGION us", "us-eu…running", "air/us"},
 		{"unknown to ", "shown by ", "this record: deny by default"},
+		{"fenced; every answered write lies below the cut", "air/eu", `"status":409…"code":"NOT_OWNER"…"unit":"air/eu"`},
+		{"region eu may claim its own units again", `"region":"eu"…"unit":"air/eu"`},
 	}
 	printed := regexp.MustCompile(`(?m)^(\d)\. .*\n {3}(.+)$`).FindAllStringSubmatch(d.output(), -1)
 	if len(printed) != len(wants) {
@@ -201,11 +203,32 @@ func (d *demo) checkMetrics(t *testing.T) {
 	}
 }
 
-// demo is a running demo with the program in bin/geogate.
+// place is where documented commands run: a directory with the program in
+// bin/geogate.
+type place struct {
+	dir   string
+	ports *strings.Replacer // from the documented addresses to those in use
+}
+
+// newPlace builds the program.
+func newPlace(t *testing.T) place {
+	t.Helper()
+	p := place{dir: t.TempDir()}
+	build := exec.Command("go", "build", "-trimpath", "-o", p.program(), "./cmd/geogate")
+	build.Dir = root
+	build.Env = append(os.Environ(), "CGO_ENABLED=0")
+	if out, err := build.CombinedOutput(); err != nil {
+		t.Fatalf("build: %v\n%s", err, out)
+	}
+	return p
+}
+
+func (d *place) program() string { return filepath.Join(d.dir, "bin", "geogate") }
+
+// demo is a running demo.
 type demo struct {
-	dir        string
+	place
 	management string
-	ports      *strings.Replacer // from the documented addresses and names to its own
 
 	mu  sync.Mutex
 	out bytes.Buffer
@@ -227,15 +250,8 @@ func (d *demo) output() string {
 // startDemo builds the program and runs a demo until the test ends.
 func startDemo(t *testing.T) *demo {
 	t.Helper()
-	d := &demo{dir: t.TempDir()}
-	program := filepath.Join(d.dir, "bin", "geogate")
-	build := exec.Command("go", "build", "-trimpath", "-o", program, "./cmd/geogate")
-	build.Dir = root
-	build.Env = append(os.Environ(), "CGO_ENABLED=0")
-	if out, err := build.CombinedOutput(); err != nil {
-		t.Fatalf("build: %v\n%s", err, out)
-	}
-	cmd := exec.Command(program, "demo", "--dir", ".geogate-demo", "--ports", "auto")
+	d := &demo{place: newPlace(t)}
+	cmd := exec.Command(d.program(), "demo", "--dir", ".geogate-demo", "--ports", "auto")
 	cmd.Dir = d.dir
 	var stderr bytes.Buffer
 	cmd.Stdout, cmd.Stderr = d, &stderr

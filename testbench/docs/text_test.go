@@ -4,6 +4,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"regexp"
 	"slices"
 	"strings"
 	"testing"
@@ -81,13 +82,21 @@ type block struct {
 	line  int    // of its opening fence, from 1
 	lang  string // what stands behind the fence
 	text  string
-	run   bool     // marked as runnable: the line before is <!-- run -->
+	mark  string   // the word of the comment in the line before: run, three, start, file
+	arg   string   // what stands behind a colon in it
 	wants []string // what its output contains, in this order
 }
 
+// runs tells whether the block is a script that some test runs.
+func (b *block) runs() bool { return b.lang == "sh" && (b.mark == "run" || b.mark == "three") }
+
+var markForm = regexp.MustCompile(`^<!-- (run|three|start|file)(?:: (.*))? -->$`)
+
 // blocks finds the fenced blocks of a document. Marked with <!-- run --> a block
-// runs; <!-- run: A | B --> says what its output contains, and so does a block
-// "output" that follows it.
+// runs against a demo, with <!-- three --> against three processes of their own, of
+// which <!-- start --> starts one a line and <!-- file: NAME --> is a file.
+// <!-- run: A | B --> says what the output contains, and so does a block "output"
+// that follows it.
 func blocks(t *testing.T, name, text string) (all []block) {
 	t.Helper()
 	var mark string // the last line that is not blank
@@ -96,7 +105,7 @@ func blocks(t *testing.T, name, text string) (all []block) {
 		switch {
 		case open != nil && line == "```":
 			if last := len(all) - 1; open.lang == "output" {
-				if last < 0 || !all[last].run {
+				if last < 0 || !all[last].runs() {
 					t.Errorf("%s:%d: an output without a block that runs", name, open.line)
 				} else {
 					all[last].wants = slices.Concat(all[last].wants, strings.Split(strings.TrimSpace(open.text), "\n"))
@@ -107,14 +116,11 @@ func blocks(t *testing.T, name, text string) (all []block) {
 			open.text += line + "\n"
 		case strings.HasPrefix(line, "```"):
 			open = &block{line: n + 1, lang: strings.TrimPrefix(line, "```")}
-			if rest, ok := strings.CutPrefix(mark, "<!-- run"); ok && open.lang == "sh" {
-				open.run = true
-				rest = strings.TrimSuffix(strings.TrimPrefix(rest, ":"), "-->")
-				for _, want := range strings.Split(rest, " | ") {
-					if want = strings.TrimSpace(want); want != "" {
-						open.wants = append(open.wants, want)
-					}
-				}
+			if m := markForm.FindStringSubmatch(mark); m != nil {
+				open.mark, open.arg = m[1], m[2]
+			}
+			if open.runs() && open.arg != "" {
+				open.wants = strings.Split(open.arg, " | ")
 			}
 		case strings.TrimSpace(line) != "":
 			mark = line
@@ -176,7 +182,7 @@ func TestMissing(t *testing.T) {
 
 func TestBlocks(t *testing.T) {
 	all := blocks(t, "x", "<!-- run: a | b -->\n\n```sh\nx\n```\n\n```output\nc\n```\n```sh\ny\n```\n")
-	if len(all) != 3 || !all[0].run || !slices.Equal(all[0].wants, []string{"a", "b", "c"}) || all[0].text != "x\n" || all[2].run {
+	if len(all) != 3 || !all[0].runs() || !slices.Equal(all[0].wants, []string{"a", "b", "c"}) || all[0].text != "x\n" || all[2].runs() {
 		t.Fatalf("%+v", all)
 	}
 }

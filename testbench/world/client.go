@@ -68,6 +68,12 @@ type Problem struct {
 	Version   string `json:"version"`    // of a deleted entity
 	FirstUsed string `json:"first_used"` // of a reused idempotency key
 
+	// Of a unit that the region may not write: owner "" is nobody.
+	Unit  string `json:"unit"`
+	Owner string `json:"owner"`
+	Epoch uint64 `json:"epoch"`
+	State string `json:"state"`
+
 	Header http.Header `json:"-"`
 }
 

@@ -33,6 +33,7 @@ type Instance struct {
 	dir    string
 	own    *cutproxy.Proxy            // to the region's Kafka
 	links  map[string]*cutproxy.Proxy // to each target's, by region
+	door   *door                      // to the ownership register; nil: there is none
 	away   int                        // more than 0: its proxies are cut, since it was killed
 
 	node atomic.Pointer[node.Node] // nil while it does not run
@@ -55,7 +56,7 @@ func (r *Region) instance(number int) *Instance {
 }
 
 // config is the instance's configuration: the form of a file, on free ports.
-func (in *Instance) config() (node.Config, error) {
+func (in *Instance) config(d *node.Deps) (node.Config, error) {
 	w := in.region.w
 	c := node.Defaults()
 	c.Version, c.Region, c.Instance, c.DataDir = 1, in.region.Name, in.Name, in.dir
@@ -75,6 +76,7 @@ func (in *Instance) config() (node.Config, error) {
 			c.Links = append(c.Links, node.LinkConfig{From: from, To: to})
 		}
 	})
+	in.useRegister(&c, d)
 	if w.options.Configure != nil {
 		w.options.Configure(&c)
 	}
@@ -91,12 +93,12 @@ func (in *Instance) start() error {
 			return err
 		}
 	}
-	c, err := in.config()
+	deps := node.Deps{Logger: in.region.w.log.logger(in.region.Name, in.Name), Registry: prometheus.NewRegistry()}
+	c, err := in.config(&deps)
 	if err != nil {
 		return fmt.Errorf("configure %s: %w", in.Name, err)
 	}
-	registry := prometheus.NewRegistry()
-	n, err := node.New(c, node.Deps{Logger: in.region.w.log.logger(in.region.Name, in.Name), Registry: registry})
+	n, err := node.New(c, deps)
 	if err != nil {
 		return fmt.Errorf("assemble %s: %w", in.Name, err)
 	}
@@ -194,6 +196,9 @@ func (in *Instance) kill() error {
 	for _, p := range in.links {
 		p.Cut()
 	}
+	if in.door != nil {
+		in.door.cut()
+	}
 	for i := len(in.runs) - 1; i > 0; i-- {
 		in.runs[i].stop()
 	}
@@ -214,6 +219,9 @@ func (in *Instance) back() error {
 		return nil
 	}
 	in.away = 0
+	if in.door != nil {
+		in.door.heal()
+	}
 	errs := []error{in.own.Heal()}
 	for to, p := range in.links {
 		if !in.region.w.isCut(in.region.Name, to) {

@@ -49,6 +49,9 @@ type Options struct {
 	Ownership string // the policy of all regions; default DefaultOwnership
 	// Topics are made in every region before its first instance starts.
 	Topics []Topic
+	// Register gives all regions one ownership register; without it none can be
+	// fenced.
+	Register bool
 	// Unlinked leaves the links out of the configuration.
 	Unlinked bool
 	// Configure changes the configuration of an instance before it starts.
@@ -72,6 +75,8 @@ type World struct {
 	log     *journal
 	http    *http.Client
 	regions []*Region
+
+	register *embed.NATSServer // nil: there is none
 
 	mu  sync.Mutex
 	cut map[[2]string]bool // links that are cut, by from and to
@@ -103,6 +108,9 @@ func Start(t testing.TB, o Options) *World {
 	t.Cleanup(w.close)
 	w.policy = filepath.Join(w.dir, "ownership.yaml")
 	if err := os.WriteFile(w.policy, []byte(o.Ownership), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if err := w.openRegister(); err != nil {
 		t.Fatal(err)
 	}
 	for i := range o.Regions {
@@ -311,6 +319,11 @@ func (w *World) close() {
 			if err := r.kafka.Close(); err != nil {
 				w.t.Errorf("close kafka of %s: %v", r.Name, err)
 			}
+		}
+	}
+	if w.register != nil {
+		if err := w.register.Close(); err != nil {
+			w.t.Errorf("close register: %v", err)
 		}
 	}
 	w.http.CloseIdleConnections()

@@ -1,0 +1,448 @@
+package conflict_test
+
+import (
+	"bytes"
+	"fmt"
+	"slices"
+	"testing"
+
+	"pgregory.net/rapid"
+
+	"github.com/geogate/geogate/conflict"
+	"github.com/geogate/geogate/internal/event"
+	"github.com/geogate/geogate/testbench/naive"
+)
+
+// learner is a replica that does what a seat does with the tables of the
+// ownership register: it judges what comes, holds back what nothing judges yet,
+// and when it learns of a cut gives what it had folded again.
+type learner struct {
+	*replica
+	table *event.Authority
+	given [][]conflict.Item // by origin: as the log's own judge has them
+	outs  []*conflict.Output
+	mixed bool // orphans of a table that is not in force have been revoked
+}
+
+func newLearner(cfg conflict.Config, origins int) *learner {
+	return &learner{replica: newReplica(cfg), given: make([][]conflict.Item, origins)}
+}
+
+// judged is an item as the seat gives it under a table; ok is false if it waits.
+func judged(it conflict.Item, table *event.Authority) (_ conflict.Item, ok bool) {
+	if it.Verdict != conflict.Valid {
+		return it, true
+	}
+	switch table.Judge(it.Event.At, it.Event.Epoch) {
+	case event.Unsettled:
+		return it, false
+	case event.Orphan:
+		return orphanItem(it), true
+	}
+	return it, true
+}
+
+// orphanItem is all that the fold may look at.
+func orphanItem(it conflict.Item) conflict.Item {
+	it.Verdict = conflict.Orphan
+	it.Event.Value, it.Event.Headers = nil, nil
+	return it
+}
+
+// take offers the next items of an origin's log and returns how many were taken.
+func (l *learner) take(t rapid.TB, origin int, items []conflict.Item, twice bool) int {
+	t.Helper()
+	var batch []conflict.Item
+	for _, it := range items {
+		j, ok := judged(it, l.table)
+		if !ok {
+			break
+		}
+		batch = append(batch, j)
+	}
+	if n := len(batch); n > 0 {
+		l.given[origin] = append(l.given[origin], items[:n]...)
+		l.fold(t, batch, twice)
+	}
+	return len(batch)
+}
+
+func (l *learner) fold(t rapid.TB, items []conflict.Item, twice bool) {
+	t.Helper()
+	out := l.step(t, items, twice)
+	l.outs = append(l.outs, out)
+	for _, o := range out.Orphans {
+		l.valid = slices.DeleteFunc(l.valid, func(e event.Event) bool { return e.At == o.At })
+	}
+}
+
+// learn puts a table in force: in steps of at most chunk items, the first stop of
+// them only (then the table is not in force, and nothing else has come between).
+func (l *learner) learn(t rapid.TB, table *event.Authority, chunk, stop int) {
+	t.Helper()
+	var items []conflict.Item
+	for origin := range l.given {
+		from, any := table.Orphans(l.table, event.RegionID(origin+1))
+		if !any {
+			continue
+		}
+		for _, it := range l.given[origin] {
+			if it.Next.Compare(from) > 0 && it.Verdict == conflict.Valid && table.Judge(it.Event.At, it.Event.Epoch) == event.Orphan {
+				it = orphanItem(it)
+				it.Authority = table
+				items = append(items, it)
+			}
+		}
+	}
+	items = append(items, conflict.Item{Verdict: conflict.Cuts, Authority: table})
+	for n := 0; len(items) > 0; n++ {
+		if n == stop {
+			l.mixed = true
+			return
+		}
+		k := min(chunk, len(items))
+		l.fold(t, items[:k], n%2 == 0)
+		items = items[k:]
+	}
+	got := l.replica.fold.Position()
+	if got.Authority != table {
+		t.Fatalf("revision %d is in force, want %d", got.Authority.Revision, table.Revision)
+	}
+	// A later table, of which the first orphans were revoked, may be in use still.
+	l.table, l.mixed = table, got.Revoking != 0
+}
+
+// rebuild loses the journal: what was committed is read again, and the journal fed
+// with what the table in force says.
+func (l *learner) rebuild() {
+	store := conflict.NewMemory(l.cfg)
+	for _, out := range l.outs {
+		store.Commit(out)
+	}
+	for _, items := range l.given {
+		for _, it := range items {
+			j, ok := judged(it, l.table)
+			if !ok {
+				j = it // it was settled when it was folded
+			}
+			store.Add([]conflict.Item{j})
+		}
+	}
+	l.store = store
+	l.replica.fold = conflict.NewPartition(l.cfg, store, l.replica.fold.Position())
+}
+
+// check also wants nothing left of entities that have lost all their events.
+func (l *learner) check(t rapid.TB) {
+	t.Helper()
+	if l.mixed {
+		return
+	}
+	l.replica.check(t)
+	want := naive.Fold(l.valid, window)
+	for _, key := range []string{"x", "y"} {
+		if _, ok := want[key]; !ok {
+			if e, _, _ := l.store.Entity([]byte(key)); len(e.Live) > 0 || e.Shown != (event.Dot{}) {
+				t.Fatalf("entity %q: live %v, shown %v, but no event counts", key, dots(e.Live), e.Shown)
+			}
+		}
+	}
+}
+
+// checkOrphans: what is listed is what the last table makes an orphan.
+func (l *learner) checkOrphans(t rapid.TB) {
+	t.Helper()
+	n := 0
+	for _, items := range l.given {
+		for _, it := range items {
+			ev := &it.Event
+			lost := it.Verdict == conflict.Valid && l.cfg.Admit(ev) == "" && l.table.Judge(ev.At, ev.Epoch) == event.Orphan
+			o, found, _ := l.store.Orphan(ev.At)
+			if lost != found {
+				t.Fatalf("%v is an orphan: %v, listed: %v", ev.At, lost, found)
+			}
+			if found {
+				want := conflict.OrphanedOf(ev)
+				want.Instead = o.Instead
+				if fmt.Sprint(o) != fmt.Sprint(want) {
+					t.Fatalf("orphan %+v, want %+v", o, want)
+				}
+				n++
+			}
+		}
+	}
+	counted := 0
+	for _, out := range l.outs {
+		counted += out.Counts.Orphans
+	}
+	if counted != n {
+		t.Fatalf("%d orphans counted, %d found", counted, n)
+	}
+}
+
+// register is what the ownership register comes to say of some logs, one revision
+// after the other.
+type register struct {
+	tables []*event.Authority
+}
+
+func (r *register) last() *event.Authority { return r.tables[len(r.tables)-1] }
+
+// add appends a revision in which one log is told anew.
+func (r *register) add(origin event.RegionID, log event.Tenures) {
+	next := &event.Authority{Revision: 1}
+	if len(r.tables) > 0 {
+		*next = *r.last()
+		next.Revision++
+	}
+	next.Logs[origin] = log
+	r.tables = append(r.tables, next)
+}
+
+// open begins a tenure of an origin at an offset, end gives the open one its cut.
+func (r *register) open(origin event.RegionID, start int64) event.Epoch {
+	log := r.last().Logs[origin]
+	epoch := log.Known&^15 + 16 + event.Epoch(origin)
+	r.add(origin, event.Tenures{Known: epoch, List: append(slices.Clone(log.List), event.Tenure{Epoch: epoch, Start: []event.Point{{Next: start}}})})
+	return epoch
+}
+
+func (r *register) end(origin event.RegionID, cut int64) {
+	log := r.last().Logs[origin]
+	list := slices.Clone(log.List)
+	last := &list[len(list)-1]
+	last.Ended, last.Cut = true, []event.Point{{Next: cut}}
+	r.add(origin, event.Tenures{Known: log.Known&^15 + 16 + event.Epoch(origin%15+1), List: list})
+}
+
+// isOpen tells whether an origin's last tenure runs, and from where on.
+func (r *register) isOpen(origin event.RegionID) (start int64, ok bool) {
+	list := r.last().Logs[origin].List
+	last := &list[len(list)-1]
+	if start, cut := last.Interval(0); last.Ended {
+		return max(start, cut), false
+	} else {
+		return start, true
+	}
+}
+
+// newRegister lets each of the first n regions own its log from the beginning.
+func newRegister(n int) *register {
+	r := &register{}
+	for id := event.RegionID(1); int(id) <= n; id++ {
+		r.add(id, event.Tenures{Known: event.FirstEpoch(id), List: []event.Tenure{{Epoch: event.FirstEpoch(id)}}})
+	}
+	r.tables = r.tables[n-1:]
+	return r
+}
+
+// cutAtRandom draws the register's further history over logs of any length, and
+// puts the events of the logs under epochs of it: that which was in force where
+// they lie, an earlier or a later one, or none at all.
+func cutAtRandom(t *rapid.T, logs [][]conflict.Item, unstamped bool) *register {
+	reg := newRegister(len(logs))
+	for range rapid.IntRange(0, 5).Draw(t, "revisions") {
+		id := event.RegionID(rapid.IntRange(1, len(logs)).Draw(t, "cut log"))
+		from, open := reg.isOpen(id)
+		at := from + int64(rapid.IntRange(0, 3).Draw(t, "at"))
+		if open {
+			reg.end(id, at)
+		} else {
+			reg.open(id, at)
+		}
+	}
+	for r := range logs {
+		id := event.RegionID(r + 1)
+		tenures := reg.last().Logs[id].List
+		_, open := reg.isOpen(id)
+		for i := range logs[r] {
+			ev := &logs[r][i].Event
+			if unstamped && open && rapid.IntRange(0, 5).Draw(t, "unstamped") == 0 {
+				ev.Stamped, ev.Epoch, ev.ID, ev.Envelope.Key, ev.Context = false, 0, event.ID{}, event.IdempotencyKey{}, event.Vector{}
+				continue
+			}
+			ev.Epoch = tenures[rapid.IntRange(0, len(tenures)-1).Draw(t, "epoch")].Epoch
+			for _, x := range tenures {
+				if start, cut := x.Interval(0); start <= ev.At.Offset && ev.At.Offset < cut && rapid.IntRange(0, 3).Draw(t, "in order") > 0 {
+					ev.Epoch = x.Epoch
+				}
+			}
+		}
+	}
+	return reg
+}
+
+// deliverAll lets a learner take all logs and learn all tables in an order drawn,
+// with everything that may go wrong between, and calls check when all is in order.
+func deliverAll(t *rapid.T, l *learner, logs [][]conflict.Item, reg *register, check func()) {
+	next, knows := make([]int, len(logs)), 0
+	l.learn(t, reg.tables[0], 1, -1)
+	for {
+		var open []int
+		for r := range logs {
+			if next[r] < len(logs[r]) {
+				if _, ok := judged(logs[r][next[r]], l.table); ok {
+					open = append(open, r)
+				}
+			}
+		}
+		if knows < len(reg.tables)-1 {
+			open = append(open, len(logs))
+		}
+		if len(open) == 0 {
+			break
+		}
+		r := rapid.SampledFrom(open).Draw(t, "next")
+		if r < len(logs) {
+			n := rapid.IntRange(1, len(logs[r])-next[r]).Draw(t, "batch")
+			next[r] += l.take(t, r, logs[r][next[r]:next[r]+n], true)
+		} else {
+			to := rapid.IntRange(knows+1, len(reg.tables)-1).Draw(t, "revision")
+			stop := rapid.IntRange(-2, 3).Draw(t, "stop")
+			l.learn(t, reg.tables[to], rapid.IntRange(1, 3).Draw(t, "chunk"), stop)
+			if l.table == reg.tables[to] {
+				knows = to
+			}
+		}
+		switch rapid.IntRange(0, 6).Draw(t, "fault") {
+		case 0:
+			l.restart()
+		case 1:
+			l.rebuild()
+		}
+		if !l.mixed {
+			check()
+		}
+	}
+	for r := range logs {
+		if next[r] < len(logs[r]) {
+			t.Fatalf("log %d stands at %d of %d", r+1, next[r], len(logs[r]))
+		}
+	}
+	if l.table != reg.last() {
+		t.Fatalf("at revision %d of %d", l.table.Revision, reg.last().Revision)
+	}
+}
+
+// Whatever comes first, items or cuts, and wherever a region stops between, it
+// comes to what the naive fold makes of the events that count.
+func TestCutsOrderDoesNotMatter(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		cfg := entities(rapid.SampledFrom([]event.Rule{event.LWW, event.Keep}).Draw(t, "rule"))
+		cfg.Unstamped = rapid.Bool().Draw(t, "unstamped")
+		logs := adversary(t, rapid.IntRange(2, 4).Draw(t, "regions"), 6)
+		reg := cutAtRandom(t, logs, cfg.Unstamped)
+		var want map[string][]byte
+		for range 2 {
+			l := newLearner(cfg, len(logs))
+			deliverAll(t, l, logs, reg, func() { l.check(t) })
+			l.check(t)
+			l.checkOrphans(t)
+			got := map[string][]byte{"x": l.bytes(t, "x"), "y": l.bytes(t, "y")}
+			for key := range want {
+				if !bytes.Equal(got[key], want[key]) {
+					t.Fatalf("entity %s: %s, in another order %s", key, got[key], want[key])
+				}
+			}
+			want = got
+		}
+	})
+}
+
+// Of each write of a key whose copies count the merged topic of an events topic has
+// one record that was not taken back, and of each event without a key its own.
+func TestCutsEventsOnce(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		logs := adversary(t, rapid.IntRange(2, 4).Draw(t, "regions"), 6)
+		reg := cutAtRandom(t, logs, true)
+		l := newLearner(facts, len(logs))
+		deliverAll(t, l, logs, reg, func() { l.checkFacts(t) })
+		l.checkFacts(t)
+		l.checkOrphans(t)
+	})
+}
+
+// checkFacts reads the merged topic of an events topic as its readers do.
+func (l *learner) checkFacts(t rapid.TB) {
+	t.Helper()
+	shown, order := map[event.Dot]event.Event{}, event.Vector{}
+	for _, m := range l.merged {
+		at := m.Event.At
+		if m.Corrects {
+			was, ok := shown[at]
+			if !ok || m.Event.Value != nil || string(m.Event.Key) != string(was.Key) || (m.Event.Key == nil) != (was.Key == nil) {
+				t.Fatalf("%+v takes back %+v", m.Event, was)
+			}
+			delete(shown, at)
+			continue
+		}
+		if order.Covers(at) {
+			t.Fatalf("%v is emitted after a later one of its origin", at)
+		}
+		order.Advance(at)
+		shown[at] = m.Event
+	}
+	writes := naive.Writes(l.valid, window)
+	writeOf := map[event.Dot]int{}
+	for i, w := range writes {
+		writeOf[w.Event.At] = i
+		for _, v := range w.Voided {
+			writeOf[v.At] = i
+		}
+	}
+	meant, keys, wanted := map[event.Dot]event.Dot{}, map[event.IdempotencyKey]int{}, map[event.IdempotencyKey]int{}
+	for at, ev := range shown {
+		means := at
+		if o, ok, _ := l.store.Orphan(at); ok {
+			means = o.Instead
+		}
+		if _, stands := writeOf[means]; !stands {
+			t.Fatalf("record %v means %v, which does not count", at, means)
+		}
+		if other, twice := meant[means]; twice {
+			t.Fatalf("records %v and %v both mean %v", at, other, means)
+		}
+		meant[means] = at
+		keys[ev.Envelope.Key]++
+	}
+	for _, w := range writes {
+		if k := w.Event.Envelope.Key; k.IsZero() && meant[w.Event.At] != w.Event.At {
+			t.Fatalf("event %v is not shown", w.Event.At)
+		} else {
+			wanted[k]++
+		}
+	}
+	for k := range keys {
+		wanted[k] += 0
+	}
+	for k, n := range wanted {
+		if keys[k] != n {
+			t.Fatalf("key %v makes %d writes and is shown %d times", k, n, keys[k])
+		}
+	}
+	l.checkMeaning(t, shown)
+}
+
+// checkMeaning: an orphan names another copy only while its record stands, and the
+// record of its key says so, too.
+func (l *learner) checkMeaning(t rapid.TB, shown map[event.Dot]event.Event) {
+	t.Helper()
+	for _, items := range l.given {
+		for _, it := range items {
+			o, ok, _ := l.store.Orphan(it.Event.At)
+			if !ok {
+				continue
+			}
+			if _, stands := shown[o.At]; stands != (o.Instead != event.Dot{}) {
+				t.Fatalf("orphan %v means %v, its record stands: %v", o.At, o.Instead, stands)
+			}
+			if o.Instead == (event.Dot{}) {
+				continue
+			}
+			tw, found, _ := l.store.Twin(o.Idempotency)
+			if !found || slices.Contains(tw.Aliases(o.Instead), o.At) || !slices.Contains(append(tw.Aliases(o.At), o.Instead), o.Instead) {
+				t.Fatalf("orphan %v means %v in %+v", o.At, o.Instead, tw)
+			}
+		}
+	}
+}

@@ -1,0 +1,176 @@
+package gateway
+
+import (
+	"encoding/base64"
+	"encoding/binary"
+	"fmt"
+	"hash/crc32"
+	"slices"
+
+	"github.com/geogate/geogate/conflict"
+	"github.com/geogate/geogate/internal/event"
+)
+
+// standings judges what a read is about to show by the newest that is known of the
+// ownership register. It belongs to one read.
+type standings struct {
+	s      *Server
+	topic  string
+	tables map[int32]*event.Authority
+}
+
+func (s *Server) newStandings(topic string) standings {
+	return standings{s: s, topic: topic, tables: make(map[int32]*event.Authority)}
+}
+
+// refresh has the tables asked for again.
+func (st *standings) refresh() { clear(st.tables) }
+
+// of judges a record. One about which the register, as it is known here, cannot
+// tell yet is judged again by a fresh table before the reader has to wait.
+func (st *standings) of(ev *event.Event) event.Standing {
+	if st.s.deps.Ownership == nil {
+		return event.Authoritative
+	}
+	p := ev.At.Partition
+	table, known := st.tables[p]
+	if known {
+		if standing := table.Judge(ev.At, ev.Epoch); standing != event.Unsettled {
+			return standing
+		}
+	}
+	table = st.s.deps.Ownership.Intervals(st.topic, p)
+	st.tables[p] = table
+	return table.Judge(ev.At, ev.Epoch)
+}
+
+// OrphanPlace is a place in the list of a unit's orphans, which is in order of
+// topic, partition and dot. The zero value is before all.
+type OrphanPlace struct {
+	Topic string
+	At    event.Dot
+}
+
+// Compare puts places in the order of the list.
+func (p OrphanPlace) Compare(o OrphanPlace) int {
+	switch {
+	case p.Topic != o.Topic:
+		return slices.Compare([]byte(p.Topic), []byte(o.Topic))
+	case p.At.Partition != o.At.Partition:
+		return int(p.At.Partition) - int(o.At.Partition)
+	case p.At.Region != o.At.Region:
+		return int(p.At.Region) - int(o.At.Region)
+	}
+	return event.Point{Incarnation: p.At.Incarnation, Next: p.At.Offset}.Compare(event.Point{Incarnation: o.At.Incarnation, Next: o.At.Offset})
+}
+
+const orphanCursorVersion = 1
+
+// String is the opaque form: base64url without padding of version u8, uvarint
+// length of the topic, the topic, unless that is empty the dot, and CRC-32C of all
+// before.
+func (p OrphanPlace) String() string {
+	b := binary.AppendUvarint([]byte{orphanCursorVersion}, uint64(len(p.Topic)))
+	if b = append(b, p.Topic...); p.Topic != "" {
+		b = event.AppendDot(b, p.At)
+	}
+	return base64.RawURLEncoding.EncodeToString(binary.BigEndian.AppendUint32(b, crc32.Checksum(b, crc32.MakeTable(crc32.Castagnoli))))
+}
+
+const maxTopicName = 249 // Kafka's
+
+func parseOrphanPlace(text string) (p OrphanPlace, err error) {
+	raw, err := base64.RawURLEncoding.Strict().DecodeString(text)
+	if err != nil || len(raw) < 4 {
+		return p, fmt.Errorf("%w: no cursor of this list", event.ErrMalformed)
+	}
+	body, sum := raw[:len(raw)-4], binary.BigEndian.Uint32(raw[len(raw)-4:])
+	if crc32.Checksum(body, crc32.MakeTable(crc32.Castagnoli)) != sum {
+		return p, fmt.Errorf("%w: checksum does not match", event.ErrMalformed)
+	}
+	r := event.NewReader(body)
+	if v := r.Uint8(); v != orphanCursorVersion {
+		r.Fail("cursor version %d is not supported", v)
+	}
+	if p.Topic = string(r.Prefixed(maxTopicName)); p.Topic != "" {
+		p.At = event.ReadDot(r)
+	}
+	return p, r.Close()
+}
+
+// readOrphans is GET /v1/ownership/orphans: the orphans of a unit that this region
+// has met. What other regions have met besides, they list.
+func (s *Server) readOrphans(c *call) error {
+	q, err := c.query("unit", "limit", "from")
+	if err != nil {
+		return err
+	}
+	unit := q.Get("unit")
+	if unit == "" {
+		return wrong(Malformed, atParameter("unit", "want the name of a unit, as GET /v1/ownership lists them"))
+	}
+	limit, err := parseLimit(q.Get("limit"))
+	if err != nil {
+		return err
+	}
+	var after OrphanPlace
+	if from := q.Get("from"); from != "" {
+		if after, err = parseOrphanPlace(from); err != nil {
+			return invalidCursor("%v", err)
+		}
+	}
+	if s.deps.Ownership == nil {
+		return s.refuseCommand(ErrNoRegister)
+	}
+	known := func(v UnitView) bool { return v.Record.Unit == unit }
+	if !slices.ContainsFunc(s.deps.Ownership.Units(), known) {
+		return wrong(Malformed, atParameter("unit", "the ownership register has no unit of this name"))
+	}
+	list, n, more := object{b: []byte{'['}}, 0, false
+	err = s.deps.Ownership.Orphans(unit, after, func(at OrphanPlace, o *conflict.Orphaned) bool {
+		if more = n == limit; more {
+			return false
+		}
+		if n > 0 {
+			list.b = append(list.b, ',')
+		}
+		list.b = append(list.b, s.orphan(at.Topic, o)...)
+		after = at
+		n++
+		return true
+	})
+	if err != nil {
+		return err
+	}
+	var o object
+	o.raw("orphans", append(list.b, ']'))
+	o.str("next", after.String())
+	o.bool("end", !more)
+	c.w.Header().Set("Cache-Control", "no-store")
+	return c.send(typeJSON, append(o.close(), '\n'))
+}
+
+// orphan is one of the list. A record that came without a gateway has neither id
+// nor epoch.
+func (s *Server) orphan(topic string, x *conflict.Orphaned) []byte {
+	var o object
+	o.str("dot", x.At.Format(s.cfg.Topology))
+	o.str("topic", topic)
+	o.name("key")
+	o.b = appendKey(o.b, x.Key)
+	o.id("id", x.ID)
+	o.str("stamp", x.Stamp.String())
+	o.str("timestamp", formatTime(x.Timestamp))
+	if x.Epoch == 0 {
+		o.null("epoch")
+	} else {
+		o.uint("epoch", uint64(x.Epoch))
+	}
+	o.str("op", x.Op.String())
+	if x.Instead == (event.Dot{}) {
+		o.null("instead")
+	} else {
+		o.str("instead", x.Instead.Format(s.cfg.Topology))
+	}
+	return o.close()
+}

@@ -1,0 +1,185 @@
+package replicate
+
+import (
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/geogate/geogate/internal/event"
+)
+
+// lapse is a stretch of a source log that does not count: from a cut up to, not
+// including, the start of the next interval; event.NoCut while no start is known.
+//
+// What lies in one is not sent. Once the start is known the position covers it: its
+// records are orphans, its barriers go with the next run. Records that lie in an
+// interval and do not count for another reason are left to the regions that fold:
+// to find them, every batch would have to be opened.
+type lapse struct{ from, until int64 }
+
+// lapsesOf are the lapses of an incarnation of an origin's log.
+func lapsesOf(a *event.Authority, origin event.RegionID, incarnation uint16) (out []lapse) {
+	for at := int64(0); at != event.NoCut; {
+		cut, next := a.Cut(origin, incarnation, at)
+		if cut == event.NoCut {
+			break
+		}
+		out = append(out, lapse{cut, next})
+		at = next
+	}
+	return out
+}
+
+// intervalsKnown takes what the register knows now.
+func (c *Core) intervalsKnown(ev IntervalsKnown) []any {
+	c.intervals = ev.Authorities
+	for _, s := range c.streams {
+		c.bound(s)
+	}
+	return c.halt()
+}
+
+// bound gives a stream its lapses. Nothing of one that the register was not asked
+// about may be sent.
+func (c *Core) bound(s *stream) {
+	var now []lapse
+	if c.cfg.Owned && !s.Facts {
+		now = []lapse{{0, event.NoCut}}
+		if a, asked := c.intervals[s.Part]; asked {
+			now = lapsesOf(a, c.cfg.Origin, s.Incarnation)
+		}
+	}
+	if !slices.Equal(now, s.lapses) {
+		s.lapses = now
+		s.bounds++
+	}
+}
+
+// cut is the cut at which the stream has to stop, event.NoCut if none is known.
+func (s *stream) cut() int64 {
+	if n := len(s.lapses); n > 0 && s.lapses[n-1].until == event.NoCut {
+		return s.lapses[n-1].from
+	}
+	return event.NoCut
+}
+
+// stands tells whether the stream has come to a cut behind which it may not go. A
+// position above it was committed before the cut was known.
+func (s *stream) stands() bool { return s.pos.SourceCovered >= s.cut() }
+
+// lapsed tells whether no offset of a stretch counts.
+func (s *stream) lapsed(from, until int64) bool {
+	for _, l := range s.lapses {
+		if l.from <= from && until <= l.until {
+			return true
+		}
+	}
+	return false
+}
+
+// standing is why a stream stands, if it does.
+type standing uint8
+
+const (
+	goesOn     standing = iota
+	unread              // the register has not been read
+	neverOwned          // the region has not owned the unit
+	cutOff              // it has, and does not any more
+)
+
+func (c *Core) standing(s *stream) standing {
+	if !s.stands() {
+		return goesOn
+	}
+	switch a := c.intervals[s.Part]; {
+	case a == nil || a.Revision == 0:
+		return unread
+	case len(a.Logs[c.cfg.Origin].List) == 0:
+		return neverOwned
+	}
+	return cutOff
+}
+
+// halt stops the fetching of streams that have come to a cut, and has those looked
+// at again that may go on. A stream that stands is looked at as a quiet one is.
+func (c *Core) halt() (out []any) {
+	if c.phase != phaseIdle {
+		return nil
+	}
+	for _, part := range c.order {
+		s := c.streams[part]
+		switch stands := s.stands(); {
+		case !s.listed || s.parked != nil || stands == s.halted:
+		case stands:
+			s.halted = true
+			s.drop()
+			out = append(out, Leave{part})
+		default:
+			s.halted, s.moved = false, true
+		}
+	}
+	return out
+}
+
+// orphansGone passes over what the source has deleted behind a cut. Nothing that
+// counts is lost with it, but that it was never looked at is recorded.
+//
+// HAZARD: a barrier that lay there is not known at the target. It would matter to
+// a record that was accepted before it and written behind the start of the next
+// interval, that is, after the source's whole retention.
+func (c *Core) orphansGone(now time.Time, s *stream, l *Listing) []any {
+	at := s.nextOffset()
+	if l.SourceStart <= at || s.stands() {
+		return nil
+	}
+	s.take(now, []Item{{Kind: ItemSkip, Base: at, Next: l.SourceStart}})
+	return c.park(now, s, Incident{Kind: OrphansGone, From: at, Until: l.SourceStart})
+}
+
+// standing tells of the streams that stand.
+func (l *Link) standing(views []streamView) (out []StandingEntry) {
+	for _, v := range views {
+		if v.stands == goesOn {
+			continue
+		}
+		e := StandingEntry{Topic: v.part.Topic, Partition: v.part.Number, At: v.covered}
+		unit := "its unit"
+		if l.cfg.Unit != nil {
+			e.Unit = l.cfg.Unit(v.part.Topic)
+			unit = e.Unit
+		}
+		switch v.stands {
+		case unread:
+			e.Reason = "waits for the ownership register"
+		case neverOwned:
+			e.Reason = fmt.Sprintf("stands still: %s has not owned %s yet", l.cfg.From.Name, unit)
+		default:
+			e.Reason = "stands at the cut of " + unit
+		}
+		out = append(out, e)
+	}
+	return out
+}
+
+// tellStanding adds to what is said of topics why some of their partitions stand.
+func tellStanding(rulings []TopicRuling, standing []StandingEntry) {
+	for i := range rulings {
+		where := map[string]string{}
+		var reasons []string
+		for _, e := range standing {
+			if e.Topic != rulings[i].Topic {
+				continue
+			}
+			if where[e.Reason] == "" {
+				reasons = append(reasons, e.Reason)
+				where[e.Reason] = "partition at offset"
+			} else {
+				where[e.Reason] += ","
+			}
+			where[e.Reason] += fmt.Sprintf(" %d at %d", e.Partition, e.At)
+		}
+		for _, r := range reasons {
+			rulings[i].Reason += fmt.Sprintf("; %s (%s)", r, where[r])
+		}
+	}
+}

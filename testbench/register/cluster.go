@@ -1,0 +1,292 @@
+package register
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"os"
+	"path/filepath"
+	"sync"
+
+	"github.com/geogate/geogate/internal/embed"
+	"github.com/geogate/geogate/testbench/apache"
+	"github.com/geogate/geogate/testbench/cutproxy"
+)
+
+// Size is how many servers a cluster has.
+const Size = 3
+
+// nowhere is advertised instead of a server's address: servers tell each other
+// where they are, and would connect around the lines.
+const nowhere = "127.0.0.1:1"
+
+// Cluster is three servers. Its methods may be called from any goroutine, those
+// that stop and start a server only from one at a time.
+type Cluster struct {
+	at    [Size]string
+	dirs  [Size]string
+	lines [Size][Size]*cutproxy.Line // from, to; nil in the diagonal
+
+	mu      sync.Mutex
+	servers [Size]*embed.NATSServer // nil while stopped
+}
+
+// Start starts a cluster below a directory.
+func Start(dir string) (*Cluster, error) {
+	c := &Cluster{}
+	for i := range Size {
+		port, err := apache.FreePort()
+		if err != nil {
+			return nil, err
+		}
+		c.at[i] = fmt.Sprintf("127.0.0.1:%d", port)
+	}
+	var err error
+	for i := range Size {
+		c.dirs[i] = filepath.Join(dir, fmt.Sprintf("ctl-%d", i))
+		for j := range Size {
+			if i == j {
+				continue
+			}
+			if c.lines[i][j], err = cutproxy.StartLine(c.at[j]); err != nil {
+				c.Close()
+				return nil, err
+			}
+		}
+	}
+	for i := range Size {
+		if err := c.Restart(i); err != nil {
+			c.Close()
+			return nil, err
+		}
+	}
+	return c, nil
+}
+
+// Config is how server i is started.
+func (c *Cluster) Config(i int) embed.NATS {
+	var routes []string
+	for j := range Size {
+		if j != i {
+			routes = append(routes, "nats-route://"+c.lines[i][j].Addr())
+		}
+	}
+	return embed.NATS{Name: fmt.Sprintf("ctl-%d", i), StoreDir: c.dirs[i], ClusterListen: c.at[i], Routes: routes, Advertise: nowhere}
+}
+
+// Server is server i, nil while it is stopped.
+func (c *Cluster) Server(i int) *embed.NATSServer {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.servers[i]
+}
+
+// Leader is the server that leads a stream and is not cut off, -1 if none does.
+func (c *Cluster) Leader(stream string) int {
+	for i := range Size {
+		if s := c.Server(i); s != nil && s.Leads(stream) && s.Ready() == nil {
+			return i
+		}
+	}
+	return -1
+}
+
+// Isolate cuts every line of server i.
+func (c *Cluster) Isolate(i int) {
+	for _, l := range c.of(i) {
+		l.Cut()
+	}
+}
+
+// Deafen lets server i send and hear nothing: answers to what it asked are lost
+// as well.
+func (c *Cluster) Deafen(i int) {
+	for j := range Size {
+		if j != i {
+			c.lines[i][j].Swallow(false, true)
+			c.lines[j][i].Swallow(true, false)
+		}
+	}
+}
+
+// Rejoin heals every line of server i.
+func (c *Cluster) Rejoin(i int) {
+	for _, l := range c.of(i) {
+		l.Heal()
+	}
+}
+
+func (c *Cluster) of(i int) (out []*cutproxy.Line) {
+	for j := range Size {
+		if j != i {
+			out = append(out, c.lines[i][j], c.lines[j][i])
+		}
+	}
+	return out
+}
+
+// Stop ends server i; with warning it hands over what it leads first. Without,
+// its lines are cut before, and for the others it is as if it had been killed.
+func (c *Cluster) Stop(i int, warning bool) error {
+	s := c.Server(i)
+	if s == nil {
+		return nil
+	}
+	if !warning {
+		c.Isolate(i)
+	}
+	c.mu.Lock()
+	c.servers[i] = nil
+	c.mu.Unlock()
+	return s.Close()
+}
+
+// Restart starts server i on what it has kept.
+func (c *Cluster) Restart(i int) error {
+	c.Rejoin(i)
+	s, err := embed.StartNATS(c.Config(i))
+	if err != nil {
+		return fmt.Errorf("start server %d: %w", i, err)
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.servers[i] = s
+	return nil
+}
+
+// Keep copies what a stopped server i has on disk; Bring puts a copy in place of
+// what it has: a disk that was rolled back. Wipe leaves it nothing.
+func (c *Cluster) Keep(i int, to string) error { return os.CopyFS(to, os.DirFS(c.dirs[i])) }
+
+// Bring puts a copy in place of what server i has.
+func (c *Cluster) Bring(i int, from string) error {
+	if err := c.Wipe(i); err != nil {
+		return err
+	}
+	return os.CopyFS(c.dirs[i], os.DirFS(from))
+}
+
+// Wipe leaves server i nothing.
+func (c *Cluster) Wipe(i int) error { return os.RemoveAll(c.dirs[i]) }
+
+// Close ends all servers and lines.
+func (c *Cluster) Close() {
+	for i := range Size {
+		c.Stop(i, false)
+	}
+	for i := range Size {
+		for j := range Size {
+			if l := c.lines[i][j]; l != nil {
+				l.Close()
+			}
+		}
+	}
+}
+
+var errDown = errors.New("register: the server is down")
+
+// Dialer connects a client to servers of the cluster in process, each time to the
+// next of those it was given that run.
+type Dialer struct {
+	c *Cluster
+
+	mu    sync.Mutex
+	among []int
+	last  int
+	open  map[*line]struct{}
+}
+
+// Dialer makes a dialler for some servers, the first of them first.
+func (c *Cluster) Dialer(among ...int) *Dialer {
+	return &Dialer{c: c, among: among, last: -1, open: make(map[*line]struct{})}
+}
+
+// At is the server of the last connection.
+func (d *Dialer) At() int {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if d.last < 0 {
+		return -1
+	}
+	return d.among[d.last%len(d.among)]
+}
+
+// InProcessConn implements nats.InProcessConnProvider.
+func (d *Dialer) InProcessConn() (net.Conn, error) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	for range d.among {
+		d.last++
+		s := d.c.Server(d.among[d.last%len(d.among)])
+		if s == nil {
+			continue
+		}
+		conn, err := s.Dialer().InProcessConn()
+		if err != nil {
+			continue
+		}
+		l := &line{Conn: conn, d: d}
+		d.open[l] = struct{}{}
+		return l, nil
+	}
+	return nil, errDown
+}
+
+// Deafen loses what the server answers from now on, until Break.
+func (d *Dialer) Deafen() {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	for l := range d.open {
+		l.mute()
+	}
+}
+
+// Break ends every connection; the client connects again.
+func (d *Dialer) Break() {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	for l := range d.open {
+		l.Conn.Close()
+	}
+	clear(d.open)
+}
+
+// line is one connection of a client.
+type line struct {
+	net.Conn
+	d *Dialer
+
+	mu   sync.Mutex
+	deaf bool
+}
+
+func (l *line) mute() {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.deaf = true
+}
+
+// Read implements net.Conn; what comes while the line is deaf is lost.
+func (l *line) Read(b []byte) (int, error) {
+	for {
+		n, err := l.Conn.Read(b)
+		l.mu.Lock()
+		deaf := l.deaf
+		l.mu.Unlock()
+		if !deaf || err != nil {
+			if deaf {
+				return 0, io.ErrUnexpectedEOF
+			}
+			return n, err
+		}
+	}
+}
+
+// Close implements net.Conn.
+func (l *line) Close() error {
+	l.d.mu.Lock()
+	delete(l.d.open, l)
+	l.d.mu.Unlock()
+	return l.Conn.Close()
+}

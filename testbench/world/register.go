@@ -1,0 +1,210 @@
+package world
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net"
+	"net/http"
+	"net/url"
+	"path/filepath"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/geogate/geogate/internal/embed"
+	"github.com/geogate/geogate/internal/node"
+	"github.com/geogate/geogate/router"
+)
+
+// lease is as short as a lease may be, so that a test need not wait long for its
+// end.
+var lease = router.LeaseConfig{Duration: 11 * time.Second, Margin: 100 * time.Millisecond, Renew: 300 * time.Millisecond, Timeout: 500 * time.Millisecond}
+
+// openRegister starts the ownership register of the world: one server that all
+// instances reach, each by a door of its own.
+func (w *World) openRegister() (err error) {
+	if !w.options.Register {
+		return nil
+	}
+	w.register, err = embed.StartNATS(embed.NATS{Name: "ctl", StoreDir: filepath.Join(w.dir, "nats")})
+	if err != nil {
+		return fmt.Errorf("start register: %w", err)
+	}
+	return nil
+}
+
+// useRegister makes the register an instance's.
+func (in *Instance) useRegister(c *node.Config, d *node.Deps) {
+	w := in.region.w
+	if w.register == nil {
+		return
+	}
+	if in.door == nil {
+		in.door = &door{to: w.register.Dialer(), open: make(map[*doorConn]bool)}
+	}
+	c.NATS = node.NATSConfig{Mode: "solo", Embedded: &node.EmbeddedNATS{Name: "ctl"}, Lease: lease}
+	d.NATS = in.door
+}
+
+// CutRegister makes the ownership register unreachable for a region: nothing
+// arrives any more, and no connection tells.
+func (w *World) CutRegister(region string) {
+	for _, in := range w.Region(region).instances {
+		in.door.cut()
+	}
+}
+
+// HealRegister takes CutRegister back.
+func (w *World) HealRegister(region string) {
+	for _, in := range w.Region(region).instances {
+		in.door.heal()
+	}
+}
+
+// door is one instance's way to the register.
+type door struct {
+	to embed.NATSDialer
+
+	mu   sync.Mutex
+	shut bool
+	open map[*doorConn]bool
+}
+
+// InProcessConn implements node.InProcessDialer.
+func (d *door) InProcessConn() (net.Conn, error) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if d.shut {
+		return nil, errors.New("the register is cut off")
+	}
+	c, err := d.to.InProcessConn()
+	if err != nil {
+		return nil, err
+	}
+	x := &doorConn{Conn: c, door: d}
+	d.open[x] = true
+	return x, nil
+}
+
+func (d *door) cut() {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.shut = true
+	for c := range d.open {
+		c.lost.Store(true)
+	}
+}
+
+// heal breaks what was cut, as a connection is broken whose packets were lost for
+// too long.
+func (d *door) heal() {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.shut = false
+	for c := range d.open {
+		if c.lost.Load() {
+			_ = c.Conn.Close()
+			delete(d.open, c)
+		}
+	}
+}
+
+// doorConn is a connection that may lose everything.
+type doorConn struct {
+	net.Conn
+	door *door
+	lost atomic.Bool
+}
+
+// Write implements net.Conn.
+func (c *doorConn) Write(b []byte) (int, error) {
+	if c.lost.Load() {
+		return len(b), nil
+	}
+	return c.Conn.Write(b)
+}
+
+// Read implements net.Conn.
+func (c *doorConn) Read(b []byte) (int, error) {
+	for {
+		n, err := c.Conn.Read(b)
+		if err != nil || !c.lost.Load() {
+			return n, err
+		}
+	}
+}
+
+// Close implements net.Conn.
+func (c *doorConn) Close() error {
+	c.door.mu.Lock()
+	delete(c.door.open, c)
+	c.door.mu.Unlock()
+	return c.Conn.Close()
+}
+
+// Fence has a gateway of the region fence a region, or a unit if that has a slash
+// or is no region's name. It waits for the end, whatever exit code that has.
+func (r *Region) Fence(ctx context.Context, what, reason string) (router.Result, error) {
+	return r.command(ctx, "/v1/fence", what, reason)
+}
+
+// Unfence takes a fence back.
+func (r *Region) Unfence(ctx context.Context, what string) (router.Result, error) {
+	return r.command(ctx, "/v1/unfence", what, "")
+}
+
+func (r *Region) command(ctx context.Context, path, what, reason string) (result router.Result, err error) {
+	body := map[string]string{"unit": what, "reason": reason}
+	if _, ok := r.w.ID(what); ok {
+		body = map[string]string{"region": what, "reason": reason}
+	}
+	raw, err := json.Marshal(body)
+	if err != nil {
+		return result, err
+	}
+	n := r.last().node.Load()
+	if n == nil {
+		return result, errAway
+	}
+	raw, _, err = r.w.do(ctx, http.MethodPost, "http://"+n.ManagementAddr()+path, raw, http.Header{"Content-Type": {"application/json"}})
+	if err != nil {
+		return result, err
+	}
+	return result, decode(raw, &result)
+}
+
+// Orphan is one of the list of a unit's orphans.
+type Orphan struct {
+	Dot     string  `json:"dot"`
+	Topic   string  `json:"topic"`
+	Key     *Typed  `json:"key"`
+	ID      *string `json:"id"`
+	Epoch   *uint64 `json:"epoch"`
+	Op      string  `json:"op"`
+	Instead *string `json:"instead"`
+}
+
+// Orphans lists the orphans of a unit that the region has met.
+func (r *Region) Orphans(unit string) ([]Orphan, error) {
+	ctx, cancel := r.w.context()
+	defer cancel()
+	var all []Orphan
+	for from := ""; ; {
+		q := url.Values{"unit": {unit}, "from": {from}, "limit": {"100"}}
+		var page struct {
+			Orphans []Orphan `json:"orphans"`
+			Next    string   `json:"next"`
+			End     bool     `json:"end"`
+		}
+		if err := r.last().Manage(ctx, "/v1/ownership/orphans?"+q.Encode(), &page); err != nil {
+			return nil, fmt.Errorf("list orphans of %s in %s: %w", unit, r.Name, err)
+		}
+		all = append(all, page.Orphans...)
+		if page.End {
+			return all, nil
+		}
+		from = page.Next
+	}
+}
