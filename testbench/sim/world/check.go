@@ -20,11 +20,14 @@ type truth struct {
 	valid []*event.Event // of these, the ones that the register makes count
 }
 
-// under is the sound events that a position has reached and that count under its
-// table.
-func (t *truth) under(at *conflict.Position) []*event.Event {
+// under is the sound events that a region's position has reached and that count
+// under its table. What lies behind a cut that a link knew never came there.
+func (w *World) under(t *truth, r *region, tp kafka.TP, at *conflict.Position) []*event.Event {
 	var out []*event.Event
 	for _, e := range below(t.sound, &at.Vector) {
+		if t.byDot[e.At].orphan && !w.met(r, tp, e.At) {
+			continue
+		}
 		if at.Authority == nil || standing(at.Authority, e.At, e.Epoch) == authoritative {
 			out = append(out, e)
 		}
@@ -304,7 +307,7 @@ func (w *World) checkEntities(r *region, tp kafka.TP, t *truth, steps []*step) {
 		if s.position.Revoking != 0 {
 			continue // in the middle of a table's orphans
 		}
-		naive := naiveEntities(t.under(&s.position), w.cfg.window)
+		naive := naiveEntities(w.under(t, r, tp, &s.position), w.cfg.window)
 		for k := range state {
 			if _, ok := naive[k]; !ok {
 				naive[k] = nil // all its events are orphans
@@ -367,7 +370,7 @@ func (w *World) checkFeed(r *region, tp kafka.TP, t *truth, steps []*step) {
 		if s.position.Revoking != 0 {
 			continue
 		}
-		for _, effs := range naiveEntities(t.under(&s.position), w.cfg.window) {
+		for _, effs := range naiveEntities(w.under(t, r, tp, &s.position), w.cfg.window) {
 			for _, eff := range effs[min(1, len(effs)):] {
 				if d := eff.stands.At; d.Region == r.id && lost[d] == 0 {
 					lost[d]++
@@ -390,7 +393,7 @@ func (w *World) checkTwinFeed(r *region, tp kafka.TP, t *truth, steps []*step) {
 		}
 	}
 	at := w.position(r, tp)
-	for _, eff := range effects(t.under(&at), w.cfg.window) {
+	for _, eff := range effects(w.under(t, r, tp, &at), w.cfg.window) {
 		for _, c := range eff.copies[1:] {
 			if c.At.Region == r.id && !told[c.At] {
 				w.fail("G5", "%s: %v lost to its twin %v, and the feed does not say so", r.name, c.At, eff.stands.At)
@@ -416,7 +419,7 @@ func (w *World) checkMerged(r *region, tp kafka.TP, t *truth, steps []*step) {
 	}
 	at := w.position(r, tp)
 	wants, has := map[string]int{}, map[string]int{}
-	for _, eff := range effects(t.under(&at), w.cfg.window) {
+	for _, eff := range effects(w.under(t, r, tp, &at), w.cfg.window) {
 		wants[effectKey(eff.stands)]++
 	}
 	instead := orphansOf(steps)

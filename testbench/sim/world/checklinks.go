@@ -193,9 +193,11 @@ func (w *World) resume(steps []*step, cursor event.Vector, seen map[event.Dot]in
 // shown one before its cut was known, and then sees the write again.
 func (w *World) checkSeen(t *truth, effs []effect, seen map[event.Dot]int, who string) {
 	doubtful := map[event.IdempotencyKey]bool{}
+	shown := map[event.IdempotencyKey]int{}
 	for _, e := range t.sound {
 		if t.byDot[e.At].orphan {
 			doubtful[e.Envelope.Key] = true
+			shown[e.Envelope.Key] += seen[e.At]
 		}
 	}
 	for _, e := range effs {
@@ -203,7 +205,7 @@ func (w *World) checkSeen(t *truth, effs []effect, seen map[event.Dot]int, who s
 		for _, c := range e.copies {
 			n += seen[c.At]
 		}
-		if k := e.stands.Envelope.Key; n > 1 && !k.IsZero() && doubtful[k] {
+		if k := e.stands.Envelope.Key; !k.IsZero() && doubtful[k] && n+shown[k] > 0 {
 			continue
 		}
 		if n != 1 {

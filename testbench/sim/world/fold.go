@@ -322,6 +322,9 @@ func (f *foldRun) commit(out *conflict.Output, n int) {
 			f.failed(err)
 			return
 		}
+		if f.s.p.w.trace != nil {
+			f.s.p.logf("fold %v: %s", f.s.tp, stepText(f.queue[:n], out))
+		}
 		f.store.commit(out)
 		f.part.Commit(out)
 		f.queue = f.queue[n:]
@@ -339,4 +342,29 @@ func (f *foldRun) failed(err error) {
 	}
 	f.s.p.logf("fold %v: %v: open again", f.s.tp, err)
 	f.open(func() { f.busy = false })
+}
+
+// stepText is what the trace says of a committed step.
+func stepText(items []conflict.Item, out *conflict.Output) string {
+	text := ""
+	for i := range items {
+		switch it := &items[i]; it.Verdict {
+		case conflict.Cuts:
+			text += fmt.Sprintf("cuts %d; ", it.Authority.Revision)
+		case conflict.Skip:
+			text += fmt.Sprintf("skip to %d/%d; ", it.Origin, it.Next.Next)
+		default:
+			text += fmt.Sprintf("verdict %d %v epoch %d key %.4x of %q (revokes %v); ", it.Verdict, it.Event.At, it.Event.Epoch, it.Event.Envelope.Key, it.Event.Key, it.Authority != nil)
+		}
+	}
+	for _, m := range out.Merged {
+		text += fmt.Sprintf("merged %v corrects %v; ", m.Event.At, m.Corrects)
+	}
+	for _, c := range out.Entities {
+		text += fmt.Sprintf("%q has %d live; ", c.Key, len(c.Entity.Live))
+	}
+	for _, o := range out.Orphans {
+		text += fmt.Sprintf("orphan %v instead %v; ", o.At, o.Instead)
+	}
+	return text
 }
