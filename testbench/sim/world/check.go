@@ -28,7 +28,9 @@ func (w *World) under(t *truth, r *region, tp kafka.TP, at *conflict.Position) [
 		if t.byDot[e.At].orphan && !w.met(r, tp, e.At) {
 			continue
 		}
-		if at.Authority == nil || standing(at.Authority, e.At, e.Epoch) == authoritative {
+		if at.Authority == nil || standing(at.Authority, e.At, e.Epoch) != orphaned {
+			// What only a later start can tell about counts where it was folded
+			// before its cut was known; nobody folds it after.
 			out = append(out, e)
 		}
 	}
@@ -45,8 +47,11 @@ func (w *World) truth(tp kafka.TP) *truth {
 			t.byDot[e.At] = e
 			if !e.void && !e.broken && (e.Stamped || tp.Topic == eventsTopic) {
 				t.sound = append(t.sound, &e.Event)
-				if e.orphan = !w.authoritative(r, tp, e.At.Offset, e.Epoch); !e.orphan {
+				switch w.judge(r, tp, e.At.Offset, e.Epoch) {
+				case authoritative:
 					t.valid = append(t.valid, &e.Event)
+				case orphaned:
+					e.orphan = true
 				}
 			}
 		}

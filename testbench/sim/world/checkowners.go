@@ -19,7 +19,7 @@ type verdictOf uint8
 const (
 	authoritative verdictOf = iota
 	orphaned
-	unknown
+	unknown // only a later record of the register can tell
 )
 
 // interval is where an epoch's events count in one log.
@@ -60,13 +60,13 @@ func judge(known event.Epoch, of []interval, offset int64, epoch event.Epoch) ve
 	return orphaned
 }
 
-// authoritative tells whether a record counts by what the register says now.
-func (w *World) authoritative(r *region, tp kafka.TP, offset int64, epoch event.Epoch) bool {
+// judge says whether a record counts by what the register says now.
+func (w *World) judge(r *region, tp kafka.TP, offset int64, epoch event.Epoch) verdictOf {
 	if w.own == nil {
-		return true
+		return authoritative
 	}
 	known, of := w.intervals(r, tp)
-	return judge(known, of, offset, epoch) == authoritative
+	return judge(known, of, offset, epoch)
 }
 
 // standing judges by a table that a fold has had in force.
@@ -266,7 +266,7 @@ func (w *World) checkPromise(o *op, a *answered, e *told) {
 // checkReplayNow (G2): whoever may write a unit does not answer a retry with a
 // record of its own region that the register has made an orphan.
 func (w *World) checkReplayNow(o *op, a *answered, epoch event.Epoch) {
-	if w.own != nil && a.Replayed && a.At.Region == a.region.id && !w.authoritative(a.region, o.tp, a.At.Offset, epoch) {
+	if w.own != nil && a.Replayed && a.At.Region == a.region.id && w.judge(a.region, o.tp, a.At.Offset, epoch) == orphaned {
 		w.fail("G2", "write %d: %s answers a retry with %v, which is an orphan", o.n, a.by, a.At)
 	}
 }
