@@ -98,10 +98,7 @@ func (s *siege) scenarios() []scenario {
 				if err := eu.proc.Signal(syscall.SIGCONT); err != nil {
 					return err
 				}
-				if err := s.refused(ctx, f.heard, "NOT_OWNER"); err != nil {
-					return err
-				}
-				return s.healKnowing(ctx)
+				return s.refused(ctx, f.heard, "NOT_OWNER")
 			},
 		},
 		{
@@ -124,10 +121,7 @@ func (s *siege) scenarios() []scenario {
 				if err := s.w.rejoin(eu); err != nil {
 					return err
 				}
-				if err := s.refused(ctx, f.heard, "NOT_OWNER"); err != nil {
-					return err
-				}
-				return s.healKnowing(ctx)
+				return s.refused(ctx, f.heard, "NOT_OWNER")
 			},
 		},
 	}
@@ -150,22 +144,6 @@ func (s *siege) cutOff(ctx context.Context) error {
 		}
 		return n >= lostWrites
 	})
-}
-
-// healKnowing joins eu's line to us's Kafka again, once eu knows where it was cut:
-// a link that does not know it carries what it finds.
-func (s *siege) healKnowing(ctx context.Context) error {
-	err := s.await(ctx, "eu knows its cuts", func() bool {
-		units, err := s.w.units(ctx, s.w.eu)
-		return err == nil && !slices.ContainsFunc(unitsOf(s.w.eu), func(name string) bool {
-			epochs := units[name].Epochs
-			return len(epochs) == 0 || !epochs[len(epochs)-1].Ended
-		})
-	})
-	if err != nil {
-		return err
-	}
-	return s.w.us.proxy.Heal()
 }
 
 // await polls until something is so, or says that it is not.
@@ -265,6 +243,11 @@ func (s *siege) round(ctx context.Context, c scenario) error {
 	s.nothingAfter(c, f)
 	s.refusalsSayWhy(c, f)
 	if err := s.orphansAreListed(ctx, c); err != nil {
+		return err
+	}
+	// Only now: eu lists what lies behind its cuts, so its link knows them, too. One
+	// that does not carries what it finds.
+	if err := w.us.proxy.Heal(); err != nil {
 		return err
 	}
 	if err := s.retryElsewhere(ctx); err != nil {
