@@ -32,7 +32,9 @@ func TestScripts(t *testing.T) {
 				"REGRESSED": strings.Replace(answerOK, `"register":null`, `"register":{"state":"regressed","voters":3,"reachable":3,"write_ms":0.6}`, 1),
 				"NOQUORUM":  strings.Replace(answerOK, `"register":null`, `"register":{"state":"unreachable","voters":3,"reachable":1,"write_ms":null}`, 1),
 				"WARNS":     strings.Replace(answerOK, `"warnings":[]`, `"warnings":["link us-eu is parked"]`, 1),
-				"GARBAGE":   `<html>`,
+				"STANDS": strings.Replace(answerOK, `"parked":[]}`,
+					`"parked":[],"standing":[{"topic":"flights","partition":3,"unit":"air/us","at":93,"reason":"air/us was cut there"}]}`, 1),
+				"GARBAGE": `<html>`,
 			} {
 				server := httptest.NewServer(canned(answer))
 				env.Defer(server.Close)

@@ -105,6 +105,9 @@ func printStatus(out io.Writer, s gateway.Status) error {
 		for _, p := range l.Parked {
 			notes = append(notes, fmt.Sprintf("PARKED link %s, %s/%d: %s", l.Name, p.Topic, p.Partition, p.Reason))
 		}
+		for _, p := range l.Standing {
+			notes = append(notes, fmt.Sprintf("STANDS link %s, %s/%d at %d: %s", l.Name, p.Topic, p.Partition, p.At, p.Reason))
+		}
 	}
 	for _, l := range s.Links {
 		notes = append(notes, standing(l)...)
