@@ -78,6 +78,8 @@ type seats struct {
 	topology *router.Topology
 	log      *slog.Logger
 
+	uncompressed bool // batches
+
 	topics    *topics
 	control   *control.Follower
 	authority *router.Authority // nil: there is no register
@@ -384,8 +386,9 @@ func (s *seats) make(ctx context.Context, at place) (*holding, error) {
 		Fetcher: h.fetch,
 		Claims:  func() (seat.Claims, bool) { return h.seat.Claims() },
 
-		Restricted: func() uint16 { return s.control.Restricted(at.topic) },
-		Logger:     s.log,
+		Restricted:   func() uint16 { return s.control.Restricted(at.topic) },
+		Logger:       s.log,
+		Uncompressed: s.uncompressed,
 	})
 	if err != nil {
 		return nil, err

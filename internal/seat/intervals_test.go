@@ -430,7 +430,7 @@ func (f *folder) standing(t *testing.T) map[event.Dot]bool {
 // TestTablesAtAnyTime: whenever tables come and whatever dies in between, what the
 // fold is left with is what the last table says of both logs.
 func TestTablesAtAnyTime(t *testing.T) {
-	for seed := range uint64(6) {
+	for seed := range uint64(10) {
 		t.Run(fmt.Sprint(seed), func(t *testing.T) {
 			c := fakeCluster(t)
 			first := table(1)
