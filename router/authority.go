@@ -59,6 +59,7 @@ type Authority struct {
 	refs   atomic.Uint64
 	lasts  atomic.Int64 // boottime of the last write of the register that was stored
 
+	opening   atomic.Bool // the register is being asked what it is
 	watchMu   sync.Mutex
 	stopWatch context.CancelFunc
 	watching  sync.WaitGroup
@@ -428,22 +429,31 @@ func (a *Authority) openFirst(ctx context.Context) {
 	}
 }
 
-// spawnOpen asks the register again what it is, after a reconnection or because
-// it seemed to be behind.
+// spawnOpen asks the register again what it is: after a reconnection, after the
+// watch has ended, or because it seemed to be behind. One question is under way at
+// a time.
 func (a *Authority) spawnOpen(ctx context.Context) {
 	a.watchMu.Lock()
 	watching := a.stopWatch != nil
 	a.watchMu.Unlock()
-	if !watching {
-		return // openFirst is at it
+	if !watching || !a.opening.CompareAndSwap(false, true) {
+		return // openFirst is at it, or another
 	}
+	a.reopen(ctx)
+}
+
+func (a *Authority) reopen(ctx context.Context) {
 	time.AfterFunc(openPause, func() {
 		tctx, cancel := context.WithTimeout(ctx, openTime)
 		defer cancel()
-		if opened, err := a.reg.open(tctx); err == nil {
+		opened, err := a.reg.open(tctx)
+		switch {
+		case ctx.Err() != nil:
+		case err != nil:
+			a.reopen(ctx)
+		default:
+			a.opening.Store(false)
 			a.tell(ctx, opened)
-		} else if ctx.Err() == nil {
-			a.spawnOpen(ctx)
 		}
 	})
 }
@@ -482,6 +492,7 @@ func (a *Authority) follow(ctx context.Context, after uint64) {
 			return
 		}
 		a.log.Warn("watch of the register ended, will begin again", "err", err)
+		a.spawnOpen(ctx) // the stream may be another one by now
 		select {
 		case <-ctx.Done():
 			return

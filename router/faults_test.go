@@ -8,6 +8,9 @@ import (
 	"testing"
 	"time"
 
+	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
+
 	"github.com/geogate/geogate/internal/embed"
 	"github.com/geogate/geogate/internal/event"
 	"github.com/geogate/geogate/router"
@@ -260,6 +263,33 @@ func TestRolledBack(t *testing.T) {
 				t.Error("the metrics do not say that the register went backwards")
 			}
 		})
+	}
+}
+
+// TestDeletedRegister: a stream that was deleted under a running instance is not
+// made again by it; the instance stops at its lease's end, and its next life does
+// not believe a new stream.
+func TestDeletedRegister(t *testing.T) {
+	t.Parallel()
+	n := startNATS(t, embed.NATS{Name: "ctl", StoreDir: t.TempDir()})
+	s := newSite(t, "us", 1)
+	s.lease = shortLease()
+	const unit = "default/us"
+	a, stop := s.start(router.NATSConfig{Dialer: n.Dialer(), Replicas: 1})
+	until(t, 10*time.Second, "grant", granted(a, unit))
+	until(t, 10*time.Second, "mark", func() bool { m, err := router.LoadMark(s.dir); return err == nil && m.Epochs[unit] == 17 })
+	js, ctx := streams(t, nats.InProcessServer(n.Dialer())), context.Background()
+	must(t, js.DeleteStream(ctx, router.StreamName))
+	until(t, s.lease.Duration, "end of the lease", unproven(a, unit))
+	until(t, 10*time.Second, "report", func() bool { return a.Status().State == "unreachable" && a.Tokens().Blind })
+	if _, err := js.Stream(ctx, router.StreamName); !errors.Is(err, jetstream.ErrStreamNotFound) {
+		t.Errorf("the register after it was deleted: %v", err)
+	}
+	stop()
+	a, _ = s.start(router.NATSConfig{Dialer: n.Dialer(), Replicas: 1})
+	until(t, 10*time.Second, "alarm", func() bool { return a.Status().State == "regressed" })
+	if _, err := a.Grant(unit); !errors.Is(err, router.ErrUnproven) {
+		t.Errorf("granted with %v", err)
 	}
 }
 
