@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"math"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -117,6 +118,20 @@ var processStart = time.Now()
 
 func sinceStart() time.Duration { return time.Since(processStart) }
 
+// clockSkew is how far the clock that counts suspend is ahead of the one that does
+// not. It is not ok when the two could not be read close together: a process that
+// is kept waiting between them has not slept.
+func clockSkew() (skew time.Duration, ok bool) {
+	for range 3 {
+		before := sinceStart()
+		boot := boottime()
+		if sinceStart()-before < sleptSkew/10 {
+			return boot - before, true
+		}
+	}
+	return 0, false
+}
+
 // Run owns the connection to the register and every goroutine of the authority.
 // It returns nil when the context ends, after it has said that the instance holds
 // nothing any more.
@@ -193,7 +208,7 @@ func (a *Authority) loadWitness(ctx context.Context) (map[string]event.Epoch, er
 func (a *Authority) loop(ctx, tctx context.Context) {
 	timer := time.NewTimer(0)
 	defer timer.Stop()
-	skew, ran := boottime()-sinceStart(), boottime()
+	skew, ran := time.Duration(math.MaxInt64), boottime() // the first that is read counts
 	for {
 		var ev OwnershipEvent = Wake{}
 		select {
@@ -202,11 +217,11 @@ func (a *Authority) loop(ctx, tctx context.Context) {
 		case ev = <-a.events:
 		case <-timer.C:
 		}
-		if now := boottime() - sinceStart(); now-skew > sleptSkew {
+		if now, ok := clockSkew(); ok && now-skew > sleptSkew {
 			a.log.Warn("the machine has slept; every token is dropped", "for", (now - skew).String())
 			a.step(tctx, Slept{})
 			skew = now
-		} else if now < skew {
+		} else if ok && now < skew {
 			skew = now
 		}
 		if gap := boottime() - ran; gap > mostSilence {
