@@ -7,7 +7,8 @@ PKG      ?= ./...
 RUN      ?=
 FUZZTIME ?= 20s
 SEEDS    ?= 200
-SOAK     ?= 20000
+SOAK     ?= 10000
+WORLDS   ?= logs ownership
 TOOL     := $(GO) tool -modfile=tools/go.mod
 # The race detector needs cgo; the programs do not, and run anywhere without it.
 BUILD    := CGO_ENABLED=0 $(GO) build -trimpath
@@ -59,11 +60,17 @@ fuzz: ## Run every fuzz target for FUZZTIME
 	  done; \
 	done
 
-sim: ## Simulate: SEED=n replays one seed, MUTANTS=1 checks that faults are caught, else SEEDS seeds
-	$(GO) run ./testbench/sim $(if $(MUTANTS),--mutants,$(if $(SEED),--seed $(SEED),--seeds 1-$(SEEDS)))
+sim: ## Simulate SEEDS seeds of both WORLDS (SEED=n WORLDS=ownership replays one), or with MUTANTS=1 check that faults are caught
+ifdef MUTANTS
+	$(GO) run ./testbench/sim --mutants
+else
+	@set -e; for world in $(WORLDS); do \
+	  $(GO) run ./testbench/sim --world $$world $(if $(SEED),--seed $(SEED),--seeds 1-$(SEEDS)); done
+endif
 
-soak: ## Simulate SOAK seeds that were never run before
-	@first=$$(date +%s)00000; $(GO) run ./testbench/sim --first --seeds $$first-$$((first + $(SOAK)))
+soak: ## Simulate SOAK seeds of both WORLDS that were never run before
+	@set -e; first=$$(date +%s)00000; for world in $(WORLDS); do \
+	  $(GO) run ./testbench/sim --world $$world --first --seeds $$first-$$((first + $(SOAK) - 1)); done
 
 bench: ## Run all benchmarks
 	$(GO) test -run '^$$' -bench . -benchmem -timeout 30m $(PKG)

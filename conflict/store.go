@@ -102,7 +102,8 @@ func (m *Memory) Add(items []Item) {
 			continue
 		}
 		m.applied[it.Origin] = it.Next
-		if it.Verdict != Valid || m.cfg.Admit(&it.Event) != "" {
+		// Orphans too: a fold that begins anew under the table before folds them.
+		if it.Verdict != Valid && it.Verdict != Orphan || m.cfg.Admit(&it.Event) != "" {
 			continue
 		}
 		ev := it.Event

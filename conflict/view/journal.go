@@ -144,7 +144,10 @@ func (j *Journal) add(items []seat.Item) error {
 		if it.Verdict == seat.Cuts || it.Next.Compare(applied[it.Origin]) <= 0 {
 			continue
 		}
-		if it.Verdict == seat.Valid && j.cfg.Admit(&it.Event) == "" {
+		// Orphans are kept, too: the table that makes them orphans may not be committed
+		// yet, and a fold that begins anew under the one before counts them. It leaves
+		// out by its own table what does not count.
+		if (it.Verdict == seat.Valid || it.Verdict == seat.Orphan) && j.cfg.Admit(&it.Event) == "" {
 			if err := j.put(b, &it.Event); err != nil {
 				return err
 			}

@@ -22,7 +22,10 @@ import (
 )
 
 // play plays a seed of the world that was chosen.
-var play = playLogs
+var (
+	play      = playLogs
+	worldName = "logs"
+)
 
 func playLogs(seed uint64, trace bool) world.Result {
 	return world.Run(seed, world.Options{Trace: trace})
@@ -47,7 +50,7 @@ func main() {
 	switch *which {
 	case "logs":
 	case "ownership":
-		play = playOwnership
+		play, worldName = playOwnership, *which
 	default:
 		fmt.Fprintf(os.Stderr, "--world %q: want logs or ownership\n", *which)
 		os.Exit(2)
@@ -110,7 +113,7 @@ func runSeeds(from, to uint64, first bool) bool {
 		in = append(in, fmt.Sprintf("%d %s", counts[k], k))
 	}
 	fmt.Printf("histories with %s\n", strings.Join(in, ", "))
-	fmt.Printf("sim: seeds %d-%d, %d steps in %v, %d seeds failed", from, to, steps, time.Since(start).Round(time.Millisecond), len(failing))
+	fmt.Printf("sim: %s: seeds %d-%d, %d steps in %v, %d seeds failed", worldName, from, to, steps, time.Since(start).Round(time.Millisecond), len(failing))
 	if len(failing) > 0 {
 		fmt.Printf(": %s", strings.Join(failing, " "))
 	}

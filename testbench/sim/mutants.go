@@ -36,7 +36,7 @@ var mutants = []mutant{
 		{"internal/seat/core.go", "	if ev.Item.Verdict != Valid {\n", "	if ev.Item.Verdict == Quarantined {\n"},
 	}},
 	{"no-second-lookup", "a write that waited for the term is not looked up again", []edit{
-		{"internal/seat/core.go", "if c.writes[w.ref] == w && !c.replay(w) {", "if c.writes[w.ref] == w {"},
+		{"internal/seat/core.go", "		} else if !c.replay(w) {\n			c.send(now, w)\n", "		} else {\n			c.send(now, w)\n"},
 	}},
 	{"start-without-barrier", "a reader starts inside the log without the last barrier", []edit{
 		{"testbench/sim/world/seat.go", "s.readLocal(from, barrier)", "s.readLocal(from, min(barrier, seat.NoBarrier))"},

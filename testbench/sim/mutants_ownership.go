@@ -52,7 +52,7 @@ var ownershipMutants = []mutant{
 		{ownershipClaim, "proof{epoch: next.Epoch, rev: rev,", "proof{epoch: next.Epoch, rev: c.lease.rev,"},
 	}},
 	{"no-second-check", "the lease is not checked after the read-back", []edit{
-		{"testbench/sim/ownership/proc.go", "if p.tokens.Holds(p.clock(), unit, g) {", "if p.tokens != nil {"},
+		{"testbench/sim/ownership/proc.go", "if p.Holds(unit, g) {", "if p.Alive() {"},
 	}},
 	{"claim-without-wait", "an unfenced region claims without waiting W", []edit{
 		{ownershipClaim, "} else if now < b.at+c.cfg.Lease.Wait() {", "} else if now < b.at {"},
@@ -70,6 +70,24 @@ var ownershipMutants = []mutant{
 	}},
 	{"drift-doubled", "clocks err by twice what is assumed", []edit{
 		{"testbench/sim/ownership/world.go", "const drift = 0.01", "const drift = 0.02"},
+	}},
+	{"epoch-regression-ignored", "a register whose epochs are below those that were seen is believed", []edit{
+		{ownershipCore, "			if epoch < remembered[unit] {", "			if false {"},
+	}},
+	{"register-anew-believed", "a register that was made anew is believed", []edit{
+		{ownershipCore, "	case c.mark.Created != 0 && ev.Created != c.mark.Created:", "	case c.mark.Created == -1:"},
+	}},
+	{"shorter-register-believed", "a register that is shorter than what was seen is believed", []edit{
+		{ownershipCore, "	case ev.Last < c.mark.Seq || ev.Last < c.seen:", "	case ev.Last > 1<<60:"},
+	}},
+	{"mark-not-awaited", "an epoch is used before the mark that holds it is on disk", []edit{
+		{"router/tokens.go", "if p.rev == c.lease.rev && p.mark <= c.durable {", "if p.rev == c.lease.rev {"},
+	}},
+	{"blind-not-noticed", "own renewals that the watch does not bring back are not missed", []edit{
+		{ownershipClaim, "	if len(c.loops) == 0 || ", "	if len(c.loops) < 1000 || "},
+	}},
+	{"suspend-unnoticed", "the lease's clock stands still while the machine is suspended", []edit{
+		{"testbench/sim/register/instance.go", "	p.disturb = p.awake\n", "	p.disturb = p.awake\n	p.base -= time.Duration(float64(d) * p.Rate)\n"},
 	}},
 	{"start-from-watch", "a record that was read makes its owner hold the unit", []edit{
 		{ownershipCore, "	if p, ok := c.proofs[r.Unit]; ok && ", "	if r.State == UnitActive && r.Owner == c.cfg.Region && c.lease.rev != 0 {\n		c.proofs[r.Unit] = proof{epoch: r.Epoch, rev: c.lease.rev}\n	}\n	if p, ok := c.proofs[r.Unit]; ok && "},

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"slices"
 	"testing"
 
 	"github.com/geogate/geogate/testbench/sim/world"
@@ -52,7 +53,7 @@ func TestSeeds(t *testing.T) {
 // TestMutantsApply: the clause that each mutant takes out still stands where it
 // stood, once.
 func TestMutantsApply(t *testing.T) {
-	for _, m := range mutants {
+	for _, m := range slices.Concat(mutants, ownershipMutants) {
 		if _, err := m.overlay("../..", t.TempDir()); err != nil {
 			t.Errorf("mutant %s: %v", m.name, err)
 		}

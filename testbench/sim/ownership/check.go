@@ -1,82 +1,99 @@
 package ownership
 
 import (
-	"encoding/json"
-	"fmt"
-
 	"github.com/geogate/geogate/internal/event"
 	"github.com/geogate/geogate/router"
 )
 
-// held checks the moment at which an instance acts as owner: nobody may believe
-// to own the unit in another epoch, now or at any time before in a later one.
+// held (I10) checks the moment at which an instance acts as owner: nobody may
+// believe to own the unit in another epoch, now or at any time before in a later
+// one.
 func (s *sim) held(p *proc, unit string, epoch event.Epoch) {
 	l := s.logs[unit]
+	if s.reg.Forgot() {
+		return // then only I2 and I11 can hold
+	}
 	if epoch < l.highest {
-		s.violate("I10", "%s acts on %s in epoch %d after epoch %d was held", p.name, unit, epoch, l.highest)
+		s.Violate("I10", "%s acts on %s in epoch %d after epoch %d was held", p.Name, unit, epoch, l.highest)
 	}
 	l.highest = max(l.highest, epoch)
 	for _, q := range s.procs {
-		if q == p || q.core == nil {
+		if q == p || !q.Alive() {
 			continue
 		}
-		g, err := q.tokens.Grant(q.clock(), unit)
+		g, err := q.Tokens().Grant(q.Clock(), unit)
 		if err != nil {
 			continue
 		}
 		if g.Epoch != epoch {
-			s.violate("I10", "%s acts on %s in epoch %d while %s holds epoch %d", p.name, unit, epoch, q.name, g.Epoch)
+			s.Violate("I10", "%s acts on %s in epoch %d while %s holds epoch %d", p.Name, unit, epoch, q.Name, g.Epoch)
 		}
 	}
 }
 
 // checkEnd holds the end of a history against what was promised.
 func (s *sim) checkEnd() {
+	if s.reg.Forgot() {
+		return
+	}
 	for _, unit := range s.units() {
-		s.checkHeld(unit)
 		s.checkLog(unit)
 	}
-	for ref := range s.asked {
-		s.counts["commands without an answer"]++
-		_ = ref
-	}
+	s.counts["commands without an answer"] += len(s.asked)
 	for _, p := range s.procs {
-		if p.core != nil && p.core.Blind() {
-			s.violate("I13", "the watch of %s is still blind", p.name)
+		if p.Blinded() {
+			s.Violate("I13", "the watch of %s is still blind", p.Name)
 		}
 	}
 }
 
-// checkHeld: after the calm every unit is held again by its region.
+// checkHeld (I10): after the calm every unit is held again by its region.
 func (s *sim) checkHeld(unit string) {
+	if s.reg.Forgot() {
+		return
+	}
 	for _, p := range s.procs {
-		if p.core != nil && p.region == s.logs[unit].region {
-			if _, err := p.tokens.Grant(p.clock(), unit); err == nil {
+		if p.Alive() && p.Region == s.logs[unit].region {
+			if _, err := p.Grant(unit); err == nil {
 				return
 			}
 		}
 	}
-	s.violate("I10", "nobody holds %s at the end of the calm", unit)
+	s.Violate("I10", "nobody holds %s in the calm", unit)
 }
 
-// checkLog: every answered write is authoritative, or lies past a cut whose
-// command said that this was possible.
+// checkLog (I5, I6): the records that count follow each other by epoch, and every
+// answered write counts, or lies past a cut whose command said that this was
+// possible.
 func (s *sim) checkLog(unit string) {
-	seq := s.reg.last[router.UnitSubject(unit)]
-	if seq == 0 {
+	u, ok := s.reg.Unit(unit)
+	if !ok {
 		return
 	}
-	var u router.UnitRecord
-	if err := json.Unmarshal(s.reg.log[seq-1].data, &u); err != nil {
-		s.violate("I5", "record of %s: %v", unit, err)
-		return
-	}
+	var last event.Epoch
 	for offset, rec := range s.logs[unit].records {
-		if !rec.acked {
-			continue
+		if counts(&u, int64(offset), rec.epoch) {
+			if rec.epoch < last {
+				s.Violate("I5", "%s: record %d of epoch %d counts, behind one of epoch %d", unit, offset, rec.epoch, last)
+			}
+			last = rec.epoch
 		}
-		s.checkRecord(&u, int64(offset), rec)
+		if rec.acked {
+			s.checkRecord(&u, int64(offset), rec)
+		}
 	}
+}
+
+// counts tells whether a record lies in the interval of its epoch.
+func counts(u *router.UnitRecord, offset int64, epoch event.Epoch) bool {
+	for _, t := range u.Epochs {
+		start, _ := router.Offset(t.Start, topic, 0, 0)
+		cut, _ := router.Offset(t.Cut, topic, 0, 0)
+		if t.Epoch == epoch {
+			return start <= offset && (!t.Ended || offset < cut)
+		}
+	}
+	return false
 }
 
 func (s *sim) checkRecord(u *router.UnitRecord, offset int64, rec *record) {
@@ -85,7 +102,7 @@ func (s *sim) checkRecord(u *router.UnitRecord, offset int64, rec *record) {
 			continue
 		}
 		if start, _ := router.Offset(t.Start, topic, 0, 0); offset < start {
-			s.violate("I6", "%s: the answered record %d of epoch %d lies before its start %d", u.Unit, offset, t.Epoch, start)
+			s.Violate("I6", "%s: the answered record %d of epoch %d lies before its start %d", u.Unit, offset, t.Epoch, start)
 		}
 		cut, _ := router.Offset(t.Cut, topic, 0, 0)
 		if !t.Ended || offset < cut {
@@ -98,11 +115,11 @@ func (s *sim) checkRecord(u *router.UnitRecord, offset int64, rec *record) {
 		}
 		// The fence's epoch lies between this one and the next owner's.
 		for e := t.Epoch + 1; e <= next; e++ {
-			if s.kinds[fmt.Sprintf("%s %d", u.Unit, e)] == router.CutEnd {
-				s.violate("I6", "%s: the answered record %d of epoch %d lies past the cut %d, and the fence in epoch %d said that none does", u.Unit, offset, t.Epoch, cut, e)
+			if s.kinds[unitEpoch(u.Unit, e)] == router.CutEnd {
+				s.Violate("I6", "%s: the answered record %d of epoch %d lies past the cut %d, and the fence in epoch %d said that none does", u.Unit, offset, t.Epoch, cut, e)
 			}
 		}
 		return
 	}
-	s.violate("I6", "%s: the answered record %d is of epoch %d, which never had an owner", u.Unit, offset, rec.epoch)
+	s.Violate("I6", "%s: the answered record %d is of epoch %d, which never had an owner", u.Unit, offset, rec.epoch)
 }

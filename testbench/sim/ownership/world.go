@@ -3,6 +3,7 @@ package ownership
 import (
 	"container/heap"
 	"fmt"
+	"maps"
 	"math/rand/v2"
 	"slices"
 	"strings"
@@ -10,12 +11,15 @@ import (
 
 	"github.com/geogate/geogate/internal/event"
 	"github.com/geogate/geogate/router"
+	"github.com/geogate/geogate/testbench/sim/register"
 	"github.com/geogate/geogate/testbench/sim/world"
 )
 
 // Options of a history.
 type Options struct {
 	Trace bool
+	// NoCasts loses every broadcast, whatever the seed says.
+	NoCasts bool
 }
 
 // drift is how wrong a clock's rate is at most: the protocol's assumption.
@@ -26,6 +30,8 @@ const drift = 0.01
 const (
 	turmoil = 220 * time.Second
 	calm    = 190 * time.Second
+	// held is when, after the unfences of the calm, every unit has an owner again.
+	held = 60 * time.Second
 )
 
 // at is one thing that happens at a time.
@@ -66,18 +72,15 @@ type sim struct {
 	counts   map[string]int
 	broken   []world.Violation
 	topology *router.Topology
-	lease    router.LeaseConfig
 
-	reg     register
-	procs   []*proc
-	logs    map[string]*unitLog
-	calmed  bool
-	noCasts bool // every broadcast is lost
-	fast    bool // what is not lost is quick: the wait is tight
-	refs    uint64
-	asked   map[uint64]bool
-	kinds   map[string]string // kind of the cut, by unit and the fence's epoch
-	half    map[string]bool   // units whose next fencer dies as soon as the unit is FENCED
+	reg    *register.Stream
+	procs  []*proc
+	logs   map[string]*unitLog
+	calmed bool
+	fast   bool // what is not lost is quick: the wait is tight
+	refs   uint64
+	asked  map[uint64]bool
+	kinds  map[string]string // kind of the cut, by unit and the fence's epoch
 }
 
 // unitLog is the log of a unit in its region: one partition.
@@ -92,7 +95,6 @@ type unitLog struct {
 type record struct {
 	epoch event.Epoch
 	acked bool
-	at    time.Duration // of the acknowledgement
 }
 
 // topic is the one that every unit's log belongs to.
@@ -100,22 +102,10 @@ const topic = "t"
 
 // Run plays the history of a seed.
 func Run(seed uint64, o Options) world.Result {
-	s := &sim{
-		seed: seed, rnd: rand.New(rand.NewPCG(seed, 0x6f776e)), counts: make(map[string]int),
-		logs: make(map[string]*unitLog), asked: make(map[uint64]bool), kinds: make(map[string]string), half: make(map[string]bool),
-		lease: router.DefaultLease(),
-	}
-	if o.Trace {
-		s.trace = &strings.Builder{}
-	}
+	s := newSim(seed, o)
 	s.build()
 	s.schedule()
-	for len(s.queue) > 0 && s.now < turmoil+calm && len(s.broken) == 0 {
-		x := heap.Pop(&s.queue).(at)
-		s.now = x.t
-		s.steps++
-		x.run()
-	}
+	s.play(turmoil + calm)
 	if len(s.broken) == 0 {
 		s.checkEnd()
 	}
@@ -126,23 +116,68 @@ func Run(seed uint64, o Options) world.Result {
 	return res
 }
 
-// after has something happen later.
-func (s *sim) after(d time.Duration, run func()) {
-	s.n++
-	heap.Push(&s.queue, at{s.now + d, s.n, run})
+func newSim(seed uint64, o Options) *sim {
+	s := &sim{
+		seed: seed, rnd: rand.New(rand.NewPCG(seed, 0x6f776e)), counts: make(map[string]int),
+		logs: make(map[string]*unitLog), asked: make(map[uint64]bool), kinds: make(map[string]string),
+	}
+	if o.Trace {
+		s.trace = &strings.Builder{}
+	}
+	s.reg = register.NewStream(s, router.DefaultLease())
+	s.reg.NoCasts, s.fast = s.chance(0.2) || o.NoCasts, s.chance(0.5)
+	return s
 }
 
-func (s *sim) log(format string, args ...any) {
+// play does what is due until a time, or until something is broken.
+func (s *sim) play(until time.Duration) {
+	for len(s.queue) > 0 && s.queue[0].t < until && len(s.broken) == 0 {
+		x := heap.Pop(&s.queue).(at)
+		s.now = x.t
+		s.steps++
+		x.run()
+	}
+}
+
+// Now implements register.Host.
+func (s *sim) Now() time.Duration { return s.now }
+
+// Rand implements register.Host.
+func (s *sim) Rand() *rand.Rand { return s.rnd }
+
+// After implements register.Host.
+func (s *sim) After(d time.Duration, run func()) {
+	s.n++
+	heap.Push(&s.queue, at{s.now + max(d, 0), s.n, run})
+}
+
+// Calm implements register.Host.
+func (s *sim) Calm() bool { return s.calmed }
+
+// Logf implements register.Host.
+func (s *sim) Logf(format string, args ...any) {
 	if s.trace != nil {
 		fmt.Fprintf(s.trace, "%10.3f ", s.now.Seconds())
 		fmt.Fprintf(s.trace, format+"\n", args...)
 	}
 }
 
-func (s *sim) violate(rule, format string, args ...any) {
+// Violate implements register.Host.
+func (s *sim) Violate(rule, format string, args ...any) {
 	text := fmt.Sprintf(format, args...)
-	s.log("VIOLATION %s: %s", rule, text)
+	s.Logf("VIOLATION %s: %s", rule, text)
 	s.broken = append(s.broken, world.Violation{Rule: rule, Text: text})
+}
+
+// Count implements register.Host.
+func (s *sim) Count(what string) { s.counts[what]++ }
+
+// Quick implements register.Host.
+func (s *sim) Quick() time.Duration {
+	if s.fast {
+		return s.between(100*time.Microsecond, 3*time.Millisecond)
+	}
+	return s.between(time.Millisecond, 60*time.Millisecond)
 }
 
 func (s *sim) chance(p float64) bool { return s.rnd.Float64() < p }
@@ -155,6 +190,20 @@ func (s *sim) between(a, b time.Duration) time.Duration {
 // build makes two or three regions with one or two instances each.
 func (s *sim) build() {
 	names := []string{"r0", "r1", "r2"}[:2+s.rnd.IntN(2)]
+	s.regions(names...)
+	for _, name := range names {
+		for i := range 1 + s.rnd.IntN(2) {
+			p := s.instance(name, i)
+			p.SetRate(1 + drift*(2*s.rnd.Float64()-1))
+			if s.chance(0.8) { // the extremes are where the wait is tight
+				p.SetRate(1 + drift*[]float64{-1, 1}[s.rnd.IntN(2)])
+			}
+			s.After(s.between(0, time.Second), p.Boot)
+		}
+	}
+}
+
+func (s *sim) regions(names ...string) {
 	var regions []router.Region
 	for i, name := range names {
 		regions = append(regions, router.Region{Name: name, ID: event.RegionID(i + 1)})
@@ -162,62 +211,83 @@ func (s *sim) build() {
 	}
 	s.logs["single"] = &unitLog{region: names[0]}
 	s.topology, _ = router.NewTopology(regions...)
-	s.noCasts, s.fast = s.chance(0.2), s.chance(0.5)
-	s.reg.init(s)
-	for _, name := range names {
-		for i := range 1 + s.rnd.IntN(2) {
-			home := []string{"a/" + name}
-			if name == names[0] {
-				home = append(home, "single")
-			}
-			p := &proc{
-				s: s, region: name, name: fmt.Sprintf("%s-%d", name, i), home: home,
-				rate: 1 + drift*(2*s.rnd.Float64()-1), offset: s.between(0, time.Hour),
-			}
-			if s.chance(0.8) { // the extremes are where the wait is tight
-				p.rate = 1 + drift*[]float64{-1, 1}[s.rnd.IntN(2)]
-			}
-			s.procs = append(s.procs, p)
-			s.after(s.between(0, time.Second), p.boot)
-		}
-	}
 }
+
+func (s *sim) instance(region string, i int) *proc {
+	home := []string{"a/" + region}
+	if region == s.logs["single"].region {
+		home = append(home, "single")
+	}
+	p := &proc{sim: s}
+	p.Instance = s.reg.Add(register.Config{
+		Region: region, Name: fmt.Sprintf("%s-%d", region, i), Home: home, Topology: s.topology,
+		Rate: 1, Offset: s.between(0, time.Hour), Logs: p, Answered: s.answered, Died: p.died,
+	})
+	s.procs = append(s.procs, p)
+	return p
+}
+
+// every lets something go wrong again and again until the calm.
+func (s *sim) every(a, b time.Duration, run func()) {
+	var again func()
+	again = func() {
+		if s.calmed {
+			return
+		}
+		run()
+		s.After(s.between(a, b), again)
+	}
+	s.After(s.between(a, b), again)
+}
+
+func (s *sim) pick() *proc { return s.procs[s.rnd.IntN(len(s.procs))] }
 
 // schedule lets things go wrong until the calm.
 func (s *sim) schedule() {
-	every := func(a, b time.Duration, run func()) {
-		var again func()
-		again = func() {
-			if s.calmed {
-				return
-			}
-			run()
-			s.after(s.between(a, b), again)
-		}
-		s.after(s.between(a, b), again)
-	}
-	pick := func() *proc { return s.procs[s.rnd.IntN(len(s.procs))] }
-	every(2*time.Second, 40*time.Second, s.operate)
-	every(8*time.Second, 40*time.Second, s.ambush)
-	every(3*time.Second, 30*time.Second, func() { pick().pause(s.between(100*time.Millisecond, 45*time.Second)) })
-	every(5*time.Second, 60*time.Second, func() { pick().cut(s.between(time.Second, 40*time.Second)) })
-	every(20*time.Second, 120*time.Second, func() { pick().kill() })
-	every(20*time.Second, 90*time.Second, func() { pick().blind(s.between(5*time.Second, 30*time.Second)) })
+	s.every(2*time.Second, 40*time.Second, s.operate)
+	s.every(8*time.Second, 40*time.Second, s.ambush)
+	s.every(3*time.Second, 30*time.Second, func() { s.pick().Pause(s.between(100*time.Millisecond, 45*time.Second)) })
+	s.every(5*time.Second, 60*time.Second, func() { s.pick().Cut(s.between(time.Second, 40*time.Second)) })
+	s.every(20*time.Second, 120*time.Second, func() { s.pick().Die() })
+	s.every(20*time.Second, 90*time.Second, func() { s.pick().Blind(s.between(5*time.Second, 30*time.Second)) })
+	s.every(10*time.Second, 90*time.Second, func() { s.pick().SetRate(1 + drift*[]float64{-1, 0, 1}[s.rnd.IntN(3)]) })
+	s.every(30*time.Second, 150*time.Second, func() { s.reg.Elect(s.between(200*time.Millisecond, 24*time.Second)) })
 	for _, p := range s.procs {
-		every(20*time.Millisecond, 300*time.Millisecond, p.clientWrite)
+		s.every(20*time.Millisecond, 300*time.Millisecond, p.clientWrite)
 	}
-	s.after(turmoil, s.calm)
+	if s.chance(0.12) {
+		s.After(s.between(30*time.Second, turmoil), s.forget)
+	}
+	s.After(turmoil, s.calm)
+}
+
+// forget restores the register's disks from an old copy, and those of some
+// instances with it.
+func (s *sim) forget() {
+	n := 1 + s.rnd.IntN(60)
+	if s.chance(0.2) {
+		n = 1 << 20
+	}
+	for _, p := range s.procs {
+		if s.chance(0.3) {
+			p.Die()
+			if s.chance(0.5) {
+				p.RollBack()
+			}
+		}
+	}
+	s.reg.Rollback(n)
 }
 
 // ambush makes an instance deaf, or cuts it off, and has its region or one of its
 // units fenced and unfenced around it by others, some of which stop half-way: the
 // histories in which a nearly right protocol fails.
 func (s *sim) ambush() {
-	victim := s.procs[s.rnd.IntN(len(s.procs))]
+	victim := s.pick()
 	var others []*proc
 	for _, p := range s.procs {
 		// Instances of the victim's own region know most, and may claim.
-		if p != victim && (p.region == victim.region || s.chance(0.4)) {
+		if p != victim && (p.Region == victim.Region || s.chance(0.4)) {
 			others = append(others, p)
 		}
 	}
@@ -225,29 +295,42 @@ func (s *sim) ambush() {
 		return
 	}
 	other := func() *proc { return others[s.rnd.IntN(len(others))] }
+	if s.chance(0.25) {
+		// Its renewal is stored and not answered; it is fenced; the retry is
+		// answered as a repetition.
+		victim.LateRetry(func() { s.surround(victim, other, s.between(0, 1500*time.Millisecond)) })
+		return
+	}
 	switch d := s.between(15*time.Second, 60*time.Second); s.rnd.IntN(3) {
 	case 0:
-		victim.cut(d)
+		victim.Cut(d)
 	default:
-		victim.blind(d)
+		victim.Blind(d)
 	}
-	fence := router.Command{Verb: router.VerbFence, Reason: "ambush", Region: victim.region}
-	unit := victim.home[s.rnd.IntN(len(victim.home))]
+	s.surround(victim, other, s.between(0, 3*time.Second))
+}
+
+// surround has the victim's region, or one of its units, fenced and unfenced.
+func (s *sim) surround(victim *proc, other func() *proc, at time.Duration) {
+	fence := router.Command{Verb: router.VerbFence, Reason: "ambush", Region: victim.Region}
+	unit := victim.Home[s.rnd.IntN(len(victim.Home))]
 	if s.chance(0.5) {
 		fence.Region, fence.Unit = "", unit
 	}
-	fencer, at := other(), s.between(0, 3*time.Second)
-	s.after(at, func() { fencer.ask(fence) })
+	fencer := other()
+	s.After(at, func() { s.ask(fencer, fence) })
 	if fence.Unit != "" && s.chance(0.6) {
-		s.half[unit] = true
-		victim.prey = s.chance(0.7)
+		s.reg.HalfFence(unit)
+		if s.chance(0.7) {
+			victim.Prey()
+		}
 	} else if s.chance(0.5) {
 		d, dies := s.between(0, 30*time.Second), s.chance(0.3)
-		s.after(at+s.between(5*time.Millisecond, 200*time.Millisecond), func() {
+		s.After(at+s.between(5*time.Millisecond, 200*time.Millisecond), func() {
 			if dies {
-				fencer.kill()
+				fencer.Die()
 			} else {
-				fencer.pause(d)
+				fencer.Pause(d)
 			}
 		})
 	}
@@ -255,9 +338,9 @@ func (s *sim) ambush() {
 	both := fence.Unit == "" || s.chance(0.3)
 	undo := func(after time.Duration) {
 		if both {
-			s.after(after, func() { other().ask(router.Command{Verb: router.VerbUnfence, Region: victim.region}) })
+			s.After(after, func() { s.ask(other(), router.Command{Verb: router.VerbUnfence, Region: victim.Region}) })
 		}
-		s.after(after+s.between(0, 100*time.Millisecond), func() { other().ask(router.Command{Verb: router.VerbUnfence, Unit: unit}) })
+		s.After(after+s.between(0, 100*time.Millisecond), func() { s.ask(other(), router.Command{Verb: router.VerbUnfence, Unit: unit}) })
 	}
 	undo(at + s.between(50*time.Millisecond, 500*time.Millisecond))
 	if s.chance(0.5) {
@@ -267,49 +350,71 @@ func (s *sim) ambush() {
 
 // operate asks some instance for a fence or an unfence.
 func (s *sim) operate() {
-	p := s.procs[s.rnd.IntN(len(s.procs))]
-	target := s.procs[s.rnd.IntN(len(s.procs))]
+	p, target := s.pick(), s.pick()
 	cmd := router.Command{Verb: router.VerbFence, Reason: "test"}
 	if s.chance(0.5) {
 		cmd.Verb = router.VerbUnfence
 	}
-	switch {
-	case s.chance(0.5):
-		cmd.Region = target.region
-	default:
-		cmd.Unit = target.home[s.rnd.IntN(len(target.home))]
+	if s.chance(0.5) {
+		cmd.Region = target.Region
+	} else {
+		cmd.Unit = target.Home[s.rnd.IntN(len(target.Home))]
 	}
-	p.ask(cmd)
+	s.ask(p, cmd)
 }
+
+// ask puts an operator's command to an instance.
+func (s *sim) ask(p *proc, cmd router.Command) uint64 {
+	s.refs++
+	if p.Alive() {
+		s.asked[s.refs] = true
+	}
+	p.Ask(s.refs, cmd)
+	return s.refs
+}
+
+func (s *sim) answered(a router.Answer) {
+	delete(s.asked, a.Ref)
+	for _, u := range a.Result.Units {
+		if a.Result.Exit == router.ExitDone || a.Result.Exit == router.ExitLoss {
+			key := unitEpoch(u.Unit, u.Epoch)
+			if s.kinds[key] == "" || u.Cut == router.CutEnd {
+				s.kinds[key] = u.Cut
+			}
+		}
+	}
+}
+
+func unitEpoch(unit string, e event.Epoch) string { return fmt.Sprintf("%s %d", unit, e) }
 
 // calm ends all faults and has everything unfenced.
 func (s *sim) calm() {
 	s.calmed = true
-	s.log("calm")
+	s.Logf("calm")
 	for _, p := range s.procs {
-		p.heal()
+		p.Heal()
 	}
 	for _, r := range s.topology.Regions() {
-		s.after(85*time.Second, func() { s.procs[0].ask(router.Command{Verb: router.VerbUnfence, Region: r.Name}) })
+		s.After(85*time.Second, func() { s.ask(s.procs[0], router.Command{Verb: router.VerbUnfence, Region: r.Name}) })
 	}
 	for _, unit := range s.units() {
-		s.after(90*time.Second, func() { s.procs[0].ask(router.Command{Verb: router.VerbUnfence, Unit: unit}) })
+		s.After(90*time.Second, func() { s.ask(s.procs[0], router.Command{Verb: router.VerbUnfence, Unit: unit}) })
 	}
+	s.repeat(90*time.Second+held, 5*time.Second, func() {
+		for _, unit := range s.units() {
+			s.checkHeld(unit)
+		}
+	})
 }
 
-// quick is how long a request or an answer takes when nothing is wrong.
-func (s *sim) quick() time.Duration {
-	if s.fast {
-		return s.between(100*time.Microsecond, 3*time.Millisecond)
+// repeat does something again and again, from a time on.
+func (s *sim) repeat(first, then time.Duration, run func()) {
+	var again func()
+	again = func() {
+		run()
+		s.After(then, again)
 	}
-	return s.between(time.Millisecond, 60*time.Millisecond)
+	s.After(first, again)
 }
 
-func (s *sim) units() []string {
-	var out []string
-	for u := range s.logs {
-		out = append(out, u)
-	}
-	slices.Sort(out)
-	return out
-}
+func (s *sim) units() []string { return slices.Sorted(maps.Keys(s.logs)) }

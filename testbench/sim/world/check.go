@@ -16,7 +16,25 @@ import (
 type truth struct {
 	logs  map[event.RegionID][]told // by origin, in log order
 	byDot map[event.Dot]*told
-	valid []*event.Event // of all origins: neither void nor broken, admitted
+	sound []*event.Event // of all origins: neither void nor broken, admitted
+	valid []*event.Event // of these, the ones that the register makes count
+}
+
+// under is the sound events that a region's position has reached and that count
+// under its table. What lies behind a cut that a link knew never came there.
+func (w *World) under(t *truth, r *region, tp kafka.TP, at *conflict.Position) []*event.Event {
+	var out []*event.Event
+	for _, e := range below(t.sound, &at.Vector) {
+		if t.byDot[e.At].orphan && !w.met(r, tp, e.At) {
+			continue
+		}
+		if at.Authority == nil || standing(at.Authority, e.At, e.Epoch) != orphaned {
+			// What only a later start can tell about counts where it was folded
+			// before its cut was known; nobody folds it after.
+			out = append(out, e)
+		}
+	}
+	return out
 }
 
 func (w *World) truth(tp kafka.TP) *truth {
@@ -28,7 +46,13 @@ func (w *World) truth(tp kafka.TP) *truth {
 			e := &log[i]
 			t.byDot[e.At] = e
 			if !e.void && !e.broken && (e.Stamped || tp.Topic == eventsTopic) {
-				t.valid = append(t.valid, &e.Event)
+				t.sound = append(t.sound, &e.Event)
+				switch w.judge(r, tp, e.At.Offset, e.Epoch) {
+				case authoritative:
+					t.valid = append(t.valid, &e.Event)
+				case orphaned:
+					e.orphan = true
+				}
 			}
 		}
 	}
@@ -36,9 +60,10 @@ func (w *World) truth(tp kafka.TP) *truth {
 }
 
 func (w *World) check() {
-	w.checkReplays()
 	for _, tp := range w.seats {
 		t := w.truth(tp)
+		w.checkReplays(tp, t)
+		w.checkOwners(tp, t)
 		w.checkVerdicts(tp, t)
 		w.checkClock(tp, t)
 		w.checkAnswers(tp, t)
@@ -101,6 +126,9 @@ func (w *World) checkVerdicts(tp kafka.TP, t *truth) {
 				it, ok := w.verdicts[verdictKey{by.name, tp.Topic, how, e.At}]
 				if at := w.position(by, tp).Vector; !ok && w.parked(by, r, tp) && !at.Covers(e.At) {
 					continue // held back, with a recorded reason
+				}
+				if !ok && by != r && w.lapsed(r, tp, e.At.Offset) {
+					continue // behind a cut that the link knew
 				}
 				if !ok || it.Verdict != want(e) {
 					w.fail("void", "%s judged %v of %v %v (seen %v), it is %v: barrier %d", by.name, e.At, tp, it.Verdict, ok, want(e), e.Barrier)
@@ -195,9 +223,9 @@ func (w *World) checkAnswers(tp kafka.TP, t *truth) {
 }
 
 // checkReplays (G2): once a region has answered a key with a record of its own, a
-// replay there names a record of its own. (Where windows end, the newest record
-// may be another region's.)
-func (w *World) checkReplays() {
+// replay there names a record of its own, unless that is an orphan. (Where windows
+// end, the newest record may be another region's.)
+func (w *World) checkReplays(tp kafka.TP, t *truth) {
 	if w.cfg.window < w.now {
 		return
 	}
@@ -205,8 +233,10 @@ func (w *World) checkReplays() {
 		own := map[event.RegionID]bool{}
 		for _, a := range o.answers {
 			switch r := a.region.id; {
+			case o.tp != tp:
 			case !a.Replayed:
-				own[r] = true
+				e := t.byDot[a.At]
+				own[r] = e != nil && !e.orphan
 			case own[r] && a.At.Region != r:
 				w.fail("G2", "write %d: %s answers a retry with %v after it has answered with a record of its own", o.n, a.by, a.At)
 			}
@@ -235,7 +265,7 @@ func (w *World) checkEffects(tp kafka.TP, t *truth) {
 func (w *World) checkSteps(r *region, tp kafka.TP, steps []*step) {
 	for i := 1; i < len(steps); i++ {
 		a, b := steps[i-1].position.Vector, steps[i].position.Vector
-		if !b.CoversAll(&a) || a == b {
+		if !b.CoversAll(&a) || a == b && w.own == nil {
 			w.fail("fold", "%s %v: step %d by %s goes from %v to %v", r.name, tp, i, steps[i].by, a, b)
 		}
 	}
@@ -273,12 +303,20 @@ func (w *World) checkEntities(r *region, tp kafka.TP, t *truth, steps []*step) {
 	state := map[string]conflict.Entity{}
 	merged := map[string]*conflict.Merged{}
 	for n, s := range steps {
-		naive := naiveEntities(below(t.valid, &s.position.Vector), w.cfg.window)
 		for _, c := range s.out.Entities {
 			state[string(c.Key)] = c.Entity
 		}
 		for i := range s.out.Merged {
 			merged[string(s.out.Merged[i].Event.Key)] = &s.out.Merged[i]
+		}
+		if s.position.Revoking != 0 {
+			continue // in the middle of a table's orphans
+		}
+		naive := naiveEntities(w.under(t, r, tp, &s.position), w.cfg.window)
+		for k := range state {
+			if _, ok := naive[k]; !ok {
+				naive[k] = nil // all its events are orphans
+			}
 		}
 		for _, k := range slices.Sorted(maps.Keys(naive)) {
 			if text := differs(state[k], merged[k], naive[k]); text != "" {
@@ -334,7 +372,10 @@ func (w *World) checkFeed(r *region, tp kafka.TP, t *truth, steps []*step) {
 		return
 	}
 	for _, s := range steps {
-		for _, effs := range naiveEntities(below(t.valid, &s.position.Vector), w.cfg.window) {
+		if s.position.Revoking != 0 {
+			continue
+		}
+		for _, effs := range naiveEntities(w.under(t, r, tp, &s.position), w.cfg.window) {
 			for _, eff := range effs[min(1, len(effs)):] {
 				if d := eff.stands.At; d.Region == r.id && lost[d] == 0 {
 					lost[d]++
@@ -356,8 +397,8 @@ func (w *World) checkTwinFeed(r *region, tp kafka.TP, t *truth, steps []*step) {
 			}
 		}
 	}
-	at := w.position(r, tp).Vector
-	for _, eff := range effects(below(t.valid, &at), w.cfg.window) {
+	at := w.position(r, tp)
+	for _, eff := range effects(w.under(t, r, tp, &at), w.cfg.window) {
 		for _, c := range eff.copies[1:] {
 			if c.At.Region == r.id && !told[c.At] {
 				w.fail("G5", "%s: %v lost to its twin %v, and the feed does not say so", r.name, c.At, eff.stands.At)
@@ -371,18 +412,32 @@ func (w *World) checkMerged(r *region, tp kafka.TP, t *truth, steps []*step) {
 	emitted := map[event.Dot]int{}
 	for _, s := range steps {
 		for _, m := range s.out.Merged {
+			if m.Corrects {
+				emitted[m.Event.At]-- // a retraction
+				continue
+			}
 			emitted[m.Event.At]++
 			if e := t.byDot[m.Event.At]; e == nil || e.void || e.broken || !bytes.Equal(e.Value, m.Event.Value) {
 				w.fail("G2", "%s %v: merged has %v, which is no valid event", r.name, tp, m.Event.At)
 			}
 		}
 	}
-	at := w.position(r, tp).Vector
+	at := w.position(r, tp)
 	wants, has := map[string]int{}, map[string]int{}
-	for _, eff := range effects(below(t.valid, &at), w.cfg.window) {
+	for _, eff := range effects(w.under(t, r, tp, &at), w.cfg.window) {
 		wants[effectKey(eff.stands)]++
-		for _, c := range eff.copies {
-			has[effectKey(c)] += emitted[c.At]
+	}
+	instead := orphansOf(steps)
+	for _, d := range slices.SortedFunc(maps.Keys(emitted), compareDots) {
+		e := t.byDot[d]
+		if e == nil || emitted[d] == 0 {
+			continue
+		}
+		k := effectKey(&e.Event)
+		has[k] += emitted[d]
+		wants[k] += 0
+		if e.orphan && !w.means(t, instead[d].Instead, k) {
+			w.fail("G7", "%s %v: merged shows the orphan %v, for %v", r.name, tp, d, instead[d].Instead)
 		}
 	}
 	for _, k := range slices.Sorted(maps.Keys(wants)) {

@@ -62,8 +62,9 @@ func (j *journal) Add(items []seat.Item) error {
 func foldItem(it *seat.Item) conflict.Item {
 	v := map[seat.Verdict]conflict.Verdict{
 		seat.Valid: conflict.Valid, seat.Void: conflict.Void, seat.Quarantined: conflict.Quarantined, seat.Skip: conflict.Skip,
+		seat.Orphan: conflict.Orphan, seat.Cuts: conflict.Cuts,
 	}[it.Verdict]
-	return conflict.Item{Origin: it.Origin, Event: it.Event, Verdict: v, Next: it.Next, Barrier: it.Barrier}
+	return conflict.Item{Origin: it.Origin, Event: it.Event, Verdict: v, Next: it.Next, Barrier: it.Barrier, Authority: it.Authority}
 }
 
 // foldStore reads committed state from a cache of the state topic, and the rest
@@ -72,6 +73,7 @@ type foldStore struct {
 	*conflict.Memory
 	entities map[string]conflict.Entity
 	twins    map[event.IdempotencyKey]conflict.Twin
+	orphans  map[event.Dot]conflict.Orphaned
 }
 
 // Entity implements conflict.Store.
@@ -84,6 +86,33 @@ func (s *foldStore) Entity(key []byte) (conflict.Entity, bool, error) {
 func (s *foldStore) Twin(k event.IdempotencyKey) (conflict.Twin, bool, error) {
 	t, ok := s.twins[k]
 	return t, ok, nil
+}
+
+// Orphan implements conflict.Store.
+func (s *foldStore) Orphan(d event.Dot) (conflict.Orphaned, bool, error) {
+	o, ok := s.orphans[d]
+	return o, ok, nil
+}
+
+// commit takes over what a committed step has put out.
+func (s *foldStore) commit(out *conflict.Output) {
+	for _, c := range out.Entities {
+		if c.Entity.IsZero() {
+			delete(s.entities, string(c.Key))
+		} else {
+			s.entities[string(c.Key)] = c.Entity
+		}
+	}
+	for _, t := range out.Twins {
+		if len(t.Copies) == 0 {
+			delete(s.twins, t.Key)
+		} else {
+			s.twins[t.Key] = t
+		}
+	}
+	for _, o := range out.Orphans {
+		s.orphans[o.At] = o
+	}
 }
 
 // foldRun is a seat's fold: one transaction a step.
@@ -120,7 +149,7 @@ func (f *foldRun) open(done func()) {
 
 func (f *foldRun) load(end int64, done func()) {
 	p := f.s.p
-	st := &foldStore{Memory: f.s.journal.mem, entities: map[string]conflict.Entity{}, twins: map[event.IdempotencyKey]conflict.Twin{}}
+	st := &foldStore{Memory: f.s.journal.mem, entities: map[string]conflict.Entity{}, twins: map[event.IdempotencyKey]conflict.Twin{}, orphans: map[event.Dot]conflict.Orphaned{}}
 	at := conflict.Start()
 	finish := func() {
 		f.store, f.part, f.ready = st, conflict.NewPartition(p.w.foldConfig(f.s.tp.Topic), st, at), true
@@ -149,7 +178,11 @@ func (f *foldRun) load(end int64, done func()) {
 
 func (f *foldRun) take(st *foldStore, at *conflict.Position, rec *kafka.Record) {
 	kind, key := rec.Key[0], string(rec.Key[1:])
-	if rec.Value == nil {
+	switch {
+	case rec.Value == nil && kind == 't':
+		delete(st.twins, event.IdempotencyKey([]byte(key)))
+		return
+	case rec.Value == nil:
 		delete(st.entities, key)
 		return
 	}
@@ -158,6 +191,8 @@ func (f *foldRun) take(st *foldStore, at *conflict.Position, rec *kafka.Record) 
 		st.entities[key] = o
 	case conflict.Twin:
 		st.twins[event.IdempotencyKey([]byte(key))] = o
+	case conflict.Orphaned:
+		st.orphans[o.At] = o
 	case conflict.Position:
 		*at = o
 	default:
@@ -181,7 +216,7 @@ func (f *foldRun) pump() {
 	if !f.s.indexesReach(v) {
 		return
 	}
-	for len(f.queue) > 0 && f.queue[0].Next.Compare(v[f.queue[0].Origin]) <= 0 {
+	for len(f.queue) > 0 && f.queue[0].Authority == nil && f.queue[0].Next.Compare(v[f.queue[0].Origin]) <= 0 {
 		f.queue = f.queue[1:]
 	}
 	if len(f.queue) == 0 {
@@ -209,7 +244,7 @@ func (f *foldRun) step() {
 			f.failed(err)
 			return
 		}
-		f.send(parts, recs, func() { f.commit(out) })
+		f.send(parts, recs, func() { f.commit(out, n) })
 	})
 }
 
@@ -227,7 +262,14 @@ func (f *foldRun) records(out *conflict.Output) map[kafka.TP][]kafka.Record {
 		put('e', c.Key, c.Entity)
 	}
 	for _, t := range out.Twins {
+		if len(t.Copies) == 0 {
+			state = append(state, kafka.Record{Key: append([]byte{'t'}, t.Key[:]...)})
+			continue
+		}
 		put('t', t.Key[:], t)
+	}
+	for _, o := range out.Orphans {
+		put('o', fmt.Appendf(nil, "%v", o.At), o)
 	}
 	put('v', nil, out.Position)
 	claims := f.claims()
@@ -274,23 +316,18 @@ func (f *foldRun) send(parts []kafka.TP, recs map[kafka.TP][]kafka.Record, done 
 	}
 }
 
-func (f *foldRun) commit(out *conflict.Output) {
+func (f *foldRun) commit(out *conflict.Output, n int) {
 	f.prod.end(true, func(err error) {
 		if err != nil {
 			f.failed(err)
 			return
 		}
-		for _, c := range out.Entities {
-			if c.Entity.IsZero() {
-				delete(f.store.entities, string(c.Key))
-			} else {
-				f.store.entities[string(c.Key)] = c.Entity
-			}
+		if f.s.p.w.trace != nil {
+			f.s.p.logf("fold %v: %s", f.s.tp, stepText(f.queue[:n], out))
 		}
-		for _, t := range out.Twins {
-			f.store.twins[t.Key] = t
-		}
+		f.store.commit(out)
 		f.part.Commit(out)
+		f.queue = f.queue[n:]
 		f.busy = false
 		f.pump()
 	})
@@ -305,4 +342,29 @@ func (f *foldRun) failed(err error) {
 	}
 	f.s.p.logf("fold %v: %v: open again", f.s.tp, err)
 	f.open(func() { f.busy = false })
+}
+
+// stepText is what the trace says of a committed step.
+func stepText(items []conflict.Item, out *conflict.Output) string {
+	text := ""
+	for i := range items {
+		switch it := &items[i]; it.Verdict {
+		case conflict.Cuts:
+			text += fmt.Sprintf("cuts %d; ", it.Authority.Revision)
+		case conflict.Skip:
+			text += fmt.Sprintf("skip to %d/%d; ", it.Origin, it.Next.Next)
+		default:
+			text += fmt.Sprintf("verdict %d %v epoch %d key %.4x of %q (revokes %v); ", it.Verdict, it.Event.At, it.Event.Epoch, it.Event.Envelope.Key, it.Event.Key, it.Authority != nil)
+		}
+	}
+	for _, m := range out.Merged {
+		text += fmt.Sprintf("merged %v corrects %v; ", m.Event.At, m.Corrects)
+	}
+	for _, c := range out.Entities {
+		text += fmt.Sprintf("%q has %d live; ", c.Key, len(c.Entity.Live))
+	}
+	for _, o := range out.Orphans {
+		text += fmt.Sprintf("orphan %v instead %v; ", o.At, o.Instead)
+	}
+	return text
 }

@@ -84,9 +84,9 @@ func (w *World) checkIndexes(tp kafka.TP, t *truth) {
 			continue
 		}
 		fresh := openIndex(r.id, w.cfg.window, dedupe.NewMemory())
-		keys := w.rebuild(fresh, t, s.index.Index.Applied())
+		keys := w.rebuild(fresh, tp, t, s.index.Index.Applied())
 		s.sweep()
-		if _, err := fresh.Sweep(w.closed(s), nil); err != nil {
+		if _, err := fresh.Sweep(w.closed(s), s.table); err != nil {
 			w.fail("index", "sweep: %v", err)
 		}
 		for _, k := range keys {
@@ -112,19 +112,22 @@ func (w *World) compareIndexes(s *seatRun, fresh *index, k event.IdempotencyKey)
 	if rest := slices.DeleteFunc(slices.Clone(live), expired); !slices.EqualFunc(rest, anew, func(a, b event.Copy) bool { return a.At == b.At && a.Void == b.Void }) {
 		w.fail("index", "%s %v key %x: live %v, built anew %v", s.p.name, s.tp, k[:4], places(live), places(anew))
 	}
-	a, _, _ := s.index.Find(k, 0, nil)
-	b, ok, _ := fresh.Find(k, 0, nil)
+	a, _, _ := s.index.Find(k, 0, s.table)
+	b, ok, _ := fresh.Find(k, 0, s.table)
 	if ok && a.At != b.At {
 		w.fail("index", "%s %v key %x: a retry is answered with %v, after a rebuild with %v", s.p.name, s.tp, k[:4], a.At, b.At)
 	}
 }
 
-func (w *World) rebuild(x *index, t *truth, upTo event.Vector) (keys []event.IdempotencyKey) {
+func (w *World) rebuild(x *index, tp kafka.TP, t *truth, upTo event.Vector) (keys []event.IdempotencyKey) {
 	for _, i := range w.rand.Perm(len(w.regions)) {
 		for _, e := range t.logs[w.regions[i].id] {
 			k := e.Envelope.Key
 			if !upTo.Covers(e.At) || k.IsZero() || e.broken {
 				continue
+			}
+			if r := w.regions[e.At.Region-1]; w.lapsed(r, tp, e.At.Offset) && !w.met(w.regions[x.own-1], tp, e.At) {
+				continue // behind a cut that the link knew
 			}
 			if err := x.Apply([]event.Copy{event.CopyOf(&e.Event, e.void)}, nil, event.Vector{}); err != nil {
 				w.fail("index", "rebuild: %v", err)

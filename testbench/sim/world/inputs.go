@@ -90,8 +90,7 @@ func (in *remoteIn) mapped(r *kafka.Record, loc control.Location) {
 func (in *remoteIn) give(it seat.Item) {
 	in.at = it.Next
 	in.s.judged(it, "remote")
-	in.s.indexed(it)
-	in.s.fold.push(it)
+	in.s.pass(it, in.s.journal, in.s.index)
 }
 
 // advance moves over what the link has covered without a record: markers and
@@ -210,6 +209,22 @@ func (in *localIn) take(got kafka.Fetched, i int, more func()) {
 	p.after(p.w.between(0, 3*time.Millisecond), more)
 }
 
+// tailed are the indexes that the tail feeds, settled those that come with the fold:
+// an event journal follows the register, the index of keys must not.
+func (s *seatRun) tailed() []seat.Sink {
+	if s.p.w.own == nil {
+		return []seat.Sink{s.journal, s.index}
+	}
+	return []seat.Sink{s.index}
+}
+
+func (s *seatRun) settled() []seat.Sink {
+	if s.p.w.own == nil {
+		return nil
+	}
+	return []seat.Sink{s.journal}
+}
+
 // controlKey is the key of a control record as a consumer sees it.
 func controlKey(k kafka.Kind) []byte {
 	if k == kafka.Commit {
@@ -220,7 +235,7 @@ func controlKey(k kafka.Kind) []byte {
 
 func (in *localIn) give(it seat.Item, barrier *seat.Mark, transactional bool) {
 	in.s.judged(it, "local")
-	in.s.indexed(it)
+	in.s.indexed(it, in.s.tailed()...)
 	in.s.readBack(it, barrier)
 	in.judged = append(in.judged, localItem{it, transactional})
 	in.release()
@@ -234,7 +249,7 @@ func (in *localIn) release() {
 		if in.judged[n].transactional && !in.committed[it.Event.At.Offset] {
 			it = seat.Item{Origin: it.Origin, Verdict: seat.Skip, Next: it.Next, Barrier: it.Barrier}
 		}
-		in.s.fold.push(it)
+		in.s.pass(it, in.s.settled()...)
 	}
 	in.judged = in.judged[n:]
 }

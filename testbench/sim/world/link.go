@@ -49,6 +49,10 @@ func (p *proc) relink(to *region) {
 	if !p.alive {
 		return
 	}
+	if p.inst != nil && p.inst.Paused() {
+		p.after(0, func() { p.relink(to) })
+		return
+	}
 	l := p.links[to]
 	switch mine := p.orders[to] > 0; {
 	case mine && l == nil:
@@ -205,11 +209,13 @@ func (l *linkRun) run(g replicate.Generation) {
 			core: replicate.NewCore(replicate.CoreConfig{
 				Generation: g, Shard: i, Positions: control.PositionsFrom(p.region.name), Runs: control.RunsFrom(p.region.name),
 				IdleAdvance: 100 * time.Millisecond, Timeout: 15 * time.Second, HoldFor: 2 * time.Second,
+				Origin: p.region.id, Owned: p.w.own != nil,
 			}),
 		}
 		l.shards = append(l.shards, s)
 	}
 	for _, s := range l.shards {
+		s.learn()
 		s.step(replicate.Assigned{Streams: l.streams(g, s.n)})
 		s.step(replicate.Start{})
 	}
@@ -241,7 +247,23 @@ type shardRun struct {
 	core    *replicate.Core
 	prod    *producer
 	readers map[replicate.Part]*reader
+	given   map[replicate.Part]*event.Authority // what the core knows of the register
 	wake    time.Time
+}
+
+// learn tells the core what the process knows of the register.
+func (s *shardRun) learn() {
+	p := s.l.p
+	if s.closed || p.w.own == nil {
+		return
+	}
+	s.given = map[replicate.Part]*event.Authority{}
+	for _, st := range s.l.streams(replicate.Generation{Shards: len(s.l.shards)}, s.n) {
+		if !st.Facts {
+			s.given[st.Part] = p.tableOf(kafka.TP{Topic: st.Topic, Partition: st.Number})
+		}
+	}
+	s.step(replicate.IntervalsKnown{Authorities: s.given})
 }
 
 func (s *shardRun) step(ev any) {

@@ -16,6 +16,7 @@ type told struct {
 	event.Event
 	void   bool
 	broken bool
+	orphan bool // by what the register says in the end
 }
 
 // readLog judges one origin partition's log from its start to its end.

@@ -3,7 +3,9 @@ package world
 import (
 	"time"
 
+	"github.com/geogate/geogate/internal/event"
 	"github.com/geogate/geogate/testbench/sim/kafka"
+	"github.com/geogate/geogate/testbench/sim/register"
 )
 
 // proc is one gateway process. What it has asked for goes on after it dies:
@@ -21,19 +23,39 @@ type proc struct {
 	links  map[*region]*linkRun
 	orders map[*region]int // shards of the links that it was told to run, 0 none
 	ctl    *follower
+
+	inst   *register.Instance // nil: there is no register
+	tables map[kafka.TP]*event.Authority
+	told   map[kafka.TP]uint64 // revision of the table that its seats and links were told of
 }
 
 // wall is the process's clock.
 func (p *proc) wall() time.Time { return epoch0.Add(p.w.now + p.skew) }
 
-// after runs do later unless the process has died by then.
+// after runs do later unless the process has died by then, and not while it stands
+// still.
 func (p *proc) after(d time.Duration, do func()) {
 	life := p.life
-	p.w.After(d, func() {
-		if p.alive && p.life == life {
+	var try func()
+	try = func() {
+		switch {
+		case !p.alive || p.life != life:
+		case p.inst != nil && p.inst.Paused():
+			p.w.After(p.inst.Awake()-p.w.now, try)
+		default:
 			do()
 		}
-	})
+	}
+	p.w.After(d, try)
+}
+
+// soon runs do now, or when the process does not stand still any more.
+func (p *proc) soon(do func()) {
+	if p.inst != nil && p.inst.Paused() {
+		p.after(0, do)
+		return
+	}
+	do()
 }
 
 func (p *proc) logf(format string, args ...any) {
@@ -108,6 +130,9 @@ func (p *proc) kill() {
 		s.closed = true
 	}
 	p.seats, p.links, p.ctl = nil, nil, nil
+	if p.inst != nil {
+		p.inst.Die()
+	}
 }
 
 type fate uint8

@@ -51,6 +51,7 @@ func (w *World) schedule() {
 	if w.cfg.foreign {
 		w.some(4, w.foreign)
 	}
+	w.scheduleOwnership()
 }
 
 func (w *World) some(most int, do func()) {
@@ -100,16 +101,19 @@ func (w *World) attempt(o *op, r *region) {
 			finish(false)
 			return
 		}
-		p.write(o, func(a seat.Answer, err error) {
-			if err != nil {
-				p.logf("write %d: %v", o.n, err)
-				w.counts["refused"]++
-			} else {
-				w.counts["answered"]++
-				p.logf("write %d answered: %v stamp %v replayed %v", o.n, a.At, a.Stamp, a.Replayed)
-				o.answers = append(o.answers, answered{r, p.name, w.now, a})
-			}
-			finish(err == nil)
+		p.soon(func() {
+			p.write(o, func(a seat.Answer, err error) {
+				if err != nil {
+					p.logf("write %d: %v", o.n, err)
+					w.counts["refused"]++
+				} else {
+					w.counts["answered"]++
+					p.logf("write %d answered: %v stamp %v replayed %v", o.n, a.At, a.Stamp, a.Replayed)
+					o.answers = append(o.answers, answered{r, p.name, w.now, a})
+					w.checkReplayNow(o, &o.answers[len(o.answers)-1], a.Epoch)
+				}
+				finish(err == nil)
+			})
 		})
 	})
 	// The client gives up waiting at some time, so a killed process does not
@@ -291,6 +295,7 @@ func (w *World) foreign() {
 func (w *World) heal() {
 	w.calm = true
 	w.logf("all faults end")
+	w.healOwnership()
 	clear(w.cuts)
 	for _, r := range w.regions {
 		for _, p := range r.procs {
@@ -309,16 +314,20 @@ func (w *World) heal() {
 
 // drained tells whether every region has applied every log to its end.
 func (w *World) drained() bool {
-	if w.open > 0 || w.now < w.nextLook {
-		return false
+	if w.quiet || w.open > 0 || w.now < w.nextLook {
+		return w.quiet
 	}
 	w.nextLook = w.now + 100*time.Millisecond
-	return w.undrained() == ""
+	w.quiet = w.undrained() == ""
+	return w.quiet
 }
 
 func (w *World) undrained() string {
 	if w.open > 0 {
 		return fmt.Sprintf("%d operations are open", w.open)
+	}
+	if left := w.unsettled(); left != "" {
+		return left
 	}
 	for _, r := range w.regions {
 		for _, tp := range w.seats {
@@ -331,7 +340,7 @@ func (w *World) undrained() string {
 				continue // a fold without its journal waits for what was lost, too
 			}
 			for _, from := range w.regions {
-				if end := from.kafka.List(tp, false); v[from.id].Next < end {
+				if end := w.needs(r, from, tp); v[from.id].Next < end {
 					return fmt.Sprintf("%s has applied %v of %s to %d, the log ends at %d", r.name, tp, from.name, v[from.id].Next, end)
 				}
 			}

@@ -31,6 +31,8 @@ type seatRun struct {
 	readyAt int64 // high watermark listed after the start, -1 not yet
 	tail    int64 // read below it
 
+	cuts
+
 	out     *appender
 	opener  *producer
 	raises  bool // the cluster raises a producer's epoch at a commit
@@ -47,6 +49,10 @@ func (p *proc) start() {
 	p.logf("started")
 	p.seats, p.links = map[kafka.TP]*seatRun{}, map[*region]*linkRun{}
 	p.ctl = newFollower(p)
+	p.tables, p.told = map[kafka.TP]*event.Authority{}, map[kafka.TP]uint64{}
+	if p.inst != nil {
+		p.inst.Boot()
+	}
 	for _, tp := range p.w.seats {
 		p.reassign(tp)
 	}
@@ -62,6 +68,10 @@ func (p *proc) start() {
 // reassign brings the process in line with what the group has given it.
 func (p *proc) reassign(tp kafka.TP) {
 	if !p.alive {
+		return
+	}
+	if p.inst != nil && p.inst.Paused() {
+		p.after(0, func() { p.reassign(tp) })
 		return
 	}
 	mine := p.region.procs[p.region.assigned[tp]] == p
@@ -118,7 +128,9 @@ func (s *seatRun) begin() {
 		Index: s.index, Clock: s.clock, NewID: p.w.newID,
 		Committed: func() event.Vector { return s.fold.part.Position().Vector },
 		Closed:    func() event.Stamp { return p.w.closed(s) },
+		Authority: s.authority(), Indexed: func() event.Vector { return s.index.Index.Applied() },
 	}, from)
+	s.beginCuts()
 	s.local = s.readLocal(from, barrier)
 	for _, r := range p.w.regions {
 		if r != p.region {
@@ -130,6 +142,17 @@ func (s *seatRun) begin() {
 		s.caughtUp(s.tail)
 	})
 	s.tick()
+	if p.w.own != nil {
+		p.after(0, s.follow)
+	}
+}
+
+// authority is what the core asks; nil without a register.
+func (s *seatRun) authority() seat.Authority {
+	if s.p.w.own == nil {
+		return nil
+	}
+	return seatAuthority{s.p, s.tp}
 }
 
 func (s *seatRun) tick() {
@@ -145,7 +168,7 @@ func (s *seatRun) tick() {
 
 // sweep forgets keys that have expired everywhere.
 func (s *seatRun) sweep() {
-	if _, err := s.index.Sweep(s.p.w.closed(s), nil); err != nil {
+	if _, err := s.index.Sweep(s.p.w.closed(s), s.table); err != nil {
 		s.p.w.fail("index", "sweep: %v", err)
 	}
 }
@@ -157,15 +180,15 @@ func (s *seatRun) judged(it seat.Item, how string) {
 	}
 }
 
-// indexed gives an item to the indexes, which come before everything else.
-func (s *seatRun) indexed(it seat.Item) {
+// indexed gives an item to indexes, which come before everything else.
+func (s *seatRun) indexed(it seat.Item, in ...seat.Sink) {
 	if s.closed {
 		return // the store may have another user now
 	}
 	if it.Verdict == seat.Valid {
 		s.clock.Restore(it.Event.Stamp)
 	}
-	for _, sink := range []seat.Sink{s.journal, s.index} {
+	for _, sink := range in {
 		if err := sink.Add([]seat.Item{it}); err != nil {
 			s.p.w.fail("index", "%v", err)
 		}

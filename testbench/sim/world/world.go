@@ -42,6 +42,8 @@ type config struct {
 	foreign    bool          // other applications write into local topics
 	contested  bool          // seats change hands all the time, and the old hand goes on
 	pause      time.Duration // a process may stand still between two steps
+	register   bool          // there is an ownership register
+	single     bool          // one region alone may write the events topic
 }
 
 type region struct {
@@ -90,8 +92,11 @@ type World struct {
 	shards   map[[2]event.RegionID]int // wanted for the link from, to
 	objects  []any
 	ops      []*op
-	nextLook time.Duration // when to look again whether all is drained
-	open     int           // client operations that may still be retried
+	nextLook time.Duration          // when to look again whether all is drained
+	quiet    bool                   // all is drained
+	open     int                    // client operations that may still be retried
+	own      *authority             // nil: there is no ownership register
+	highest  map[string]event.Epoch // of each unit, under which somebody acted
 
 	verdicts map[verdictKey]seat.Item
 	failures []Violation
@@ -112,7 +117,8 @@ type Options struct {
 
 // Run plays the history of a seed and checks it.
 func Run(seed uint64, o Options) Result {
-	w := &World{sched: newSched(seed), cuts: map[[2]event.RegionID]int{}, shards: map[[2]event.RegionID]int{}, verdicts: map[verdictKey]seat.Item{}, counts: map[string]int{}}
+	w := &World{sched: newSched(seed), cuts: map[[2]event.RegionID]int{}, shards: map[[2]event.RegionID]int{}, verdicts: map[verdictKey]seat.Item{}, counts: map[string]int{}, highest: map[string]event.Epoch{}}
+	w.cfg.drawRegister(seed)
 	if o.Trace {
 		w.trace = &strings.Builder{}
 	}
@@ -165,7 +171,7 @@ func (w *World) fail(rule, format string, args ...any) {
 func pick[T any](r *rand.Rand, of ...T) T { return of[r.IntN(len(of))] }
 
 func (w *World) draw() {
-	r := w.rand
+	r, c := w.rand, w.cfg
 	w.cfg = config{
 		regions:    pick(r, 1, 2, 2, 2, 3),
 		procs:      2,
@@ -184,6 +190,8 @@ func (w *World) draw() {
 		foreign:    r.IntN(4) == 0,
 		contested:  r.IntN(3) == 0,
 		pause:      pick(r, 0, 10*time.Millisecond, time.Second, 3*time.Second),
+		register:   c.register,
+		single:     c.single,
 	}
 }
 
@@ -233,6 +241,7 @@ func (w *World) build() {
 			r.assigned[tp] = w.rand.IntN(w.cfg.procs)
 		}
 	}
+	w.buildRegister()
 	for _, r := range w.regions {
 		for _, p := range r.procs {
 			p.start()

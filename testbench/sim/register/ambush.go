@@ -1,0 +1,87 @@
+package register
+
+import (
+	"encoding/json"
+	"strings"
+	"time"
+
+	"github.com/geogate/geogate/router"
+)
+
+// moment is how fresh a renewal has to be for a trap that waits for it.
+const moment = 3 * time.Millisecond
+
+// claims tells the region whose leases a write makes void for a claim.
+func claims(w *router.Write) string {
+	var x router.RegionRecord
+	if json.Unmarshal(w.Data, &x) != nil || !strings.HasPrefix(x.Reason, "claim of") {
+		return ""
+	}
+	return x.Region
+}
+
+// lurks holds such a write back until a prey has just renewed its lease: then the
+// wait that follows is as tight as it can be.
+func (r *Stream) lurks(w *router.Write) bool {
+	region := claims(w)
+	for _, p := range r.Instances {
+		// No longer than a renewal takes to come; a prey that is away has none.
+		if region != "" && p.prey && p.Region == region && p.Alive() && p.awake <= r.Now() && p.off <= r.Now() {
+			age := r.Now() - p.fresh
+			return age > moment && age < r.Lease.Renew*4/3
+		}
+	}
+	return false
+}
+
+// strike cuts off those who would learn from their next renewal that a claim has
+// made their leases void: they go on for as long as the protocol lets them.
+func (r *Stream) strike(by *Instance, w router.Write) {
+	if by.live(w.Subject) {
+		by.fresh = r.Now()
+		if by.late != nil && !r.Calm() {
+			then := by.late
+			by.late = nil
+			r.Count("late retries")
+			by.silence(w.ID)
+			then()
+		}
+	}
+	region := claims(&w)
+	for _, p := range r.Instances {
+		if region != "" && p.prey && p.Region == region && !r.Calm() {
+			p.prey = false
+			// Its last renewal is answered all the same.
+			p.cutLater(r.Lease.Timeout, r.Lease.Duration*3/2)
+		}
+	}
+}
+
+// Prey has the instance cut off at the moment at which a claim makes its leases
+// void.
+func (p *Instance) Prey() { p.prey = true }
+
+// LateRetry lets the instance's next renewal be stored without an answer; then it
+// runs, and the instance hears of nothing but the answer to the renewal's retry,
+// and after that of nothing at all.
+func (p *Instance) LateRetry(then func()) { p.late = then }
+
+// silence keeps everything from the instance but the answer to a repeated write.
+func (p *Instance) silence(id string) {
+	p.await, p.mute = id, true
+	p.disturb = p.s.Now() + 2*p.s.Lease.Duration
+	p.s.After(3*p.s.Lease.Renew, func() { p.await = "" })
+	p.s.After(2*p.s.Lease.Duration, func() {
+		p.mute = false
+		p.wakeWatch()
+	})
+}
+
+// cutLater cuts the instance off in a while, for a while.
+func (p *Instance) cutLater(in, d time.Duration) {
+	p.s.After(in, func() {
+		if !p.s.Calm() {
+			p.Cut(d - in)
+		}
+	})
+}

@@ -1,0 +1,500 @@
+package register
+
+import (
+	"fmt"
+	"maps"
+	"time"
+
+	"github.com/geogate/geogate/internal/event"
+	"github.com/geogate/geogate/router"
+)
+
+// Config of an Instance.
+type Config struct {
+	Region   string
+	Name     string
+	Home     []string // the units that its region claims
+	Topology *router.Topology
+	Rate     float64       // of its clock, against the world's
+	Offset   time.Duration // of its clock
+	Logs     Logs
+	// Changed is told after every step; what was held may not be any more.
+	Changed func()
+	// Answered is told what became of a command.
+	Answered func(router.Answer)
+	// Died is told that the process is no more.
+	Died func()
+}
+
+// Instance is one instance of a region: the product's state machine with a
+// simulated adapter and a disk that outlives its processes.
+type Instance struct {
+	Config
+	s *Stream
+
+	core   *router.Ownership
+	tokens *router.Tokens
+	life   int
+	disk   router.Mark
+	disks  []router.Mark // what lay there before
+	since  time.Duration // the rate holds since
+	base   time.Duration // the clock then
+	awake  time.Duration // paused until then
+	slept  bool          // the machine was suspended, and the process has not noticed
+	off    time.Duration // cut off from the register until then
+	deaf   time.Duration // the watch brings nothing until then
+	mute   bool          // what it hears by the watch and by broadcasts is lost
+	fresh  time.Duration // when its last renewal was stored
+	prey   bool          // is cut off at the moment at which its leases are made void
+	late   func()        // the next renewal is stored and not answered; then this runs
+	await  string        // id of that renewal: its next answer is the last that is heard
+	seen   uint64        // the watch has sent that far
+	watch  int           // generation of the watch
+	moving bool          // a delivery is under way
+	timer  uint64
+
+	acks  []ack                  // stored writes of regions' records
+	sent  map[string]sending     // by message id
+	knows map[string]event.Epoch // the highest epoch of each unit that it was told of
+	// When it was told that the register is shorter than what it knows; 0: not so.
+	behind   time.Duration
+	regress  bool          // it has said that it does not believe the register
+	another  bool          // it was told that the register was made anew
+	disturb  time.Duration // the last time that something kept it from working
+	rewatch  time.Duration // the last time that it began its watch anew
+	observed map[string]event.Epoch
+}
+
+type ack struct {
+	region string
+	seq    uint64
+	at     time.Duration // on its clock
+	life   int
+}
+
+// sending is the first attempt of a write.
+type sending struct {
+	at   time.Duration // on its clock
+	life int
+}
+
+// Add makes an instance; it does nothing before Boot.
+func (r *Stream) Add(c Config) *Instance {
+	p := &Instance{Config: c, s: r, base: c.Offset, sent: map[string]sending{}}
+	r.Instances = append(r.Instances, p)
+	return p
+}
+
+// Clock is the instance's own: it goes on while the instance is paused.
+func (p *Instance) Clock() time.Duration {
+	return p.base + time.Duration(float64(p.s.Now()-p.since)*p.Rate)
+}
+
+// SetRate makes the clock run at another rate from now on.
+func (p *Instance) SetRate(rate float64) {
+	p.base, p.since, p.Rate = p.Clock(), p.s.Now(), rate
+}
+
+// real is how long the instance's clock needs for a time, in the world's.
+func (p *Instance) real(d time.Duration) time.Duration { return time.Duration(float64(d) / p.Rate) }
+
+// Later runs something in the instance's present life, when it is not paused.
+func (p *Instance) Later(d time.Duration, run func()) {
+	life := p.life
+	var try func()
+	try = func() {
+		switch {
+		case p.life != life:
+		case p.awake > p.s.Now():
+			p.s.After(p.awake-p.s.Now(), try)
+		default:
+			run()
+		}
+	}
+	p.s.After(d, try)
+}
+
+// Boot starts a process on what the disk holds.
+func (p *Instance) Boot() {
+	p.life++
+	testified := maps.Clone(p.s.testified[p.Region])
+	p.core = router.NewOwnership(router.OwnershipConfig{
+		Region: p.Region, ID: p.id(), Regions: p.Topology, Instance: p.Name,
+		Life: fmt.Sprintf("%s/%d", p.Name, p.life), Home: p.Home, Lease: p.s.Lease, Mark: p.disk, Witness: testified,
+	})
+	p.tokens = p.core.Tokens()
+	p.seen, p.watch, p.moving, p.slept, p.timer = 0, p.watch+1, false, false, 0
+	p.observed = map[string]event.Epoch{}
+	p.knows, p.behind, p.another, p.regress = map[string]event.Epoch{}, 0, false, false
+	for _, known := range []map[string]event.Epoch{p.disk.Epochs, testified} {
+		for unit, e := range known {
+			p.knows[unit] = max(p.knows[unit], e)
+		}
+	}
+	p.disturb = p.s.Now()
+	p.open()
+}
+
+// Alive tells whether a process runs.
+// Life counts the processes that were.
+func (p *Instance) Life() int { return p.life }
+
+func (p *Instance) Alive() bool { return p.core != nil }
+
+// Die ends the process as kill -9 does.
+func (p *Instance) Die() {
+	if p.core == nil {
+		return
+	}
+	p.s.Count("kills")
+	p.s.Logf("%s dies", p.Name)
+	p.life++
+	p.core, p.tokens = nil, nil
+	if p.Died != nil {
+		p.Died()
+	}
+}
+
+func (p *Instance) id() event.RegionID {
+	id, _ := p.Topology.ID(p.Region)
+	return id
+}
+
+func (p *Instance) open() {
+	p.Later(between(p.s, time.Millisecond, 200*time.Millisecond), func() {
+		if p.off > p.s.Now() {
+			p.Later(p.off-p.s.Now(), p.open)
+			return
+		}
+		ev := router.Opened{Created: p.s.created, Last: uint64(len(p.s.log))}
+		p.noteOpened(ev)
+		p.step(ev)
+		p.wakeWatch()
+	})
+}
+
+// noteOpened remembers whether the instance must have noticed that the register
+// has forgotten.
+func (p *Instance) noteOpened(ev router.Opened) {
+	switch {
+	case p.disk.Created != 0 && ev.Created != p.disk.Created:
+		p.another = true
+	case ev.Last >= max(p.disk.Seq, p.seen):
+		p.behind = 0
+	case p.behind == 0:
+		p.behind = p.Clock()
+	}
+}
+
+// reconnect begins the watch anew, and asks the register what it is.
+func (p *Instance) reconnect() {
+	if p.core == nil {
+		return
+	}
+	p.moving = false
+	p.watch++
+	p.open()
+}
+
+// Faults.
+
+// Pause stops the process for a while, as SIGSTOP does, or with its machine.
+func (p *Instance) Pause(d time.Duration) {
+	p.s.Count("pauses")
+	p.s.Logf("%s pauses for %v", p.Name, d)
+	p.awake = max(p.awake, p.s.Now()+d)
+	p.disturb = p.awake
+	if chance(p.s, 0.3) {
+		p.s.Count("suspends")
+		p.slept = true
+	}
+}
+
+// Paused tells whether the process stands still, and Awake until when.
+func (p *Instance) Paused() bool { return p.awake > p.s.Now() }
+
+// Awake is when a process that stands still goes on.
+func (p *Instance) Awake() time.Duration { return p.awake }
+
+// Cut keeps everything of the register from the instance, and its writes from the
+// register.
+func (p *Instance) Cut(d time.Duration) {
+	p.s.Count("cuts")
+	p.s.Logf("%s is cut off for %v", p.Name, d)
+	p.off = max(p.off, p.s.Now()+d)
+	p.disturb = p.off
+}
+
+// Blind silences the watch; nobody is told.
+func (p *Instance) Blind(d time.Duration) {
+	p.s.Count("blind watches")
+	p.s.Logf("the watch of %s is silent for %v", p.Name, d)
+	p.deaf = p.s.Now() + d
+}
+
+// RollBack restores the disk of a process that is dead from an older copy, or
+// loses it.
+func (p *Instance) RollBack() {
+	p.s.Count("rolled-back marks")
+	p.disk = router.Mark{}
+	if n := len(p.disks); n > 0 && chance(p.s, 0.7) {
+		p.disk = p.disks[p.s.Rand().IntN(n)]
+	}
+}
+
+// Heal ends every fault.
+func (p *Instance) Heal() {
+	p.awake, p.off, p.deaf, p.prey, p.mute, p.late, p.await = 0, 0, 0, false, false, nil, ""
+	p.disturb = p.s.Now()
+	p.wakeWatch()
+}
+
+// Blinded tells whether the process has found its watch silent, and it is so still.
+func (p *Instance) Blinded() bool { return p.core != nil && p.core.Blind() }
+
+// Tokens are what is held and known; nil without a process.
+func (p *Instance) Tokens() *router.Tokens { return p.tokens }
+
+// Grant is the check before a write is accepted.
+func (p *Instance) Grant(unit string) (router.Grant, error) {
+	if p.core == nil {
+		return router.Grant{}, router.ErrUnproven
+	}
+	g, err := p.tokens.Grant(p.Clock(), unit)
+	if err == nil {
+		p.checkGrant(unit, g)
+	}
+	return g, err
+}
+
+// Holds is the check before a write is answered.
+func (p *Instance) Holds(unit string, g router.Grant) bool {
+	if p.core == nil || !p.tokens.Holds(p.Clock(), unit, g) {
+		return false
+	}
+	p.checkGrant(unit, g)
+	return true
+}
+
+// checkGrant (I11): who has seen more than the register says now writes nothing.
+func (p *Instance) checkGrant(unit string, g router.Grant) {
+	hold := p.s.Lease.Duration - p.s.Lease.Margin
+	switch {
+	case g.Epoch < p.knows[unit]:
+		p.s.Violate("I11", "%s acts on %s in epoch %d, and was told of epoch %d", p.Name, unit, g.Epoch, p.knows[unit])
+	case p.another:
+		p.s.Violate("I11", "%s acts on %s though it was told that the register was made anew", p.Name, unit)
+	case p.behind != 0 && p.Clock() > p.behind+hold:
+		p.s.Violate("I11", "%s acts on %s though the register is shorter than what it has seen", p.Name, unit)
+	}
+}
+
+// step runs the machine and does what it asks for, perhaps with a pause between
+// two effects.
+func (p *Instance) step(ev router.OwnershipEvent) {
+	if p.slept {
+		p.slept = false
+		p.step(router.Slept{})
+	}
+	effects := append([]router.OwnershipEffect(nil), p.core.Step(p.Clock(), ev)...)
+	p.tokens = p.core.Tokens()
+	p.observe()
+	if p.Changed != nil {
+		p.Changed()
+	}
+	p.do(effects)
+	p.timer++
+	mine := p.timer
+	if p.core == nil {
+		return
+	}
+	p.Later(p.real(p.core.Wait(p.Clock(), p.s.Lease.Renew/3)), func() {
+		if p.timer == mine {
+			p.step(router.Wake{})
+		}
+	})
+}
+
+// observe (I1): what an observer knows of a unit never goes back. A register that
+// has forgotten nothing is believed.
+func (p *Instance) observe() {
+	if why := p.core.Regressed(); why != "" && !p.regress {
+		p.regress = true
+		p.s.Count("regressed")
+		if !p.s.forgot {
+			p.s.Violate("I11", "%s does not believe a register that has forgotten nothing: %s", p.Name, why)
+		}
+	}
+	for unit, u := range p.tokens.Units {
+		if u.Record.Epoch < p.observed[unit] {
+			p.s.Violate("I1", "%s sees the epoch of %s go back from %d to %d", p.Name, unit, p.observed[unit], u.Record.Epoch)
+		}
+		p.observed[unit] = u.Record.Epoch
+	}
+}
+
+func (p *Instance) do(effects []router.OwnershipEffect) {
+	for i, e := range effects {
+		if p.core == nil {
+			return // it died at the effect before
+		}
+		if !p.s.Calm() && chance(p.s, 0.004) {
+			rest := effects[i:]
+			p.Pause(between(p.s, 10*time.Millisecond, 2*p.s.Lease.Duration))
+			p.Later(0, func() { p.do(rest) })
+			return
+		}
+		p.effect(e)
+	}
+}
+
+func (p *Instance) effect(e router.OwnershipEffect) {
+	s := p.s
+	switch e := e.(type) {
+	case router.Write:
+		p.send(e)
+	case router.Read:
+		p.read(e.Subject)
+	case router.Broadcast:
+		p.broadcast(e)
+	case router.List:
+		p.Logs.Ends(e.Unit, func(ends []router.Extent, ok bool) {
+			p.step(router.Listed{Unit: e.Unit, Rev: e.Rev, Ref: e.Ref, Ends: ends, OK: ok})
+		})
+	case router.Settle:
+		// Worlds check and answer in one step: nothing is being answered between two.
+		p.Logs.Ends(e.Unit, func(ends []router.Extent, ok bool) {
+			p.step(router.Settled{Unit: e.Unit, Epoch: e.Epoch, Ends: ends, OK: ok})
+		})
+	case router.AskApplied:
+		p.Logs.Applied(e.Unit, e.Region, func(ends []router.Extent, ok bool) {
+			p.step(router.Applied{Unit: e.Unit, Ref: e.Ref, Ends: ends, OK: ok})
+		})
+	case router.Persist:
+		p.Later(s.Quick(), func() {
+			p.persist(e.Mark)
+			p.step(router.Persisted{Version: e.Version})
+		})
+	case router.Rewatch:
+		s.Count("rewatches")
+		s.Logf("%s watches again behind %d", p.Name, e.From)
+		p.rewatch = s.Now()
+		if s.Calm() || chance(s, 0.15) {
+			p.deaf = 0 // another server was found that is not deaf
+		}
+		p.moving = false
+		p.watch++
+		p.seen = e.From
+		p.wakeWatch()
+	case router.Reopen:
+		p.Later(s.Lease.Timeout/2, p.open)
+	case router.Answer:
+		s.Logf("%s answers: exit %d, %s", p.Name, e.Result.Exit, e.Result.Detail)
+		s.Count(fmt.Sprintf("exit %d", e.Result.Exit))
+		if p.Answered != nil {
+			p.Answered(e)
+		}
+	}
+}
+
+// persist replaces the mark on disk; what stands there never goes back.
+func (p *Instance) persist(m router.Mark) {
+	p.disks = append(p.disks, p.disk)
+	m.Epochs = maps.Clone(m.Epochs)
+	if m.Created == p.disk.Created {
+		for unit, e := range p.disk.Epochs {
+			m.Epochs[unit] = max(m.Epochs[unit], e)
+		}
+		m.Seq = max(m.Seq, p.disk.Seq)
+	}
+	p.disk = m
+}
+
+// read answers with the newest message of a subject that some server has: any may
+// answer, with what it has.
+func (p *Instance) read(subject string) {
+	s := p.s
+	p.Later(s.Quick(), func() {
+		if p.off > s.Now() || p.mute {
+			return
+		}
+		upTo := len(s.log)
+		if chance(s, 0.3) && upTo > 0 {
+			upTo -= s.Rand().IntN(min(upTo, 20))
+		}
+		for seq := upTo; seq > 0; seq-- {
+			if m := s.log[seq-1]; m.subject == subject {
+				p.hear(router.Seen{Subject: m.subject, Seq: uint64(seq), Data: m.data, Rumour: true})
+				return
+			}
+		}
+	})
+}
+
+func (p *Instance) broadcast(e router.Broadcast) {
+	s := p.s
+	for _, q := range s.Instances {
+		if q == p || s.NoCasts || chance(s, 0.3) || p.off > s.Now() {
+			continue
+		}
+		q.Later(between(s, time.Millisecond, s.Lease.Renew), func() {
+			if q.core != nil && q.off <= s.Now() && q.deaf <= s.Now() && !q.mute {
+				q.hear(router.Seen{Subject: e.Subject, Seq: e.Seq, Data: e.Data, Rumour: true})
+			}
+		})
+	}
+}
+
+// hear takes a message of the register, from wherever it comes.
+func (p *Instance) hear(ev router.Seen) {
+	if u, ok := unitRecord(ev.Data); ok {
+		p.knows[u.Unit] = max(p.knows[u.Unit], u.Epoch)
+		if !ev.Rumour {
+			p.s.testify(p.Region, &u)
+		}
+	}
+	p.step(ev)
+}
+
+// wakeWatch delivers what the watch has not brought yet, in order.
+func (p *Instance) wakeWatch() {
+	s := p.s
+	if p.core == nil || p.moving || p.seen >= uint64(len(s.log)) {
+		return
+	}
+	if p.deaf > s.Now() || p.mute {
+		return // silent, and nobody is told; Rewatch alone helps
+	}
+	p.moving = true
+	gen := p.watch
+	var deliver func()
+	deliver = func() {
+		if p.watch != gen {
+			return
+		}
+		if p.off > s.Now() {
+			p.Later(p.off-s.Now(), deliver)
+			return
+		}
+		p.moving = false
+		if p.seen < uint64(len(s.log)) && !p.mute {
+			m := s.log[p.seen]
+			p.seen++
+			p.hear(router.Seen{Subject: m.subject, Seq: p.seen, Data: m.data})
+		}
+		p.wakeWatch()
+	}
+	p.Later(between(s, 100*time.Microsecond, 20*time.Millisecond), deliver)
+}
+
+// Ask puts an operator's command to the instance.
+func (p *Instance) Ask(ref uint64, cmd router.Command) {
+	if p.core == nil {
+		return
+	}
+	p.s.Count(string(cmd.Verb) + "s")
+	p.Later(0, func() {
+		p.s.Logf("%s is asked to %s %s%s", p.Name, cmd.Verb, cmd.Region, cmd.Unit)
+		p.step(router.Ask{Ref: ref, Command: cmd})
+	})
+}

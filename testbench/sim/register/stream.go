@@ -1,0 +1,221 @@
+package register
+
+import (
+	"encoding/json"
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/geogate/geogate/internal/event"
+	"github.com/geogate/geogate/router"
+)
+
+// Stream is the register as its servers have it: linearizable, as the real one is
+// as long as no disk is rolled back.
+type Stream struct {
+	Host
+	// NoCasts loses every broadcast.
+	NoCasts bool
+	// Lease are the times of all instances.
+	Lease     router.LeaseConfig
+	Instances []*Instance
+	// Crash, if set, is asked after each stored write whether its writer dies now,
+	// before it hears of it.
+	Crash func(by *Instance, subject string) bool
+
+	created int64
+	log     []message
+	last    map[string]uint64 // newest sequence of a subject
+	ids     map[string]uint64 // of messages, for repeated attempts
+	stall   time.Duration     // no write before: an election runs
+	forgot  bool              // a disk was rolled back
+
+	owners map[string]string // region by unit and epoch, of everything ever stored
+	epochs map[string]event.Epoch
+	units  map[string]router.UnitRecord // newest of each unit
+
+	half      map[string]bool                   // units whose next fencer dies as soon as the unit is FENCED
+	testified map[string]map[string]event.Epoch // by region: what its own Kafka has copied
+}
+
+type message struct {
+	subject string
+	data    []byte
+}
+
+// NewStream makes an empty register.
+func NewStream(h Host, lease router.LeaseConfig) *Stream {
+	return &Stream{
+		Host: h, Lease: lease, created: 1, last: map[string]uint64{}, ids: map[string]uint64{},
+		owners: map[string]string{}, epochs: map[string]event.Epoch{}, units: map[string]router.UnitRecord{},
+		half: map[string]bool{}, testified: map[string]map[string]event.Epoch{},
+	}
+}
+
+// Unit is the newest record of a unit; ok is false where there is none.
+func (r *Stream) Unit(unit string) (u router.UnitRecord, ok bool) {
+	u, ok = r.units[unit]
+	return u, ok
+}
+
+// Revision is the newest revision of the records of some units.
+func (r *Stream) Revision(units ...string) (newest uint64) {
+	for _, u := range units {
+		newest = max(newest, r.last[router.UnitSubject(u)])
+	}
+	return newest
+}
+
+// Forgot tells whether a disk of the register was ever rolled back.
+func (r *Stream) Forgot() bool { return r.forgot }
+
+// Elect takes the stream's leader away: no write is stored for a while.
+func (r *Stream) Elect(d time.Duration) {
+	r.Count("elections")
+	r.Logf("the register elects a leader for %v", d)
+	r.stall = max(r.stall, r.Now()+d)
+}
+
+// HalfFence has the next fencer of a unit die as soon as the unit is FENCED.
+func (r *Stream) HalfFence(unit string) { r.half[unit] = true }
+
+// Rollback restores the register's disks from a copy that lacks the newest n
+// messages; with all of them gone it is a stream made anew. Every connection to it
+// breaks.
+func (r *Stream) Rollback(n int) {
+	r.Count("rolled-back registers")
+	r.forgot = true
+	n = min(n, len(r.log))
+	r.Logf("the register forgets its newest %d messages of %d", n, len(r.log))
+	r.log = r.log[:len(r.log)-n]
+	if len(r.log) == 0 {
+		r.created++
+	}
+	r.last, r.ids, r.units = map[string]uint64{}, map[string]uint64{}, map[string]router.UnitRecord{}
+	for i, m := range r.log {
+		r.last[m.subject] = uint64(i + 1)
+		if u, ok := unitRecord(m.data); ok {
+			r.units[u.Unit] = u
+		}
+	}
+	for _, p := range r.Instances {
+		p.reconnect()
+	}
+}
+
+// write is one attempt as the server executes it.
+func (r *Stream) write(p *Instance, w router.Write) (router.Outcome, uint64) {
+	if seq, ok := r.ids[w.ID]; ok {
+		return router.Stored, seq
+	}
+	if w.Guard != "" && r.last[w.Guard] != w.Expect {
+		return router.Conflict, 0
+	}
+	r.log = append(r.log, message{w.Subject, w.Data})
+	seq := uint64(len(r.log))
+	r.ids[w.ID], r.last[w.Subject] = seq, seq
+	if u, ok := unitRecord(w.Data); ok {
+		r.check(p, w, &u, seq)
+		r.units[u.Unit] = u
+	}
+	r.strike(p, w)
+	for _, q := range r.Instances {
+		q.wakeWatch()
+	}
+	if r.Crash != nil && r.Crash(p, w.Subject) {
+		p.Die()
+	}
+	return router.Stored, seq
+}
+
+func unitRecord(data []byte) (u router.UnitRecord, ok bool) {
+	err := json.Unmarshal(data, &u)
+	return u, err == nil && u.Unit != "" && u.State != ""
+}
+
+func unitEpoch(unit string, e event.Epoch) string { return fmt.Sprintf("%s %d", unit, e) }
+
+// check holds what is stored against the invariants of the register: epochs only
+// rise, an epoch has one owner, intervals of one region do not overlap, and who
+// takes a unit has waited.
+func (r *Stream) check(p *Instance, w router.Write, u *router.UnitRecord, seq uint64) {
+	r.Logf("register %d: %s %s epoch %d owner %q by %s", seq, u.Unit, u.State, u.Epoch, u.Owner, p.Name)
+	if u.Owner != "" {
+		key := unitEpoch(u.Unit, u.Epoch)
+		if was := r.owners[key]; was != "" && was != u.Owner {
+			r.Violate("I2", "epoch %d of %s has owners %s and %s", u.Epoch, u.Unit, was, u.Owner)
+		}
+		r.owners[key] = u.Owner
+	}
+	if r.forgot {
+		return
+	}
+	if u.State == router.UnitFenced && r.half[u.Unit] && !r.Calm() {
+		delete(r.half, u.Unit)
+		p.Die()
+	}
+	if u.Epoch < r.epochs[u.Unit] {
+		r.Violate("I1", "the epoch of %s goes back from %d to %d", u.Unit, r.epochs[u.Unit], u.Epoch)
+	}
+	if u.Owner != "" && u.Epoch > r.epochs[u.Unit] && w.Expect > 0 {
+		r.checkActivation(p, w, u)
+	}
+	r.epochs[u.Unit] = u.Epoch
+	r.checkIntervals(u)
+}
+
+// checkActivation (I7, I15): a unit that was taken from an owner is activated only
+// W after the claimant was told that a write of the last owner's region record
+// behind the record that it claims was stored.
+func (r *Stream) checkActivation(p *Instance, w router.Write, u *router.UnitRecord) {
+	before, ok := r.units[u.Unit]
+	if !ok || before.Last == "" {
+		return
+	}
+	sent := p.sent[w.ID]
+	for _, a := range p.acks {
+		if a.region == before.Last && a.seq > w.Expect && a.life == sent.life && sent.at >= a.at+r.Lease.Wait() {
+			return
+		}
+	}
+	r.Violate("I7", "%s activates %s in epoch %d without having waited behind a write of %s's record", p.Name, u.Unit, u.Epoch, before.Last)
+}
+
+func (r *Stream) checkIntervals(u *router.UnitRecord) {
+	ends := map[string]int64{}
+	for i, t := range u.Epochs {
+		for _, e := range t.Start {
+			for part, start := range e.Offsets {
+				if end := ends[fmt.Sprint(t.Owner, e.Topic, e.Incarnation, part)]; start >= 0 && start < end {
+					r.Violate("I5", "epoch %d of %s begins in %s/%d at %d, below the cut %d before", t.Epoch, u.Unit, e.Topic, part, start, end)
+				}
+			}
+		}
+		if i > 0 && t.Epoch <= u.Epochs[i-1].Epoch {
+			r.Violate("I1", "epochs of %s do not rise: %d after %d", u.Unit, t.Epoch, u.Epochs[i-1].Epoch)
+		}
+		if i < len(u.Epochs)-1 && !t.Ended {
+			r.Violate("I5", "epoch %d of %s has a successor and no cut", t.Epoch, u.Unit)
+		}
+		for _, e := range t.Cut {
+			for part, cut := range e.Offsets {
+				key := fmt.Sprint(t.Owner, e.Topic, e.Incarnation, part)
+				ends[key] = max(ends[key], cut)
+			}
+		}
+	}
+}
+
+// testify is what a region's Kafka remembers of the register: every instance of
+// the region copies what its watch brings.
+func (r *Stream) testify(region string, u *router.UnitRecord) {
+	if r.testified[region] == nil {
+		r.testified[region] = map[string]event.Epoch{}
+	}
+	r.testified[region][u.Unit] = max(r.testified[region][u.Unit], u.Epoch)
+}
+
+// live tells whether a message is an instance's renewal.
+func (p *Instance) live(subject string) bool {
+	return subject == "own.live."+p.Region+"."+strings.ReplaceAll(p.Name, ".", "~")
+}
