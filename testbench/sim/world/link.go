@@ -276,6 +276,9 @@ func (s *shardRun) step(ev any) {
 		p.logf("link to %s shard %d: %s", s.l.to.name, s.n, eventText(ev))
 	}
 	for _, e := range effects {
+		if e, ok := e.(replicate.Produce); ok {
+			s.checkSent(&e)
+		}
 		switch e.(type) {
 		case replicate.Init, replicate.ReadGeneration, replicate.List, replicate.ReadPositions, replicate.Produce, replicate.End:
 			// The process may stand still before any of these.
