@@ -35,6 +35,47 @@ func BenchmarkFold(b *testing.B) {
 	}
 }
 
+// BenchmarkRevoke takes out every second event of some hundred entities: a region's
+// log is cut at its beginning after all of it was folded. One op is one orphan.
+func BenchmarkRevoke(b *testing.B) {
+	for _, cfg := range []conflict.Config{{Kind: conflict.Entities, Rule: event.LWW}, {Kind: conflict.Events}} {
+		b.Run(map[conflict.Kind]string{conflict.Entities: "entities", conflict.Events: "events"}[cfg.Kind], func(b *testing.B) {
+			items, reg := load(2*b.N), newRegister(2)
+			reg.end(2, event.Point{})
+			var orphans []conflict.Item
+			for i := range items {
+				items[i].Event.Epoch = event.FirstEpoch(items[i].Origin)
+				if it := items[i]; it.Origin == 2 {
+					it = orphanItem(it)
+					it.Authority = reg.last()
+					orphans = append(orphans, it)
+				}
+			}
+			store := conflict.NewMemory(cfg)
+			p := conflict.NewPartition(cfg, store, conflict.Start())
+			store.Add(items)
+			fold := func(items []conflict.Item) {
+				for len(items) > 0 {
+					n := min(1000, len(items))
+					out, err := p.Step(items[:n])
+					if err != nil {
+						b.Fatal(err)
+					}
+					store.Commit(out)
+					p.Commit(out)
+					items = items[n:]
+				}
+			}
+			fold([]conflict.Item{{Verdict: conflict.Cuts, Authority: reg.tables[0]}})
+			fold(items)
+			b.ResetTimer()
+			b.ReportAllocs()
+			fold(append(orphans, conflict.Item{Verdict: conflict.Cuts, Authority: reg.last()}))
+			b.ReportMetric(float64(len(orphans))/b.Elapsed().Seconds(), "orphans/s")
+		})
+	}
+}
+
 func load(n int) []conflict.Item {
 	items := make([]conflict.Item, n)
 	var next [3]int64

@@ -199,27 +199,28 @@ func (r *register) add(origin event.RegionID, log event.Tenures) {
 	r.tables = append(r.tables, next)
 }
 
-// open begins a tenure of an origin at an offset, end gives the open one its cut.
-func (r *register) open(origin event.RegionID, start int64) event.Epoch {
+// open begins a tenure of an origin at a place of each incarnation, end gives the
+// open one its cut.
+func (r *register) open(origin event.RegionID, start ...event.Point) {
 	log := r.last().Logs[origin]
 	epoch := log.Known&^15 + 16 + event.Epoch(origin)
-	r.add(origin, event.Tenures{Known: epoch, List: append(slices.Clone(log.List), event.Tenure{Epoch: epoch, Start: []event.Point{{Next: start}}})})
-	return epoch
+	r.add(origin, event.Tenures{Known: epoch, List: append(slices.Clone(log.List), event.Tenure{Epoch: epoch, Start: start})})
 }
 
-func (r *register) end(origin event.RegionID, cut int64) {
+func (r *register) end(origin event.RegionID, cut ...event.Point) {
 	log := r.last().Logs[origin]
 	list := slices.Clone(log.List)
 	last := &list[len(list)-1]
-	last.Ended, last.Cut = true, []event.Point{{Next: cut}}
+	last.Ended, last.Cut = true, cut
 	r.add(origin, event.Tenures{Known: log.Known&^15 + 16 + event.Epoch(origin%15+1), List: list})
 }
 
-// isOpen tells whether an origin's last tenure runs, and from where on.
-func (r *register) isOpen(origin event.RegionID) (start int64, ok bool) {
+// isOpen tells whether an origin's last tenure runs, and from where of an incarnation
+// on; else, where it ended.
+func (r *register) isOpen(origin event.RegionID, incarnation uint16) (from int64, ok bool) {
 	list := r.last().Logs[origin].List
 	last := &list[len(list)-1]
-	if start, cut := last.Interval(0); last.Ended {
+	if start, cut := last.Interval(incarnation); last.Ended {
 		return max(start, cut), false
 	} else {
 		return start, true
@@ -243,18 +244,26 @@ func cutAtRandom(t *rapid.T, logs [][]conflict.Item, unstamped bool) *register {
 	reg := newRegister(len(logs))
 	for range rapid.IntRange(0, 5).Draw(t, "revisions") {
 		id := event.RegionID(rapid.IntRange(1, len(logs)).Draw(t, "cut log"))
-		from, open := reg.isOpen(id)
-		at := from + int64(rapid.IntRange(0, 3).Draw(t, "at"))
+		var at []event.Point
+		from, open := reg.isOpen(id, 0)
+		if rapid.IntRange(0, 5).Draw(t, "old incarnation") > 0 {
+			at = append(at, event.Point{Next: from + int64(rapid.IntRange(0, 3).Draw(t, "at"))})
+		}
+		if rapid.Bool().Draw(t, "new incarnation") {
+			from, _ := reg.isOpen(id, 1)
+			at = append(at, event.Point{Incarnation: 1, Next: from + int64(rapid.IntRange(0, 1).Draw(t, "at"))})
+		}
 		if open {
-			reg.end(id, at)
+			reg.end(id, at...)
 		} else {
-			reg.open(id, at)
+			reg.open(id, at...)
 		}
 	}
 	for r := range logs {
+		makeAnew(t, logs[r])
 		id := event.RegionID(r + 1)
 		tenures := reg.last().Logs[id].List
-		_, open := reg.isOpen(id)
+		_, open := reg.isOpen(id, 0)
 		for i := range logs[r] {
 			ev := &logs[r][i].Event
 			if unstamped && open && rapid.IntRange(0, 5).Draw(t, "unstamped") == 0 {
@@ -263,13 +272,24 @@ func cutAtRandom(t *rapid.T, logs [][]conflict.Item, unstamped bool) *register {
 			}
 			ev.Epoch = tenures[rapid.IntRange(0, len(tenures)-1).Draw(t, "epoch")].Epoch
 			for _, x := range tenures {
-				if start, cut := x.Interval(0); start <= ev.At.Offset && ev.At.Offset < cut && rapid.IntRange(0, 3).Draw(t, "in order") > 0 {
+				if start, cut := x.Interval(ev.At.Incarnation); start <= ev.At.Offset && ev.At.Offset < cut && rapid.IntRange(0, 3).Draw(t, "in order") > 0 {
 					ev.Epoch = x.Epoch
 				}
 			}
 		}
 	}
 	return reg
+}
+
+// makeAnew lets a log's topic be deleted and made again somewhere, or not.
+func makeAnew(t *rapid.T, log []conflict.Item) {
+	from := rapid.IntRange(0, 3*len(log)).Draw(t, "made anew")
+	for i := from; i < len(log); i++ {
+		at := &log[i].Event.At
+		at.Incarnation, at.Offset = 1, int64(i-from)
+		log[i].Event.Envelope.Incarnation = 1
+		log[i].Next = event.Point{Incarnation: 1, Next: at.Offset + 1}
+	}
 }
 
 // deliverAll lets a learner take all logs and learn all tables in an order drawn,

@@ -9,6 +9,9 @@
 // The state of an entity is a function of the set of events applied, never of
 // the order in which they came. The rules are:
 //
+//   - An event counts if its origin's log has it valid and the table of the ownership
+//     register that is in force (event.Authority) does not call it an orphan. Orphans
+//     have no part in any other rule; their offsets stay in contexts and vectors.
 //   - The valid copies of one idempotency key, ordered by (stamp, region, event
 //     id), fall into groups: the smallest copy begins a group, every copy within
 //     one window of its stamp belongs to it, the next one begins anew. The first
@@ -25,18 +28,24 @@
 // reused for another entity makes the later copy void there, but seeing that
 // copy is not seeing the write that stands.
 //
-// On an events topic every event is emitted once and nothing is taken back: a key
-// is emitted as often as its copies make groups, and only the event in hand ever
-// is, so that the records of an origin keep their order. Which copy of a group
-// that is depends on what came first; the others are its aliases. A copy that comes
-// so late that it splits a group can make the emitted copy one of the group's
-// neighbour, with the same count of effects.
+// On an events topic every event is emitted once: a key is emitted as often as its
+// copies make groups, and only the event in hand ever is, so that the records of an
+// origin keep their order. Which copy of a group that is depends on what came first;
+// the others are its aliases. A copy that comes so late that it splits a group can
+// make the emitted copy one of the group's neighbour, with the same count of effects.
+// Only where an orphan was emitted is a record taken back, by a retraction; if another
+// copy of its write has no record, the orphan's goes over to that copy instead.
 //
 // # Correction
 //
 // An event that stops standing is revoked: its entity is folded again from the
-// metas of all its events. It is one operation, whatever the cause; smaller
-// twins that come late are the cause today.
+// metas of all its events. It is one operation, whatever the cause: a smaller twin
+// that comes late, or a cut that is learned of when the event was folded already.
+//
+// Cuts come in two steps. Every event folded that a new table makes an orphan comes
+// once more, as an Orphan with the table; each is taken out and noted (Orphaned). Then
+// Cuts puts the table in force. A crash between leaves the old table in force with
+// some events taken out: they stay out, and all of it is done again.
 //
 // HAZARD: a refold needs the metas of every event of the entity that lies at or
 // above the frontier. The frontier stands still at the start of the logs, so a

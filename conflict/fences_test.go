@@ -104,16 +104,16 @@ func (f *fencing) finds(r int, k event.IdempotencyKey) bool {
 // fence ends a region's authority at any place of its present interval; unfence
 // lets it begin anew once it has folded its own log.
 func (f *fencing) fence(r int) {
-	if start, open := f.reg.isOpen(event.RegionID(r + 1)); open {
-		f.reg.end(event.RegionID(r+1), rapid.Int64Range(start, max(start, int64(len(f.logs[r])))).Draw(f.t, "cut"))
+	if start, open := f.reg.isOpen(event.RegionID(r+1), 0); open {
+		f.reg.end(event.RegionID(r+1), event.Point{Next: rapid.Int64Range(start, max(start, int64(len(f.logs[r])))).Draw(f.t, "cut")})
 	}
 }
 
 func (f *fencing) unfence(r int) {
-	if _, open := f.reg.isOpen(event.RegionID(r + 1)); open {
+	if _, open := f.reg.isOpen(event.RegionID(r+1), 0); open {
 		return
 	}
-	f.reg.open(event.RegionID(r+1), int64(len(f.logs[r])))
+	f.reg.open(event.RegionID(r+1), event.Point{Next: int64(len(f.logs[r]))})
 	f.learn(r, len(f.reg.tables)-1)
 	for f.deliver(r, r, 1) {
 	}
@@ -269,9 +269,9 @@ func TestFencesEventsOnce(t *testing.T) {
 // again from a place on (-1: it was not).
 func cutLog(r event.RegionID, cut, start int64) *register {
 	reg := newRegister(3)
-	reg.end(r, cut)
+	reg.end(r, event.Point{Next: cut})
 	if start >= 0 {
-		reg.open(r, start)
+		reg.open(r, event.Point{Next: start})
 	}
 	return reg
 }
@@ -342,7 +342,7 @@ func TestCutHistories(t *testing.T) {
 		{
 			// Two copies past two cuts: the feed goes through both.
 			"the copy that takes over is an orphan, too",
-			func() *register { reg := cutLog(a, 0, -1); reg.end(b, 0); return reg }(),
+			func() *register { reg := cutLog(a, 0, -1); reg.end(b, event.Point{}); return reg }(),
 			[]event.Event{keyed(put(a, 0, 10), 1, 1), keyed(put(b, 0, 12), 1, 1), keyed(put(c, 0, 14), 1, 1)},
 			[]event.Dot{{Region: c, Partition: 3}},
 			[]string{"cross-region-duplicate 2/0 1/0", "cross-region-duplicate 3/0 1/0", "revoked 1/0 2/0", "revoked 2/0 3/0"},
@@ -426,7 +426,7 @@ func TestOrphanOfEventsTopic(t *testing.T) {
 	first, second, third := under(keyed(put(a, 0, 10), 1, 1), 0), under(keyed(put(b, 0, 12), 1, 1), 0), under(keyed(put(c, 0, 14), 1, 1), 0)
 	reg := newRegister(3)
 	for _, id := range []event.RegionID{a, b, c} {
-		reg.end(id, 0)
+		reg.end(id, event.Point{})
 	}
 	l := newLearner(facts, 3)
 	l.learn(t, reg.tables[0], 1, -1)
@@ -490,6 +490,100 @@ func TestOrphanJoinsWrites(t *testing.T) {
 	}
 	if tw, _, _ := l.store.Twin(late.Envelope.Key); !slices.Equal(tw.Aliases(middle.At), []event.Dot{late.At}) {
 		t.Fatalf("twins %+v", tw)
+	}
+}
+
+// Tables only rise; and what was revoked under one that is not in force yet stays
+// out when an older one comes in force first.
+func TestTablesRise(t *testing.T) {
+	const d event.RegionID = 4
+	reg := newRegister(4)
+	reg.end(a, event.Point{})
+	reg.end(b, event.Point{})
+	l := newLearner(entities(event.LWW), 4)
+	l.learn(t, reg.tables[0], 1, -1)
+	l.take(t, 0, logOf(a, under(keyed(put(a, 0, 10), 1, 1), 0)), false)
+	l.take(t, 1, logOf(b, under(keyed(put(b, 0, 12), 2, 2), 0)), false)
+	gone := orphanItem(l.given[1][0])
+	gone.Authority = reg.last()
+	cuts := func(i int) conflict.Item { return conflict.Item{Verdict: conflict.Cuts, Authority: reg.tables[i]} }
+	for _, x := range []struct {
+		item     conflict.Item
+		revision uint64
+		revoking uint64
+	}{
+		{gone, 4, 6}, {cuts(1), 5, 6}, {cuts(0), 5, 6}, {conflict.Item{Verdict: conflict.Cuts}, 5, 6}, {cuts(2), 6, 0}, {cuts(1), 6, 0},
+	} {
+		l.fold(t, []conflict.Item{x.item}, true)
+		if p := l.replica.fold.Position(); p.Authority.Revision != x.revision || p.Revoking != x.revoking {
+			t.Fatalf("revision %d in force, revoking %d, want %+v", p.Authority.Revision, p.Revoking, x)
+		}
+		// A smaller twin folds the entity anew; the orphan must not come back by it.
+		off := int64(len(l.given[2]))
+		for i, r := range []event.RegionID{c, d} {
+			ev := under(keyed(put(r, off, 100*off+30-10*int64(i)), 100+byte(off), 1), 0)
+			l.take(t, int(r)-1, logOf(r, ev), false)
+		}
+		e, _, _ := l.store.Entity([]byte("x"))
+		if slices.ContainsFunc(e.Live, func(v conflict.Live) bool { return v.Event.At.Region == b }) {
+			t.Fatalf("after revision %d, revoking %d, the orphan lives: %v", x.revision, x.revoking, dots(e.Live))
+		}
+	}
+}
+
+// An entity with several orphans is folded anew once, but not once too few: what is
+// folded between, or another table, makes it due again.
+func TestEntityIsFoldedAnewAgain(t *testing.T) {
+	const d event.RegionID = 4
+	reg := newRegister(4)
+	reg.end(b, event.Point{})
+	reg.end(c, event.Point{})
+	for _, together := range []bool{true, false} {
+		l := newLearner(entities(event.LWW), 4)
+		l.learn(t, reg.tables[0], 1, -1)
+		l.take(t, 1, logOf(b, under(put(b, 0, 10), 0), under(put(b, 1, 11), 0)), false)
+		l.take(t, 2, logOf(c, under(put(c, 0, 12), 0)), false)
+		again := func(origin, i, table int) conflict.Item {
+			it := orphanItem(l.given[origin][i])
+			it.Authority = reg.tables[table]
+			return it
+		}
+		all := func(items ...conflict.Item) {
+			if together {
+				l.fold(t, items, true)
+				return
+			}
+			for i := range items {
+				l.fold(t, items[i:i+1], true)
+			}
+		}
+		lives := func(want ...event.Dot) {
+			t.Helper()
+			if e, _, _ := l.store.Entity([]byte("x")); !slices.Equal(dots(e.Live), want) {
+				t.Fatalf("live %v, want %v", dots(e.Live), want)
+			}
+		}
+		first, twin := under(keyed(put(d, 0, 20), 1, 1), 0), under(keyed(put(a, 0, 18), 1, 1), 0)
+		// The first orphan alone, then a twin: by the table in force the second counts.
+		l.fold(t, []conflict.Item{again(1, 0, 1)}, true)
+		all(logOf(d, first)[0], logOf(a, twin)[0], again(1, 0, 1), again(1, 1, 1))
+		lives(twin.At, event.Dot{Region: c, Partition: 3})
+		all(again(2, 0, 2), conflict.Item{Verdict: conflict.Cuts, Authority: reg.last()})
+		lives(twin.At)
+
+		l = newLearner(entities(event.LWW), 4)
+		l.learn(t, reg.tables[0], 1, -1)
+		l.take(t, 1, logOf(b, under(put(b, 0, 10), 0), under(put(b, 1, 11), 0)), false)
+		l.take(t, 2, logOf(c, under(put(c, 0, 12), 0)), false)
+		all(again(1, 0, 1), again(1, 1, 1), again(2, 0, 2))
+		lives()
+		n := 0
+		for _, out := range l.outs {
+			n += out.Counts.Refolds
+		}
+		if n != 2 {
+			t.Fatalf("folded anew %d times", n)
+		}
 	}
 }
 

@@ -60,8 +60,7 @@ func (s *step) revoke(own []byte, r *revision, t *settlement) error {
 		}
 	}
 	for _, key := range keys {
-		s.out.Counts.Refolds++
-		err := s.change(key, r, func(e *Entity) error { return s.refold(key, e) })
+		err := s.change(key, r, func(e *Entity) error { return s.refoldOnce(key, e) })
 		if err != nil {
 			return fmt.Errorf("refold entity: %w", err)
 		}
@@ -130,6 +129,20 @@ func (s *step) emission(key []byte, e *Entity, win int, shownAt int64) (m Merged
 	}
 	gone := event.Event{Key: key, At: e.Shown, Timestamp: shownAt, Envelope: event.Envelope{Op: event.Delete}}
 	return Merged{Event: gone, Rule: s.cfg.Rule}, true // nothing is left of the entity
+}
+
+// refoldOnce folds an entity anew, unless that was done while orphans of the same
+// table are revoked: the first time has left them all out.
+func (s *step) refoldOnce(key []byte, e *Entity) error {
+	if s.ev == nil {
+		name := entityKey(key)
+		if s.out.refolds.has(&s.refolds, s.table, name) {
+			return nil
+		}
+		defer s.out.refolds.add(s.table, name)
+	}
+	s.out.Counts.Refolds++
+	return s.refold(key, e)
 }
 
 // refold folds an entity anew from the metas of all its events within the

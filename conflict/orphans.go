@@ -2,6 +2,7 @@ package conflict
 
 import (
 	"fmt"
+	"maps"
 
 	"github.com/geogate/geogate/internal/event"
 	"github.com/geogate/geogate/internal/hlc"
@@ -75,6 +76,43 @@ func (s *step) setOrphan(o Orphaned) {
 		s.found = append(s.found, o.At)
 	}
 	s.orphans[o.At] = &o
+}
+
+// refolds remembers which entities were folded anew while orphans of a table are
+// revoked, so that an entity with many of them is folded anew once and not for each:
+// a refold leaves out all of them. Any event that is folded ends it.
+type refolds struct {
+	table *event.Authority
+	names map[string]bool
+	alone bool // what earlier steps remember counts no more
+}
+
+func (m *refolds) has(earlier *refolds, table *event.Authority, name string) bool {
+	return m.table == table && m.names[name] || !m.alone && earlier.table == table && earlier.names[name]
+}
+
+func (m *refolds) add(table *event.Authority, name string) {
+	if m.table != table {
+		m.alone = m.alone || m.table != nil
+		m.table, m.names = table, map[string]bool{}
+	}
+	m.names[name] = true
+}
+
+func (m *refolds) forget() {
+	if !m.alone || m.table != nil {
+		*m = refolds{alone: true}
+	}
+}
+
+// join takes over what a step remembers.
+func (m *refolds) join(o *refolds) {
+	switch {
+	case o.alone || m.table != o.table && o.table != nil:
+		m.table, m.names = o.table, o.names
+	default:
+		maps.Copy(m.names, o.names)
+	}
 }
 
 // lost notes the event in hand, which was not folded, as an orphan.

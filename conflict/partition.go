@@ -146,6 +146,8 @@ type Output struct {
 	Orphans   []Orphaned // each dot once; one that is known already replaces it
 	Position  Position
 	Counts    Counts
+
+	refolds refolds // of this step
 }
 
 // Partition is the fold of one partition of a topic in one region. It is not safe
@@ -154,6 +156,8 @@ type Partition struct {
 	cfg   Config
 	store Store
 	at    Position
+
+	refolds refolds // of the steps committed
 }
 
 // NewPartition makes the fold of a partition that goes on from a committed
@@ -191,7 +195,10 @@ func (p *Partition) Step(items []Item) (*Output, error) {
 }
 
 // Commit goes on from the position of an output that was committed.
-func (p *Partition) Commit(out *Output) { p.at = out.Position }
+func (p *Partition) Commit(out *Output) {
+	p.at = out.Position
+	p.refolds.join(&out.refolds)
+}
 
 // step is one call of Step under way.
 type step struct {
@@ -214,6 +221,7 @@ func (s *step) item(it *Item) error {
 	switch {
 	case it.Verdict == Cuts:
 		at.cut(it.Authority)
+		s.out.refolds.forget()
 		return nil
 	case it.Next.Compare(at.Vector[it.Origin]) > 0:
 	case it.Verdict == Orphan && it.Authority != nil:
@@ -251,6 +259,7 @@ func (s *step) item(it *Item) error {
 		return nil
 	}
 	n.Folded++
+	s.out.refolds.forget()
 	at.Stamp = max(at.Stamp, it.Event.Stamp)
 	s.ev = &it.Event
 	if s.cfg.Kind == Events {

@@ -294,7 +294,7 @@ func (c *Core) positionsRead(now time.Time, ev PositionsRead) []any {
 
 // reset forgets everything that is not committed.
 func (s *stream) reset() {
-	s.listed, s.known, s.moved, s.dirty, s.halted = false, false, false, false, false
+	s.listed, s.known, s.moved, s.dirty = false, false, false, false
 	s.barriers, s.written, s.runs = nil, nil, nil
 	s.drop()
 }

@@ -129,6 +129,7 @@ func TestLinkStopsAtACut(t *testing.T) {
 		r.stop(t)   // it stands at a restart too
 		metrics := prometheus.NewRegistry()
 		cfg.Registerer = metrics
+		cfg.DiscoverEvery = time.Hour // a new list of streams would bring the news too
 		r = start(t, cfg)
 		eventually(t, "the restarted link to stand", func() bool { return len(r.Status().Standing) == 1 })
 		if n := sample(t, metrics, "geogate_link_standing_partitions"); n == nil || *n != 1 {

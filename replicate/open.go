@@ -222,7 +222,7 @@ func (p *preparer) decide(it *Item) error {
 		return nil
 	}
 	err := it.Batch.Each(func(r txn.Record) error {
-		if r.Offset < at || r.Offset >= p.until {
+		if r.Offset < at {
 			return nil
 		}
 		p.rule(at, r.Offset, residency.NoRecord, "")
@@ -277,7 +277,7 @@ func (p *preparer) rule(from, until int64, code residency.Code, rule string) {
 
 // staysHere tells whether the record at an offset of the item at hand is not sent.
 func (p *preparer) staysHere(offset int64) bool {
-	return p.stays[offset] || offset >= p.until || p.behind(offset)
+	return p.stays[offset] || p.behind(offset)
 }
 
 // approach finds out how far an item may be looked at, and forgets the lapses that

@@ -43,7 +43,7 @@ type AuthorityConfig struct {
 	Logs    UnitLogs
 	// Orphans gives the orphans that this region has met, by unit, for the
 	// metrics; nil: not known.
-	Orphans func() map[string]int
+	Orphans func() map[string]uint64
 	Logger  *slog.Logger
 }
 
@@ -150,6 +150,9 @@ func (a *Authority) Run(ctx context.Context) error {
 	a.reads = &errgroup.Group{}
 	a.reads.SetLimit(openReads)
 	if err := a.reg.listen(func(s Seen) { a.meter.heard(s, a.tokens.Load()); a.tell(tctx, s) }); err != nil {
+		return err
+	}
+	if err := a.reg.answers(func(s Seen) { a.tell(tctx, s) }, func(subject string) (uint64, []byte) { return a.tokens.Load().newest(subject) }); err != nil {
 		return err
 	}
 	var g errgroup.Group
@@ -328,9 +331,12 @@ func (a *Authority) task(ctx context.Context, busy OwnershipEvent, run func() Ow
 	}
 }
 
-// read asks for a record, unless that is asked already or too much else is: the
-// answer is a hint, and questions must not stand in the way of writes.
+// read asks for a record, the register unless that is asked already or too much
+// else is, and the other instances: answers are hints, and questions must not
+// stand in the way of writes.
 func (a *Authority) read(ctx context.Context, subject string) {
+	known, _ := a.tokens.Load().newest(subject)
+	a.reg.ask(subject, known)
 	if _, asked := a.asking.LoadOrStore(subject, true); asked {
 		return
 	}
@@ -397,7 +403,7 @@ func (a *Authority) saveMark(e Persist) error {
 
 // openFirst reaches the register at the start.
 func (a *Authority) openFirst(ctx context.Context) {
-	for first := true; ; first = false {
+	for said := ""; ; {
 		tctx, cancel := context.WithTimeout(ctx, openTime)
 		opened, err := a.reg.open(tctx)
 		cancel()
@@ -410,7 +416,8 @@ func (a *Authority) openFirst(ctx context.Context) {
 		if ctx.Err() != nil {
 			return
 		}
-		if first || errors.Is(err, ErrServer) {
+		if text := err.Error(); text != said {
+			said = text
 			a.log.Warn("open the ownership register, will try again", "err", err)
 		}
 		select {

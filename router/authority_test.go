@@ -8,6 +8,8 @@ import (
 	"net"
 	"os"
 	"path/filepath"
+	"slices"
+	"strconv"
 	"testing"
 	"time"
 
@@ -19,6 +21,7 @@ import (
 	"github.com/geogate/geogate/internal/event"
 	"github.com/geogate/geogate/internal/txn"
 	"github.com/geogate/geogate/router"
+	"github.com/geogate/geogate/testbench/apache"
 )
 
 // logs is a region's logs as the authority sees them: one partition for every
@@ -37,14 +40,16 @@ func (l logs) Applied(context.Context, string, string) ([]router.Extent, error) 
 
 // site is one region with its Kafka.
 type site struct {
-	t      *testing.T
+	t      testing.TB
 	region string
 	id     event.RegionID
 	seeds  []string
 	dir    string
 	lease  router.LeaseConfig
 	logs   router.UnitLogs
-	reg    *prometheus.Registry
+	// regions are the deployment's, as this instance knows them.
+	regions []router.Region
+	reg     *prometheus.Registry
 }
 
 // shortLease are the shortest times that are allowed.
@@ -52,15 +57,21 @@ func shortLease() router.LeaseConfig {
 	return router.LeaseConfig{Duration: 13 * time.Second, Margin: time.Second, Renew: time.Second, Timeout: time.Second}
 }
 
-func newSite(t *testing.T, region string, id event.RegionID) *site {
+func newSite(t testing.TB, region string, id event.RegionID) *site {
 	t.Helper()
 	k, err := embed.StartKafka(embed.Kafka{Listen: "127.0.0.1:0", DataDir: filepath.Join(t.TempDir(), "kafka"), Logger: slog.New(slog.DiscardHandler)})
 	if err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { k.Close() })
+	return siteAt(t, region, id, k.Seeds())
+}
+
+// siteAt is a region with a Kafka that runs already.
+func siteAt(t testing.TB, region string, id event.RegionID, seeds []string) *site {
+	t.Helper()
 	s := &site{
-		t: t, region: region, id: id, seeds: k.Seeds(), dir: t.TempDir(),
+		t: t, region: region, id: id, seeds: seeds, dir: t.TempDir(), regions: twoRegions,
 		lease: router.DefaultLease(), logs: logs{end: 7}, reg: prometheus.NewRegistry(),
 	}
 	cl := s.client()
@@ -87,7 +98,7 @@ var twoRegions = []router.Region{{Name: "us", ID: 1}, {Name: "eu", ID: 2}}
 // start runs an authority; stop ends it.
 func (s *site) start(nats router.NATSConfig) (a *router.Authority, stop func()) {
 	s.t.Helper()
-	topology, err := router.NewTopology(twoRegions...)
+	topology, err := router.NewTopology(s.regions...)
 	if err != nil {
 		s.t.Fatal(err)
 	}
@@ -127,7 +138,7 @@ func (s *site) start(nats router.NATSConfig) (a *router.Authority, stop func()) 
 }
 
 // until waits for a condition.
-func until(t *testing.T, limit time.Duration, what string, ok func() bool) {
+func until(t testing.TB, limit time.Duration, what string, ok func() bool) {
 	t.Helper()
 	for deadline := time.Now().Add(limit); !ok(); {
 		if time.Now().After(deadline) {
@@ -141,7 +152,7 @@ func granted(a *router.Authority, unit string) func() bool {
 	return func() bool { _, err := a.Grant(unit); return err == nil }
 }
 
-func startNATS(t *testing.T, c embed.NATS) *embed.NATSServer {
+func startNATS(t testing.TB, c embed.NATS) *embed.NATSServer {
 	t.Helper()
 	n, err := embed.StartNATS(c)
 	if err != nil {
@@ -273,25 +284,39 @@ func TestRegression(t *testing.T) {
 	}
 }
 
-// freeAddresses reserves loopback addresses and gives them back.
-func freeAddresses(t *testing.T, n int) []string {
+// freeAddresses are loopback addresses that no outgoing connection takes.
+func freeAddresses(t testing.TB, n int) []string {
 	t.Helper()
 	var out []string
-	for range n {
-		l, err := net.Listen("tcp", "127.0.0.1:0")
+	for len(out) < n {
+		port, err := apache.FreePort()
 		if err != nil {
 			t.Fatal(err)
 		}
-		defer l.Close()
-		out = append(out, l.Addr().String())
+		if at := fmt.Sprint("127.0.0.1:", port); !slices.Contains(out, at) {
+			out = append(out, at)
+		}
 	}
 	return out
+}
+
+func splitAddress(t *testing.T, addr string) (host string, port int) {
+	t.Helper()
+	host, text, err := net.SplitHostPort(addr)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if port, err = strconv.Atoi(text); err != nil {
+		t.Fatal(err)
+	}
+	return host, port
 }
 
 // TestQuorum: three servers, two regions and a witness. The other region's gateway
 // fences a region that answers, by broadcast and watch, and sees its cut; the loss
 // of the witness stops nobody.
 func TestQuorum(t *testing.T) {
+	t.Parallel()
 	at := freeAddresses(t, 3)
 	servers := make([]*embed.NATSServer, 3)
 	for i, name := range []string{"ctl-us", "ctl-eu", "ctl-wit"} {

@@ -44,3 +44,6 @@ func LoadMark(dir string) (Mark, error) { return loadMark(dir) }
 
 // StreamName is the register's stream.
 const StreamName = streamName
+
+// Older compares versions of servers.
+func Older(version, least string) bool { return older(version, least) }

@@ -320,7 +320,7 @@ func must(t *testing.T, err error) {
 
 // metric reads one sample of a site's metrics, -1 if there is none. Labels are
 // name and value by turns.
-func metric(t *testing.T, s *site, name string, labels ...string) float64 {
+func metric(t testing.TB, s *site, name string, labels ...string) float64 {
 	t.Helper()
 	families, err := s.reg.Gather()
 	if err != nil {

@@ -189,7 +189,7 @@ func seedOf(t *testing.T) uint64 {
 	return seed
 }
 
-func startCluster(t *testing.T) *register.Cluster {
+func startCluster(t testing.TB) *register.Cluster {
 	t.Helper()
 	c, err := register.Start(t.TempDir())
 	if err != nil {
@@ -200,7 +200,7 @@ func startCluster(t *testing.T) *register.Cluster {
 }
 
 // dial opens the register for a client of some servers.
-func dial(t *testing.T, c *register.Cluster, timeout time.Duration, among ...int) (router.Register, *register.Dialer) {
+func dial(t testing.TB, c *register.Cluster, timeout time.Duration, among ...int) (router.Register, *register.Dialer) {
 	t.Helper()
 	d := c.Dialer(among...)
 	r, err := router.DialRegister(router.NATSConfig{Dialer: d, Name: "history", Replicas: register.Size, Timeout: timeout, Logger: slog.New(slog.DiscardHandler)}, func() {})
@@ -220,7 +220,9 @@ func dial(t *testing.T, c *register.Cluster, timeout time.Duration, among ...int
 // TestRegisterHistory: what clients of the real adapter saw of three real servers
 // under faults is what one register could have done.
 func TestRegisterHistory(t *testing.T) {
+	t.Parallel()
 	t.Run("handover", func(t *testing.T) {
+		t.Parallel()
 		history(t, 10*time.Second, func(h *harm) {
 			h.restart(true)
 			for h.ctx.Err() == nil {
@@ -239,6 +241,7 @@ func TestRegisterHistory(t *testing.T) {
 		})
 	})
 	t.Run("loss", func(t *testing.T) {
+		t.Parallel()
 		if testing.Short() {
 			t.Skip("elections take 4 to 9 s each")
 		}

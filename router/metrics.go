@@ -58,17 +58,7 @@ func (m *meter) wrote(subject string, o Outcome, took time.Duration) {
 
 // heard takes a broadcast.
 func (m *meter) heard(s Seen, t *Tokens) {
-	known := t.seen
-	for _, r := range t.Regions {
-		if RegionSubject(r.Record.Region) == s.Subject {
-			known = max(known, r.Revision)
-		}
-	}
-	for _, u := range t.Units {
-		if UnitSubject(u.Record.Unit) == s.Subject {
-			known = max(known, u.Revision)
-		}
-	}
+	known, _ := t.newest(s.Subject)
 	result := "fresh"
 	if s.Seq <= known {
 		result = "stale"

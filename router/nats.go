@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -67,11 +68,16 @@ const (
 // ErrServer is returned for a NATS server that must not hold the register.
 var ErrServer = errors.New("router: the nats server is too old to hold the register")
 
+// ErrRegister is returned for a stream that must not be the register.
+var ErrRegister = errors.New("router: not fit to be the register")
+
 // natsRegister is the register behind the effects of an [Ownership].
 type natsRegister struct {
 	cfg  NATSConfig
 	conn *nats.Conn
 	js   jetstream.JetStream
+	// inbox is where answers to questions come.
+	inbox string
 
 	mu     sync.Mutex
 	stream jetstream.Stream
@@ -110,14 +116,14 @@ func dialNATS(cfg NATSConfig, reconnected func()) (*natsRegister, error) {
 		conn.Close()
 		return nil, fmt.Errorf("use jetstream: %w", err)
 	}
-	return &natsRegister{cfg: cfg, conn: conn, js: js}, nil
+	return &natsRegister{cfg: cfg, conn: conn, js: js, inbox: conn.NewInbox()}, nil
 }
 
 func (r *natsRegister) close() { r.conn.Close() }
 
 // open makes the stream, or finds the one that is there, and says what it is.
 func (r *natsRegister) open(ctx context.Context) (Opened, error) {
-	if r.cfg.Replicas > 1 && older(r.conn.ConnectedServerVersion(), leastServer) {
+	if r.tooOld() {
 		return Opened{}, fmt.Errorf("%w: it is %s, quorum needs %s", ErrServer, r.conn.ConnectedServerVersion(), leastServer)
 	}
 	stream, err := r.js.CreateStream(ctx, jetstream.StreamConfig{
@@ -135,8 +141,8 @@ func (r *natsRegister) open(ctx context.Context) (Opened, error) {
 	if err != nil {
 		return Opened{}, fmt.Errorf("ask register: %w", err)
 	}
-	if info.Config.Replicas != r.cfg.Replicas {
-		return Opened{}, fmt.Errorf("open register: it has %d replicas and this mode wants %d; begin a new register for another mode", info.Config.Replicas, r.cfg.Replicas)
+	if why := unfit(info.Config, r.cfg.Replicas); why != "" {
+		return Opened{}, fmt.Errorf("%w: stream %s %s", ErrRegister, streamName, why)
 	}
 	r.mu.Lock()
 	r.stream = stream
@@ -144,8 +150,42 @@ func (r *natsRegister) open(ctx context.Context) (Opened, error) {
 	return Opened{Created: info.Created.UnixNano(), Last: info.State.LastSeq}, nil
 }
 
+// tooOld tells whether the server is one on which a quorum must not rest.
+func (r *natsRegister) tooOld() bool {
+	return r.cfg.Replicas > 1 && older(r.conn.ConnectedServerVersion(), leastServer)
+}
+
+// unfit says what keeps a stream from being the register, "" if nothing does: it
+// may have been made, or changed, by somebody else.
+func unfit(c jetstream.StreamConfig, replicas int) string {
+	switch {
+	case c.Replicas != replicas:
+		return fmt.Sprintf("has %d replicas and this mode wants %d; begin a new register for another mode", c.Replicas, replicas)
+	case c.Storage != jetstream.FileStorage:
+		return "is in memory"
+	case !slices.Equal(c.Subjects, []string{subjectAll}) || c.Mirror != nil || len(c.Sources) > 0 || c.SubjectTransform != nil:
+		return "does not take its subjects, and those alone, from clients"
+	case c.AllowDirect || c.MirrorDirect:
+		return "allows direct reads, which any server answers with what it has"
+	case !c.DenyDelete || !c.DenyPurge || c.AllowRollup:
+		return "lets messages be deleted"
+	case c.MaxAge != 0 || c.MaxMsgs > 0 || c.MaxBytes > 0 || c.MaxMsgsPerSubject > 0 && c.MaxMsgsPerSubject < keptRevisions || c.Retention != jetstream.LimitsPolicy:
+		return "forgets records"
+	case c.Duplicates < duplicates:
+		return fmt.Sprintf("knows message ids for %v, %v are needed", c.Duplicates, duplicates)
+	case c.Discard != jetstream.DiscardNew:
+		return "drops old records when it is full"
+	case c.NoAck || c.Sealed:
+		return "acknowledges nothing, or takes nothing"
+	}
+	return ""
+}
+
 // write is one attempt.
 func (r *natsRegister) write(ctx context.Context, w Write) (Outcome, uint64) {
+	if r.tooOld() {
+		return Unknown, 0 // after a reconnection; another server may do
+	}
 	ctx, cancel := context.WithTimeout(ctx, r.cfg.Timeout)
 	defer cancel()
 	opts := []jetstream.PublishOpt{jetstream.WithMsgID(w.ID), jetstream.WithExpectStream(streamName), jetstream.WithRetryAttempts(0)}
@@ -200,6 +240,9 @@ func (r *natsRegister) read(ctx context.Context, subject string) (Seen, bool) {
 func (r *natsRegister) watch(ctx context.Context, after uint64, deliver func(Seen)) error {
 	c, err := r.js.OrderedConsumer(ctx, streamName, jetstream.OrderedConsumerConfig{
 		DeliverPolicy: jetstream.DeliverByStartSequencePolicy, OptStartSeq: after + 1,
+		// A watch that ended without saying so leaves its consumer for so long; a
+		// storm of reconnections must not pile them up.
+		InactiveThreshold: 15 * time.Second,
 	})
 	if err != nil {
 		return fmt.Errorf("watch register: %w", err)
@@ -236,7 +279,7 @@ func (r *natsRegister) watch(ctx context.Context, after uint64, deliver func(See
 type rumour struct {
 	Subject string          `json:"subject"`
 	Seq     uint64          `json:"seq"`
-	Record  json.RawMessage `json:"record"`
+	Record  json.RawMessage `json:"record,omitempty"`
 }
 
 // broadcast tells everybody who listens now. A loss is harmless: the lease stops
@@ -258,6 +301,44 @@ func (r *natsRegister) listen(deliver func(Seen)) error {
 	})
 	if err != nil {
 		return fmt.Errorf("listen for broadcasts: %w", err)
+	}
+	return nil
+}
+
+// ask asks all other instances what they know of a record that is newer. They
+// answer without the register, which has no leader for some seconds whenever a
+// server that was stopped goes on: its election time-out has passed, and it makes
+// the leader step down for an election that it cannot win.
+func (r *natsRegister) ask(subject string, known uint64) {
+	if err := r.conn.PublishRequest(subjectAsk+subject, r.inbox, encode(rumour{Subject: subject, Seq: known})); err != nil {
+		r.cfg.Logger.Debug("ask other instances", "subject", subject, "err", err)
+	}
+}
+
+// answers hears what other instances answer, and answers what they ask with what
+// newest gives, until the connection closes.
+func (r *natsRegister) answers(deliver func(Seen), newest func(subject string) (uint64, []byte)) error {
+	_, err := r.conn.Subscribe(r.inbox, func(m *nats.Msg) {
+		var x rumour
+		if json.Unmarshal(m.Data, &x) == nil && x.Seq > 0 {
+			deliver(Seen{Subject: x.Subject, Seq: x.Seq, Data: x.Record, Rumour: true})
+		}
+	})
+	if err == nil {
+		_, err = r.conn.Subscribe(subjectAsk+subjectAll, func(m *nats.Msg) {
+			var x rumour
+			if json.Unmarshal(m.Data, &x) != nil || m.Reply == "" {
+				return
+			}
+			if seq, data := newest(x.Subject); seq > x.Seq {
+				if err := m.Respond(encode(rumour{Subject: x.Subject, Seq: seq, Record: data})); err != nil {
+					r.cfg.Logger.Debug("answer another instance", "subject", x.Subject, "err", err)
+				}
+			}
+		})
+	}
+	if err != nil {
+		return fmt.Errorf("listen for questions: %w", err)
 	}
 	return nil
 }

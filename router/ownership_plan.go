@@ -108,8 +108,7 @@ func (c *Ownership) ask(now time.Duration, ev Ask) {
 	p := &plan{c: c, ref: ev.Ref, cmd: ev.Command, began: now, units: make(map[string]*taken)}
 	switch {
 	case !c.ready():
-		c.plans = append(c.plans, p)
-		c.failPlans()
+		p.refuse()
 		return
 	case ev.Command.Unit != "":
 		u := c.units[ev.Command.Unit]
@@ -128,17 +127,22 @@ func (c *Ownership) ask(now time.Duration, ev Ask) {
 	c.plans = append(c.plans, p)
 }
 
-// failPlans answers what cannot be done while the register is not believed or
-// not known.
+// failPlans ends all plans when the register is not believed any more.
 func (c *Ownership) failPlans() {
 	for _, p := range c.plans {
-		if c.regress != "" {
-			p.answer(0, ExitRegressed, c.regress)
-		} else {
-			p.answer(0, ExitUnreachable, "the register has not been read to its end")
-		}
+		p.refuse()
 	}
 	c.plans = nil
+}
+
+// refuse answers what cannot be done while the register is not believed or not
+// known.
+func (p *plan) refuse() {
+	if why := p.c.regress; why != "" {
+		p.answer(p.began, ExitRegressed, why)
+	} else {
+		p.answer(p.began, ExitUnreachable, "the register has not been read to its end")
+	}
 }
 
 func (p *plan) answer(now time.Duration, exit int, detail string) {

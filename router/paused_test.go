@@ -71,7 +71,7 @@ func (c *child) state() string {
 	return c.now
 }
 
-func startChild(t *testing.T, conf string) *child {
+func startChild(t testing.TB, conf string) *child {
 	t.Helper()
 	cmd := exec.Command(os.Args[0], "-test.run=^TestInstanceOfAnotherProcess$", "-test.v", "-test.timeout=10m")
 	cmd.Env = append(os.Environ(), childEnv+"="+conf)
@@ -108,6 +108,7 @@ func startChild(t *testing.T, conf string) *child {
 // fenced says so soon after it goes on, whether its server led the register or
 // not.
 func TestPausedInstance(t *testing.T) {
+	t.Parallel()
 	for name, leads := range map[string]bool{"leader": true, "follower": false} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -154,5 +155,9 @@ func pausedInstance(t *testing.T, leads bool) {
 	began = time.Now()
 	until(t, 60*time.Second, "end of the grant", func() bool { return c.state() != "granted 18" })
 	until(t, 60*time.Second, "refusal", func() bool { return c.state() == "refused" })
-	t.Logf("refused %v after it went on", time.Since(began))
+	took := time.Since(began)
+	t.Logf("refused %v after it went on", took)
+	if most := 5 * time.Second; took > most {
+		t.Errorf("refused only %v after it went on", took)
+	}
 }

@@ -200,7 +200,8 @@ const (
 	subjectLease   = "own.live."
 	subjectUnit    = "own.unit."
 	subjectDrained = "own.drained."
-	subjectFence   = "fence." // broadcasts, in no stream
+	subjectFence   = "fence."     // broadcasts, in no stream
+	subjectAsk     = "fence.ask." // questions to other instances, in no stream
 )
 
 // RegionSubject is where a region's record stands.

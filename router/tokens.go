@@ -37,6 +37,7 @@ type Tokens struct {
 type Known[T any] struct {
 	Revision uint64
 	Record   T
+	data     []byte // as it stands in the register
 }
 
 // Tokens gives what is held and known now.
@@ -47,10 +48,10 @@ func (c *Ownership) Tokens() *Tokens {
 	}
 	t.SoftFences, t.SoftFenced = c.SoftFences()
 	for unit, u := range c.units {
-		t.Units[unit] = Known[UnitRecord]{u.rev, u.rec}
+		t.Units[unit] = Known[UnitRecord]{u.rev, u.rec, u.data}
 	}
 	for region, r := range c.regions {
-		t.Regions[region] = Known[RegionRecord]{r.rev, r.rec}
+		t.Regions[region] = Known[RegionRecord]{r.rev, r.rec, r.data}
 	}
 	if c.regress != "" || c.lease.rev == 0 || c.released {
 		return t
@@ -97,6 +98,21 @@ func (t *Tokens) Grant(now time.Duration, unit string) (Grant, error) {
 func (t *Tokens) Holds(now time.Duration, unit string, g Grant) bool {
 	epoch, ok := t.Held[unit]
 	return ok && now < t.Until && epoch == g.Epoch && t.Live == g.Live
+}
+
+// newest is the newest record of a subject of a region or unit, if one is known.
+func (t *Tokens) newest(subject string) (rev uint64, data []byte) {
+	for region, r := range t.Regions {
+		if RegionSubject(region) == subject {
+			return r.Revision, r.data
+		}
+	}
+	for unit, u := range t.Units {
+		if UnitSubject(unit) == subject {
+			return u.Revision, u.data
+		}
+	}
+	return 0, nil
 }
 
 // Revision is how far the register is known without a gap.

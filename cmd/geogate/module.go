@@ -21,12 +21,16 @@ import (
 	"github.com/geogate/geogate/internal/node"
 )
 
+// uncompressed tells that no batch is to be compressed; see serve's flag.
+type uncompressed bool
+
 // instances wires the instances that run in this process: one for serve, one per
 // region for the demo. All embedded Kafkas open before the first component
 // starts and close after the last has stopped, since links write across regions.
-func instances(log *slog.Logger, configs ...node.Config) fx.Option {
+func instances(log *slog.Logger, batches uncompressed, configs ...node.Config) fx.Option {
 	options := []fx.Option{
 		fxLog(log),
+		fx.Supply(batches),
 		fx.Provide(func(lc fx.Lifecycle) (kafkas, error) { return openKafkas(lc, log, configs) }),
 		fx.Provide(func(lc fx.Lifecycle) (dialers, error) { return openNATS(lc, configs) }),
 	}
@@ -113,8 +117,8 @@ func startNATS(n node.EmbeddedNATS, dataDir string) (*embed.NATSServer, error) {
 	})
 }
 
-func newNode(c node.Config, log *slog.Logger, registry *prometheus.Registry, open kafkas, servers dialers) (*node.Node, error) {
-	deps := node.Deps{Logger: log, Registry: registry, Seeds: open[c.Region]}
+func newNode(c node.Config, log *slog.Logger, registry *prometheus.Registry, open kafkas, servers dialers, batches uncompressed) (*node.Node, error) {
+	deps := node.Deps{Logger: log, Registry: registry, Seeds: open[c.Region], Uncompressed: bool(batches)}
 	if dialer, ok := servers[c.Region]; ok {
 		deps.NATS = dialer
 	}

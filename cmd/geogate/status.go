@@ -105,6 +105,12 @@ func printStatus(out io.Writer, s gateway.Status) error {
 		for _, p := range l.Parked {
 			notes = append(notes, fmt.Sprintf("PARKED link %s, %s/%d: %s", l.Name, p.Topic, p.Partition, p.Reason))
 		}
+		for _, p := range l.Standing {
+			notes = append(notes, fmt.Sprintf("STANDS link %s, %s/%d at %d: %s", l.Name, p.Topic, p.Partition, p.At, p.Reason))
+		}
+	}
+	for _, l := range s.Links {
+		notes = append(notes, standing(l)...)
 	}
 	for _, warning := range s.Warnings {
 		notes = append(notes, "WARN "+warning)
@@ -113,4 +119,19 @@ func printStatus(out io.Writer, s gateway.Status) error {
 		fmt.Fprintln(w, "\n"+strings.Join(notes, "\n"))
 	}
 	return w.Flush()
+}
+
+// standing tells, once for each reason, that partitions of a link stand at a cut.
+func standing(l gateway.LinkStatus) (notes []string) {
+	count := make(map[string]int)
+	var reasons []string
+	for _, p := range l.Standing {
+		if count[p.Reason]++; count[p.Reason] == 1 {
+			reasons = append(reasons, p.Reason)
+		}
+	}
+	for _, reason := range reasons {
+		notes = append(notes, fmt.Sprintf("STANDING link %s: %s (partitions: %d)", l.Name, reason, count[reason]))
+	}
+	return notes
 }

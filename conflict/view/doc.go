@@ -12,6 +12,9 @@
 //	Fold ──► queue per origin ──► conflict.Partition.Step ──► one transaction ──► Badger ──► Committed
 //	            ▲ held: stamp too far ahead, or not in the journal yet
 //
+// What a cut takes out of the merged view is written in such steps, too: orphans
+// first, the table that makes them orphans with the vector of the last one.
+//
 // After any error of a transaction the answer is the same: initialise the producer
 // again, which ends what was open, read the state topic to a high watermark
 // listed after that, and go on from the vector found there with what is queued.

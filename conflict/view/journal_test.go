@@ -108,6 +108,94 @@ func TestJournal(t *testing.T) {
 	}
 }
 
+// An orphan that was none when it came stays in the journal, one that comes as such
+// is not kept, and cuts move nothing: what the fold is given does not depend on it.
+func TestJournalKeepsNoOrphans(t *testing.T) {
+	db := memoryStore(t)
+	j, err := openJournal(db, space(storePrefix([16]byte{3}, 6)), conflict.Config{Kind: conflict.Entities}, func() {})
+	if err != nil {
+		t.Fatal(err)
+	}
+	valid, orphan := journalItem(1, 3, "x", 1, nil), journalItem(2, 4, "x", 1, nil)
+	valid.Event.Epoch = 17
+	orphan.Verdict = seat.Orphan
+	again := valid
+	again.Verdict, again.Authority = seat.Orphan, &event.Authority{Revision: 4}
+	if err := j.Add([]seat.Item{valid, orphan, again, {Verdict: seat.Cuts, Authority: again.Authority}}); err != nil {
+		t.Fatal(err)
+	}
+	metas, err := j.metas([]byte("x"))
+	if err != nil || len(metas) != 1 || metas[0].At != valid.Event.At || metas[0].Epoch != 17 {
+		t.Fatalf("metas %+v: %v", metas, err)
+	}
+	clear(j.young)
+	copies, err := j.copies(valid.Event.Envelope.Key)
+	if err != nil || len(copies) != 1 || copies[0].At != valid.Event.At || copies[0].Epoch != 17 {
+		t.Fatalf("copies %+v: %v", copies, err)
+	}
+	if applied, _ := j.Applied(); applied != (event.Vector{1: valid.Next, 2: orphan.Next}) {
+		t.Fatalf("applied %v", applied)
+	}
+}
+
+// A journal of another form is dropped and fed anew; what others keep stays.
+func TestJournalOfAnotherForm(t *testing.T) {
+	db := memoryStore(t)
+	cfg := conflict.Config{Kind: conflict.Entities}
+	mine, other := space(storePrefix([16]byte{3}, 6)), space(storePrefix([16]byte{3}, 7))
+	b := newBatch(db)
+	defer b.discard()
+	old := vectorRecord{Position: conflict.Start()}
+	old.Vector = event.Vector{1: {Next: 90}}
+	set := func(sp space, kind byte, n int, value []byte) {
+		for i := range n {
+			if err := b.set(sp.key(kind, []byte{byte(i >> 8), byte(i)}), value); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	for _, sp := range []space{mine, other} {
+		set(sp, spaceMeta, dropChunk+7, []byte("a meta of old"))
+		set(sp, spaceCopies, 3, []byte("copies of old"))
+		set(sp, spaceTwinned, 3, nil)
+		set(sp, spaceState, 3, []byte("state"))
+		value := old.append(nil)
+		value[0] = 1 // the position was a vector record of version 1
+		if err := b.set(sp.key(spaceApplied), value); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := b.commit(); err != nil {
+		t.Fatal(err)
+	}
+	j, err := openJournal(db, mine, cfg, func() {})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if applied, barriers := j.Applied(); !applied.IsZero() || barriers != seat.NoBarriers() {
+		t.Fatalf("applied %v %v", applied, barriers)
+	}
+	count := func(sp space) (n int) {
+		if err := each(db, sp, func(_, _ []byte) error { n++; return nil }); err != nil {
+			t.Fatal(err)
+		}
+		return n
+	}
+	if a, b := count(mine), count(other); a != 3 || b != dropChunk+17 {
+		t.Fatalf("%d and %d keys are left", a, b)
+	}
+	item := journalItem(1, 3, "x", 1, nil)
+	if err := j.Add([]seat.Item{item}); err != nil {
+		t.Fatal(err)
+	}
+	if j, err = openJournal(db, mine, cfg, func() {}); err != nil {
+		t.Fatal(err)
+	}
+	if applied, _ := j.Applied(); applied[1] != item.Next {
+		t.Fatalf("applied %v after it was fed", applied)
+	}
+}
+
 // A batch that the store cannot take at once is taken in parts.
 func TestLargeBatch(t *testing.T) {
 	db := memoryStore(t)

@@ -57,6 +57,7 @@ type Config struct {
 	QueueBytes    int           // of items that wait to be folded, beyond which Fold blocks; default 8 MiB
 	Wall          func() time.Time
 	Logger        *slog.Logger
+	Uncompressed  bool // the batches that the view writes
 }
 
 func (c Config) withDefaults() Config {
@@ -152,7 +153,11 @@ func New(cfg Config) (*View, error) {
 		committed: conflict.Start(),
 	}
 	id := fmt.Sprintf("geogate.fold.%s.%d", cfg.Topic, cfg.Partition)
-	v.producer = txn.New(cfg.Client, id, txn.Options{Topics: cfg.Topics, Codec: kgo.CodecLz4})
+	codec := kgo.CodecLz4
+	if cfg.Uncompressed {
+		codec = kgo.CodecNone
+	}
+	v.producer = txn.New(cfg.Client, id, txn.Options{Topics: cfg.Topics, Codec: codec})
 	sp := space(storePrefix(cfg.ID, cfg.Partition))
 	var err error
 	if v.journal, err = openJournal(cfg.DB, sp, cfg.Fold, v.poke); err != nil {

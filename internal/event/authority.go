@@ -24,19 +24,27 @@ type Tenure struct {
 // Interval is what of an incarnation counts under the tenure: offsets from start
 // up to, not including, cut. It is empty where they are equal.
 func (t *Tenure) Interval(incarnation uint16) (start, cut int64) {
-	start, listed := pointOf(t.Start, incarnation)
-	if !listed {
-		for _, p := range t.Start {
-			if p.Incarnation > incarnation {
-				return 0, 0
-			}
-		}
+	if t.after(incarnation) {
+		return 0, 0
 	}
+	start, _ = pointOf(t.Start, incarnation)
 	cut = NoCut
 	if t.Ended {
 		cut, _ = pointOf(t.Cut, incarnation)
 	}
 	return start, max(start, cut)
+}
+
+// after tells whether the epoch began when an incarnation had been replaced.
+func (t *Tenure) after(incarnation uint16) bool {
+	later := false
+	for _, p := range t.Start {
+		if p.Incarnation == incarnation {
+			return false
+		}
+		later = later || p.Incarnation > incarnation
+	}
+	return later
 }
 
 func pointOf(points []Point, incarnation uint16) (next int64, ok bool) {
@@ -111,7 +119,7 @@ func (l *Tenures) unstamped(at Dot) Standing {
 	for i := range l.List {
 		start, cut := l.List[i].Interval(at.Incarnation)
 		switch {
-		case at.Offset < start:
+		case at.Offset < start || l.List[i].after(at.Incarnation):
 			return Orphan // between two intervals, or before the first
 		case at.Offset < cut:
 			return Authoritative
@@ -175,6 +183,10 @@ func (a *Authority) Orphans(old *Authority, origin RegionID) (from Point, any bo
 
 // lowest is the first point of the log that lies behind the tenure's cut.
 func (t *Tenure) lowest() Point {
+	if len(t.Start) == 0 {
+		_, next := t.Interval(0)
+		return Point{Next: next}
+	}
 	low := Point{Incarnation: math.MaxUint16}
 	for _, points := range [][]Point{t.Start, t.Cut} {
 		for _, p := range points {
@@ -182,9 +194,6 @@ func (t *Tenure) lowest() Point {
 				low.Incarnation = p.Incarnation
 			}
 		}
-	}
-	if low.Incarnation == math.MaxUint16 {
-		return Point{} // nothing was listed: all of it is cut at 0
 	}
 	_, low.Next = t.Interval(low.Incarnation)
 	return low

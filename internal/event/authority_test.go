@@ -89,6 +89,30 @@ func TestCutAndOrphans(t *testing.T) {
 	}
 }
 
+// A log whose topic was made anew: what an epoch's bounds do not list, and what came
+// without a gateway.
+func TestJudgeIncarnations(t *testing.T) {
+	old := &event.Authority{Revision: 1}
+	old.Logs[2] = event.Tenures{Known: 18, List: []event.Tenure{{Epoch: 18}}}
+	cut := &event.Authority{Revision: 2}
+	cut.Logs[2] = event.Tenures{Known: 33, List: []event.Tenure{{Epoch: 18, Ended: true, Cut: []event.Point{{Incarnation: 1, Next: 4}}}}}
+	if from, any := cut.Orphans(old, 2); !any || from != (event.Point{}) || cut.Judge(event.Dot{Region: 2, Offset: 3}, 18) != event.Orphan {
+		t.Errorf("orphans from %v, %v: an incarnation that the cut does not list is cut at 0", from, any)
+	}
+	again := &event.Authority{Revision: 3}
+	again.Logs[2] = event.Tenures{Known: 34, List: []event.Tenure{
+		{Epoch: 18, Ended: true, Cut: []event.Point{{Next: 4}}}, {Epoch: 34, Start: []event.Point{{Incarnation: 1, Next: 2}}},
+	}}
+	for offset, want := range map[int64]event.Standing{3: event.Authoritative, 4: event.Orphan} {
+		if got := again.Judge(event.Dot{Region: 2, Offset: offset}, 0); got != want {
+			t.Errorf("without a gateway at %d of a log that was replaced before the next interval: %v, want %v", offset, got, want)
+		}
+	}
+	if got := again.Judge(event.Dot{Region: 2, Incarnation: 2}, 34); got != event.Authoritative {
+		t.Errorf("later incarnation: %v", got)
+	}
+}
+
 func drawAuthority(t *rapid.T) *event.Authority {
 	points := func(label string) []event.Point {
 		var out []event.Point

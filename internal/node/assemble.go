@@ -5,6 +5,8 @@ import (
 	"fmt"
 	"time"
 
+	"github.com/twmb/franz-go/pkg/kgo"
+
 	"github.com/geogate/geogate/gateway"
 	"github.com/geogate/geogate/internal/control"
 	"github.com/geogate/geogate/internal/event"
@@ -63,13 +65,13 @@ func (n *Node) assembleSeats() error {
 	if err != nil {
 		return err
 	}
-	producer, err := seat.NewProducer(n.batchBytes(), n.kafkaOpts("writes")...)
+	producer, err := seat.NewProducer(n.batchBytes(), n.deps.Uncompressed, n.kafkaOpts("writes")...)
 	if err != nil {
 		return err
 	}
 	ids := txn.NewTopics(n.client)
 	n.seats = &seats{
-		cfg: n.cfg, own: n.own, topology: n.topology, log: n.log,
+		cfg: n.cfg, own: n.own, topology: n.topology, log: n.log, uncompressed: n.deps.Uncompressed,
 		topics: n.topics, control: n.control, authority: n.authority, tables: n.tables, producer: producer, client: n.client, ids: ids,
 		tail: tail, clock: hlc.NewClock(time.Now, hlc.Bounds{}), store: n.store,
 		fetcher:  &fetcher{own: n.own, control: n.control, topics: ids},
@@ -88,11 +90,15 @@ const batchRoom = 256
 
 func (n *Node) assembleLink(l LinkConfig) error {
 	to, _ := n.topology.ID(l.To)
+	var opts []kgo.Opt // for what the link writes itself; batches that it carries stay as they are
+	if n.deps.Uncompressed {
+		opts = append(opts, kgo.ProducerBatchCompression(kgo.NoCompression()))
+	}
 	link, err := replicate.New(replicate.Config{
 		Name: l.Name,
 		From: router.Region{Name: n.cfg.Region, ID: n.own}, To: router.Region{Name: l.To, ID: to},
 		Source: n.seeds(), Target: n.cfg.Regions[l.To].Kafka.Seeds,
-		Include: l.Include, Exclude: l.Exclude,
+		Include: l.Include, Exclude: l.Exclude, SourceOptions: opts, TargetOptions: opts,
 		Border: n.guard(), Restrictable: n.restrictable,
 		Ready: n.control.Ready(), Barriers: n.control, Incarnation: n.control.Incarnation,
 		Intervals: n.intervals, IntervalsChanged: n.intervalsChanged,

@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/twmb/franz-go/pkg/kadm"
@@ -36,11 +37,13 @@ func (n *Node) assembleAuthority() (err error) {
 			Region: n.cfg.Region, Opts: n.kafkaOpts("witness"), Client: n.client, Topics: txn.NewTopics(n.client), Logger: log,
 		}),
 		Logs: &unitLogs{n}, Logger: log,
+		Orphans: func() map[string]uint64 { return n.seats.orphans() },
 	})
-	if err == nil {
-		n.tables = newIntervals(n.authority, n.policy, n.topology)
+	if err != nil {
+		return err
 	}
-	return err
+	n.tables = newIntervals(n.authority, n.policy, n.topology)
+	return register(n.deps.Registry, "ownership", n.authority)
 }
 
 // unitLogs implements router.UnitLogs with the instance's topics and seats.
@@ -189,9 +192,17 @@ type seatAuthority struct {
 	id        control.TopicID
 	partition int32
 
+	last atomic.Pointer[tokensTable]
+
 	mu       sync.Mutex
 	revision uint64 // of the unit's record that reach was made from
 	reach    *event.Vector
+}
+
+// tokensTable is what follows from tokens for one partition.
+type tokensTable struct {
+	tokens *router.Tokens
+	table  *event.Authority
 }
 
 // seatAuthority gives the authority of a seat; nil where there is no register.
@@ -211,7 +222,20 @@ func (a *seatAuthority) Grant() (seat.Grant, error) {
 	if err != nil {
 		return seat.Grant{}, err
 	}
+	if err := covers(a.Intervals(), a.authority.Tokens(), a.unit); err != nil {
+		return seat.Grant{}, err
+	}
 	return seat.Grant{Epoch: g.Epoch, Live: g.Live, Reach: a.reached()}, nil
+}
+
+// covers refuses writes while a table is older than the record of the unit that
+// they are accepted under: it may lack a cut, and a retry would be answered with a
+// write that the region itself has lost. The watch brings the record in a moment.
+func covers(table *event.Authority, t *router.Tokens, unit string) error {
+	if want := t.Units[unit].Revision; table == nil || table.Revision < want {
+		return fmt.Errorf("%w: the ownership register's watch has not come to revision %d", seat.ErrNotReady, want)
+	}
+	return nil
 }
 
 // Holds implements seat.Authority.
@@ -219,8 +243,17 @@ func (a *seatAuthority) Holds(g seat.Grant) bool {
 	return a.authority.Holds(a.unit, router.Grant{Epoch: g.Epoch, Live: g.Live})
 }
 
-// Intervals implements seat.Authority.
-func (a *seatAuthority) Intervals() *event.Authority { return a.tables.of(a.topic, a.partition) }
+// Intervals implements seat.Authority. It is asked for every write, so what follows
+// from the same tokens is not found out twice.
+func (a *seatAuthority) Intervals() *event.Authority {
+	t := a.authority.Tokens()
+	if last := a.last.Load(); last != nil && last.tokens == t {
+		return last.table
+	}
+	table := a.tables.from(t, a.topic, a.partition)
+	a.last.Store(&tokensTable{t, table})
+	return table
+}
 
 // Changed implements seat.Authority.
 func (a *seatAuthority) Changed() <-chan struct{} { return a.authority.Changed() }

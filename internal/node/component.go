@@ -41,6 +41,9 @@ type Deps struct {
 	// NATS reaches the server that the configuration embeds: the program has
 	// started it. It is nil when there is none.
 	NATS InProcessDialer
+	// Uncompressed writes every batch as it is, so that whoever looks for bytes
+	// finds them in sockets and files.
+	Uncompressed bool
 }
 
 // InProcessDialer gives connections to a server inside the process.

@@ -2,10 +2,12 @@ package node
 
 import (
 	"encoding/json"
+	"errors"
 	"reflect"
 	"testing"
 
 	"github.com/geogate/geogate/internal/event"
+	"github.com/geogate/geogate/internal/seat"
 	"github.com/geogate/geogate/router"
 )
 
@@ -136,6 +138,9 @@ func TestIntervalsWaitForTheWatch(t *testing.T) {
 	if got := g.table("flights", 0); got != first {
 		t.Errorf("by hearsay: %+v", got)
 	}
+	if err := covers(first, g.core.Tokens(), "air/us"); !errors.Is(err, seat.ErrNotReady) {
+		t.Errorf("writes are accepted by a table that lacks the cut: %v", err)
+	}
 	g.sees(2, false, owned("air/eu", "eu", 18, router.Tenure{Epoch: 18, Owner: "eu"}))
 	if got := g.table("flights", 0); got != first {
 		t.Errorf("by hearsay of one unit: %+v", got)
@@ -143,6 +148,8 @@ func TestIntervalsWaitForTheWatch(t *testing.T) {
 	g.sees(9, false, cut)
 	if got := g.table("flights", 0); got.Revision != 9 || got.Logs[2].Known != 18 || !got.Logs[1].List[0].Ended {
 		t.Errorf("once the watch has come there: %+v", got)
+	} else if err := covers(got, g.core.Tokens(), "air/us"); err != nil {
+		t.Error(err)
 	}
 }
 

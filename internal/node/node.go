@@ -100,7 +100,7 @@ func New(cfg Config, deps Deps) (_ *Node, err error) {
 
 // reach connects to the own cluster and makes the internal topics.
 func (n *Node) reach() (err error) {
-	n.client, err = kgo.NewClient(append(n.kafkaOpts("shared"), seat.ProducerOpts(n.batchBytes())...)...)
+	n.client, err = kgo.NewClient(append(n.kafkaOpts("shared"), seat.ProducerOpts(n.batchBytes(), n.deps.Uncompressed)...)...)
 	if err != nil {
 		return fmt.Errorf("make kafka client: %w", err)
 	}

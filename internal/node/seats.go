@@ -78,6 +78,8 @@ type seats struct {
 	topology *router.Topology
 	log      *slog.Logger
 
+	uncompressed bool // batches
+
 	topics    *topics
 	control   *control.Follower
 	authority *router.Authority // nil: there is no register
@@ -384,8 +386,9 @@ func (s *seats) make(ctx context.Context, at place) (*holding, error) {
 		Fetcher: h.fetch,
 		Claims:  func() (seat.Claims, bool) { return h.seat.Claims() },
 
-		Restricted: func() uint16 { return s.control.Restricted(at.topic) },
-		Logger:     s.log,
+		Restricted:   func() uint16 { return s.control.Restricted(at.topic) },
+		Logger:       s.log,
+		Uncompressed: s.uncompressed,
 	})
 	if err != nil {
 		return nil, err
@@ -521,13 +524,14 @@ var (
 	foldConflicts   = prometheus.NewDesc("geogate_fold_conflict_records_total", "Records written to the conflict feed.", []string{"topic"}, nil)
 	foldTwins       = prometheus.NewDesc("geogate_fold_twins_total", "Copies of an idempotency key that have no effect.", []string{"topic"}, nil)
 	foldOrphans     = prometheus.NewDesc("geogate_fold_orphans_total", "Events that lie behind a cut, folded before it was known or not.", []string{"topic"}, nil)
+	foldWaiting     = prometheus.NewDesc("geogate_fold_waiting_logs", "Logs of origins, by partition, whose fold waits for the ownership register.", []string{"topic"}, nil)
 	foldQuarantined = prometheus.NewDesc("geogate_fold_quarantined_total", "Records that are never folded, by reason.", []string{"topic", "reason"}, nil)
 	clockCarries    = prometheus.NewDesc("geogate_clock_carries_total", "Times that the clock's counter ran over.", nil, nil)
 )
 
 // Describe implements prometheus.Collector.
 func (s *seats) Describe(out chan<- *prometheus.Desc) {
-	for _, d := range []*prometheus.Desc{seatInFlight, seatRecords, foldSteps, foldRestarts, foldMerged, foldConflicts, foldTwins, foldOrphans, foldQuarantined, clockCarries} {
+	for _, d := range []*prometheus.Desc{seatInFlight, seatRecords, foldSteps, foldRestarts, foldMerged, foldConflicts, foldTwins, foldOrphans, foldWaiting, foldQuarantined, clockCarries} {
 		out <- d
 	}
 }
@@ -535,7 +539,7 @@ func (s *seats) Describe(out chan<- *prometheus.Desc) {
 // Collect implements prometheus.Collector, with the sums of each topic's seats.
 func (s *seats) Collect(out chan<- prometheus.Metric) {
 	type sums struct {
-		inFlight                                  int
+		inFlight, waiting                         int
 		void, quarantined, foreign                uint64
 		steps, restarts, merged, conflicts, twins uint64
 		orphans                                   uint64
@@ -549,7 +553,7 @@ func (s *seats) Collect(out chan<- prometheus.Metric) {
 			by[h.topic] = t
 		}
 		st, v := h.seat.Status(), h.view.Status()
-		t.inFlight += st.InFlight
+		t.inFlight, t.waiting = t.inFlight+st.InFlight, t.waiting+len(st.Unsettled)
 		t.void, t.quarantined, t.foreign = t.void+st.Void, t.quarantined+st.Quarantined, t.foreign+st.Foreign
 		t.steps, t.restarts, t.merged, t.conflicts = t.steps+v.Steps, t.restarts+v.Restarts, t.merged+v.Merged, t.conflicts+v.Conflicts
 		t.twins += uint64(v.Counts.Twins)
@@ -563,6 +567,7 @@ func (s *seats) Collect(out chan<- prometheus.Metric) {
 	}
 	for topic, t := range by {
 		out <- prometheus.MustNewConstMetric(seatInFlight, prometheus.GaugeValue, float64(t.inFlight), topic)
+		out <- prometheus.MustNewConstMetric(foldWaiting, prometheus.GaugeValue, float64(t.waiting), topic)
 		count(seatRecords, t.void, topic, "void")
 		count(seatRecords, t.quarantined, topic, "quarantined")
 		count(seatRecords, t.foreign, topic, "foreign")

@@ -25,7 +25,7 @@ type cuts struct {
 }
 
 // cutsAgain is when logs that could not be read are read again.
-const cutsAgain = time.Second
+const cutsAgain = 250 * time.Millisecond
 
 // standing judges an item that its log calls valid, for the fold and the indexes
 // before it. settled is false where only the register, as it is not known here yet,

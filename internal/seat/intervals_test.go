@@ -2,6 +2,7 @@ package seat_test
 
 import (
 	"fmt"
+	"math/rand/v2"
 	"slices"
 	"sync"
 	"testing"
@@ -202,22 +203,30 @@ func killedBeforeCuts(c *cluster, f *folder, g *register, in *instance, want []s
 	if got := f.given(since); !slices.Equal(got, want) {
 		t.Errorf("given again %q\nwant %q", got, want)
 	}
-	eventually(t, "the new index", func() bool { a, b := again.index.Applied(), in.index.Applied(); return a.CoversAll(&b) })
-	for key := range byte(20) {
-		a, erra := in.index.Lookup(event.IdempotencyKey{key})
-		b, errb := again.index.Lookup(event.IdempotencyKey{key})
-		if erra != nil || errb != nil || !slices.EqualFunc(a, b, func(x, y event.Copy) bool { return x.At == y.At && x.Void == y.Void && x.Epoch == y.Epoch }) {
-			t.Errorf("key %d: the index that grew has %+v, the one built anew %+v", key, a, b)
-		}
-	}
+	sameIndex(t, in, again)
 	// And once in force nothing is given twice.
 	again.stop()
 	since = f.count()
-	in = c.start("us-0", again.store, f, under(g)).ready()
+	in = c.start("us-0", dedupe.NewMemory(), f, under(g)).ready()
+	sameIndex(t, again, in)
 	in.mustWrite(19, "last")
 	f.until(t, "one more", func() bool { vs := f.values(1); return vs[len(vs)-1] == "last" })
 	if got := f.given(since); !slices.Equal(got, []string{"last valid"}) {
 		t.Errorf("given %q", got)
+	}
+}
+
+// sameIndex: an index that grew while cuts came to be known holds what one holds
+// that is built anew under the last table.
+func sameIndex(t *testing.T, grown, fresh *instance) {
+	t.Helper()
+	eventually(t, "the new index", func() bool { a, b := fresh.index.Applied(), grown.index.Applied(); return a.CoversAll(&b) })
+	for key := range byte(20) {
+		a, erra := grown.index.Lookup(event.IdempotencyKey{key})
+		b, errb := fresh.index.Lookup(event.IdempotencyKey{key})
+		if erra != nil || errb != nil || !slices.EqualFunc(a, b, func(x, y event.Copy) bool { return x.At == y.At && x.Void == y.Void && x.Epoch == y.Epoch }) {
+			t.Errorf("key %d: the index that grew has %+v, the one built anew %+v", key, a, b)
+		}
 	}
 }
 
@@ -311,4 +320,160 @@ func TestCutWaitsForTheLog(t *testing.T) {
 		t.Errorf("given %q", got)
 	}
 	eventually(t, "no reason", func() bool { return in.seat.Status().Uncut == "" })
+}
+
+// history is a seat under a register whose epochs end and begin at random, told to
+// it in time or late, and processes that die at random.
+type history struct {
+	t   *testing.T
+	rng *rand.Rand
+	c   *cluster
+	l   *link
+	f   *folder
+	g   *register
+	in  *instance
+
+	now    *event.Authority // the register itself; the seat may know an earlier one
+	source int64            // end of eu's log
+	copies int64            // end of its copy
+	all    map[event.Dot]event.Epoch
+	keys   byte
+}
+
+func (h *history) tell() {
+	last := h.now.Logs[1].List[len(h.now.Logs[1].List)-1]
+	h.g.set(last.Epoch, h.now)
+}
+
+// end ends a region's epoch at some place that its log has, and begins another at
+// the log's end.
+func (h *history) end(r event.RegionID, end int64) {
+	next := &event.Authority{Revision: h.now.Revision + 1 + uint64(h.rng.IntN(3)), Logs: h.now.Logs}
+	for i := range next.Logs {
+		next.Logs[i].List = slices.Clone(next.Logs[i].List)
+	}
+	list := next.Logs[r].List
+	last := list[len(list)-1]
+	start := int64(0)
+	if len(last.Start) > 0 {
+		start = last.Start[0].Next
+	}
+	cut(next, r, start+h.rng.Int64N(end-start+1), last.Epoch+16, end)
+	h.now = next
+}
+
+func (h *history) copyOfEU() {
+	list := h.now.Logs[2].List
+	h.l.epoch = list[max(0, len(list)-1-h.rng.IntN(2))].Epoch // a deposed owner's now and then
+	h.source += int64(h.rng.IntN(2))
+	h.l.record(fmt.Sprint("e", h.source), 0, now(), 0)
+	h.l.runs(offsets.Run{Target: h.copies, Source: h.source, Count: 1, Barrier: 0, Barriers: []int64{0}})
+	h.all[event.Dot{Region: 2, Partition: partition, Offset: h.source}] = h.l.epoch
+	h.source, h.copies = h.source+1, h.copies+1
+	h.l.position(h.source, h.copies, 0)
+}
+
+func (h *history) write() int64 {
+	h.keys++
+	a := h.in.mustWrite(h.keys, fmt.Sprint("u", h.keys))
+	h.all[a.At] = a.Epoch
+	return a.At.Offset + 1
+}
+
+// restart kills the process. The new one may lack the store, and the fold may not
+// have committed the last table that it was given.
+func (h *history) restart() {
+	h.in.stop()
+	store := h.in.store
+	if h.rng.IntN(2) == 0 {
+		store = dedupe.NewMemory()
+	}
+	h.f.mu.Lock()
+	if tables := h.f.tables(); len(tables) > 1 && h.rng.IntN(2) == 0 {
+		h.f.table = tables[len(tables)-2]
+	}
+	h.f.mu.Unlock()
+	h.in = h.c.start("us-0", store, h.f, under(h.g)).ready()
+}
+
+// tables are those that the fold was given, without those that were given again;
+// the caller holds mu.
+func (f *folder) tables() (out []*event.Authority) {
+	for _, it := range f.items {
+		if it.Verdict == seat.Cuts && (len(out) == 0 || it.Authority.Revision > out[len(out)-1].Revision) {
+			out = append(out, it.Authority)
+		}
+	}
+	return out
+}
+
+// standing are the events that the fold has and that were not revoked since.
+func (f *folder) standing(t *testing.T) map[event.Dot]bool {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	out, gone := map[event.Dot]bool{}, map[event.Dot]bool{}
+	for _, it := range f.items {
+		switch at := it.Event.At; {
+		case it.Verdict == seat.Valid:
+			out[at] = true
+		case it.Verdict == seat.Orphan && it.Authority != nil:
+			if !out[at] && !gone[at] {
+				t.Errorf("%v was revoked and never folded as one that counts", at)
+			}
+			delete(out, at)
+			gone[at] = true
+		}
+	}
+	return out
+}
+
+// TestTablesAtAnyTime: whenever tables come and whatever dies in between, what the
+// fold is left with is what the last table says of both logs.
+func TestTablesAtAnyTime(t *testing.T) {
+	for seed := range uint64(6) {
+		t.Run(fmt.Sprint(seed), func(t *testing.T) {
+			c := fakeCluster(t)
+			first := table(1)
+			h := &history{
+				t: t, rng: rand.New(rand.NewPCG(seed, 1)), c: c, l: c.link(), f: newFolder(), g: newRegister(first),
+				now: first, source: 1, all: map[event.Dot]event.Epoch{},
+			}
+			h.in = c.start("us-0", dedupe.NewMemory(), h.f, under(h.g)).ready()
+			end := h.write()
+			for range 24 {
+				switch h.rng.IntN(9) {
+				case 0, 1:
+					end = h.write()
+				case 2, 3, 4:
+					h.copyOfEU()
+				case 5: // at once, or the seat would go on as a deposed owner of its own
+					h.end(1, end)
+					h.tell()
+				case 6:
+					h.end(2, h.source)
+				case 7:
+					h.tell()
+				case 8:
+					h.restart()
+				}
+			}
+			h.tell()
+			h.f.atTable(t, h.now.Revision)
+			h.f.until(t, "both logs", func() bool {
+				v, _ := h.f.Committed()
+				return v[1].Next >= end && (h.copies == 0 || v[2].Next >= h.source)
+			})
+			got := h.f.standing(t)
+			for at, epoch := range h.all {
+				if want := h.now.Judge(at, epoch) == event.Authoritative; got[at] != want {
+					t.Errorf("%v under epoch %d: stands %v, want %v", at, epoch, got[at], want)
+				}
+			}
+			for at := range got {
+				if _, ok := h.all[at]; !ok {
+					t.Errorf("%v stands and was never written", at)
+				}
+			}
+		})
+	}
 }

@@ -18,14 +18,19 @@ import (
 // second numbering of records whose fate is unknown: a client that resets its
 // sequences by itself may append a record twice.
 //
-// maxBatch must not be above max.message.bytes of any topic written.
-func ProducerOpts(maxBatch int32) []kgo.Opt {
+// maxBatch must not be above max.message.bytes of any topic written. Batches are
+// compressed with LZ4, unless uncompressed says that none shall be.
+func ProducerOpts(maxBatch int32, uncompressed bool) []kgo.Opt {
+	codecs := []kgo.CompressionCodec{kgo.Lz4Compression(), kgo.NoCompression()}
+	if uncompressed {
+		codecs = codecs[1:]
+	}
 	return []kgo.Opt{
 		kgo.RequiredAcks(kgo.AllISRAcks()),
 		kgo.RecordPartitioner(kgo.ManualPartitioner()),
 		kgo.ProducerLinger(0),
 		kgo.ProducerBatchMaxBytes(maxBatch),
-		kgo.ProducerBatchCompression(kgo.Lz4Compression(), kgo.NoCompression()),
+		kgo.ProducerBatchCompression(codecs...),
 		kgo.StopProducerOnDataLossDetected(),
 		kgo.MaxBufferedRecords(1 << 16),
 		kgo.ProduceRequestTimeout(10 * time.Second),
@@ -47,8 +52,8 @@ type Producer struct {
 
 // NewProducer makes a producer; opts reach the cluster, and ProducerOpts are
 // added.
-func NewProducer(maxBatch int32, opts ...kgo.Opt) (*Producer, error) {
-	p := &Producer{opts: append(append([]kgo.Opt(nil), opts...), ProducerOpts(maxBatch)...)}
+func NewProducer(maxBatch int32, uncompressed bool, opts ...kgo.Opt) (*Producer, error) {
+	p := &Producer{opts: append(append([]kgo.Opt(nil), opts...), ProducerOpts(maxBatch, uncompressed)...)}
 	cl, err := kgo.NewClient(p.opts...)
 	if err != nil {
 		return nil, fmt.Errorf("make producer: %w", err)

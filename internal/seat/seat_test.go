@@ -191,7 +191,7 @@ func (c *cluster) start(name string, store dedupe.Store, f *folder, tune ...func
 	must(err)
 	tail, err := seat.NewTail(seat.TailConfig{Opts: opts, Control: in.follower})
 	must(err)
-	in.producer, err = seat.NewProducer(900<<10, opts...)
+	in.producer, err = seat.NewProducer(900<<10, false, opts...)
 	must(err)
 	in.index, err = dedupe.New(dedupe.Config{Region: 1, Window: time.Hour}, store)
 	must(err)

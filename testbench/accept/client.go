@@ -6,6 +6,7 @@ import (
 	"bufio"
 	"bytes"
 	"context"
+	"encoding/base64"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -28,7 +29,12 @@ type write struct {
 	key   string
 	idem  string
 	value []byte // nil deletes
+	// headers are the record's; their order stays.
+	headers []header
 }
+
+// header is one record header to send.
+type header struct{ name, value string }
 
 // typed is a key or value as the API shows it.
 type typed struct {
@@ -45,6 +51,8 @@ type answer struct {
 	Partition int32  `json:"partition"`
 	Offset    int64  `json:"offset"`
 	Stamp     string `json:"stamp"`
+	Unit      string `json:"unit"`
+	Epoch     uint64 `json:"epoch"`
 	Token     string `json:"token"`
 
 	raw      []byte // the body as sent
@@ -61,6 +69,12 @@ type problem struct {
 	Detail    string `json:"detail"`
 	Retriable bool   `json:"retriable"`
 	Version   string `json:"version"` // of a deleted entity
+
+	// Of NOT_OWNER:
+	Unit  string  `json:"unit"`
+	Owner *string `json:"owner"`
+	Epoch uint64  `json:"epoch"`
+	State string  `json:"state"`
 }
 
 func (p *problem) Error() string {
@@ -76,6 +90,15 @@ func (w write) body(withKey bool) []byte {
 	} else {
 		b = append(b, `},"value":{"type":"json","data":`...)
 		b = append(append(b, w.value...), '}')
+	}
+	for i, h := range w.headers {
+		b = append(b, map[bool]string{true: `,"headers":[`, false: `,`}[i == 0]...)
+		b = append(append(b, `{"name":`...), quoted(h.name)...)
+		b = append(append(b, `,"value":`...), quoted(base64.StdEncoding.EncodeToString([]byte(h.value)))...)
+		b = append(b, '}')
+		if i == len(w.headers)-1 {
+			b = append(b, ']')
+		}
 	}
 	if withKey {
 		b = append(append(b, `,"idempotency_key":`...), quoted(w.idem)...)

@@ -59,3 +59,28 @@ func (r *report) fail(name, why string) { r.check(name, []string{why}, "not comp
 type evidence []string
 
 func (e *evidence) add(format string, args ...any) { *e = append(*e, fmt.Sprintf(format, args...)) }
+
+// notebook collects the evidence against the check that is being made, while
+// things happen. Its methods may be called from any goroutine.
+type notebook struct {
+	rep *report
+
+	mu      sync.Mutex
+	against evidence
+}
+
+// note adds evidence to the check that is being made.
+func (n *notebook) note(format string, args ...any) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	n.against.add(format, args...)
+}
+
+// report makes a check of the evidence noted since the last one.
+func (n *notebook) report(name, counted string, args ...any) {
+	n.mu.Lock()
+	against := n.against
+	n.against = nil
+	n.mu.Unlock()
+	n.rep.check(name, against, fmt.Sprintf(counted, args...))
+}

@@ -10,7 +10,6 @@ import (
 	"net/url"
 	"os"
 	"path/filepath"
-	"sync"
 	"sync/atomic"
 	"time"
 
@@ -35,16 +34,14 @@ const secretMark = "accept-mark-9f31c7"
 
 // story drives the world and remembers what it was told.
 type story struct {
+	notebook
 	w      *world
-	rep    *report
 	ledger ledger
 
 	flights, github []item
 
 	answered atomic.Int64 // first answers to the stage that is being pushed
 
-	mu      sync.Mutex
-	against evidence // of checks made while things happen; per check below
 	covered map[string]map[place]int64
 
 	followed []shownRecord // both parts of the follower's stream
@@ -52,11 +49,11 @@ type story struct {
 }
 
 func newStory(w *world, rep *report, flights, github []data.Line) *story {
-	s := &story{w: w, rep: rep, covered: make(map[string]map[place]int64)}
+	s := &story{notebook: notebook{rep: rep}, w: w, covered: make(map[string]map[place]int64)}
 	s.ledger.entries = make(map[string]*entry)
 	items := func(topic, file string, lines []data.Line) (out []item) {
 		for _, l := range lines {
-			out = append(out, item{write{topic, l.Key, fmt.Sprintf("%s:%d", file, l.Number), l.Value}, l.Number})
+			out = append(out, item{write{topic, l.Key, fmt.Sprintf("%s:%d", file, l.Number), l.Value, nil}, l.Number})
 		}
 		return out
 	}
@@ -152,22 +149,6 @@ func (s *story) pushChunk(ctx context.Context, r *region, chunk []item) error {
 	return nil
 }
 
-// note adds evidence to the check that is being made.
-func (s *story) note(format string, args ...any) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.against.add(format, args...)
-}
-
-// report makes a check of the evidence noted since the last one.
-func (s *story) report(name, counted string, args ...any) {
-	s.mu.Lock()
-	against := s.against
-	s.against = nil
-	s.mu.Unlock()
-	s.rep.check(name, against, fmt.Sprintf(counted, args...))
-}
-
 // tell runs the story. An error means that it could not go on; what it finds
 // wrong on the way is reported as a failed check.
 func (s *story) tell(ctx context.Context) error {
@@ -250,7 +231,7 @@ func (s *story) quarrel(ctx context.Context) error {
 				}
 				it := item{write{
 					flightsTopic, key, fmt.Sprintf("quarrel:%s:%d", r.name, n),
-					fmt.Appendf(nil, `{"accept":%q,"n":%d,"mark":%q}`, r.name, n, secretMark),
+					fmt.Appendf(nil, `{"accept":%q,"n":%d,"mark":%q}`, r.name, n, secretMark), nil,
 				}, 0}
 				if r == s.w.eu && n%5 == 4 {
 					it.value = nil
@@ -589,7 +570,7 @@ func (s *story) freshWrites(ctx context.Context) ([]item, error) {
 		for i, topic := range []string{flightsTopic, githubTopic} {
 			fresh = append(fresh, item{write{
 				topic, fmt.Sprintf("accept/fresh/%s/%d", secretMark, n),
-				fmt.Sprintf("fresh:%s:%d", topic, n), fmt.Appendf(nil, `{"fresh":%d}`, n),
+				fmt.Sprintf("fresh:%s:%d", topic, n), fmt.Appendf(nil, `{"fresh":%d}`, n), nil,
 			}, n + i})
 		}
 	}

@@ -159,9 +159,13 @@ func (s *story) copiesAreExact(ctx context.Context, ls logs) error {
 }
 
 func (s *story) sameRecords(where string, got, want []*kgo.Record) {
-	if len(got) != len(want) {
-		s.note("%s: %d records, origin has %d", where, len(got), len(want))
+	if why := differ(got, want); why != "" {
+		s.note("%s: %s", where, why)
 	}
+}
+
+// differ says where copies are not their originals, byte for byte.
+func differ(got, want []*kgo.Record) string {
 	for i := range min(len(got), len(want)) {
 		g, w := got[i], want[i]
 		same := bytes.Equal(g.Key, w.Key) && bytes.Equal(g.Value, w.Value) && (g.Value == nil) == (w.Value == nil) &&
@@ -169,10 +173,13 @@ func (s *story) sameRecords(where string, got, want []*kgo.Record) {
 			return a.Key == b.Key && bytes.Equal(a.Value, b.Value) && (a.Value == nil) == (b.Value == nil)
 		})
 		if !same {
-			s.note("%s: record %d (offset %d) is not the origin's %d", where, i, g.Offset, w.Offset)
-			return
+			return fmt.Sprintf("%d records for %d; record %d (offset %d) is not the origin's %d", len(got), len(want), i, g.Offset, w.Offset)
 		}
 	}
+	if len(got) != len(want) {
+		return fmt.Sprintf("%d records, origin has %d", len(got), len(want))
+	}
+	return ""
 }
 
 // eventsOnce: on github each key once, in both merged views, in both merged

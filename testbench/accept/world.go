@@ -42,8 +42,10 @@ type region struct {
 	data      string // base URL of the data listener
 	manage    string // base URL of the management listener
 	proxy     *cutproxy.Proxy
+	taps      []*cutproxy.Proxy // others before the region's listeners, closed with it
 
 	bin, config, log string
+	flags            []string // of serve
 	proc             *proc.Process
 }
 
@@ -208,7 +210,7 @@ func (w *world) up(ctx context.Context, r *region) error {
 		return err
 	}
 	defer log.Close()
-	cmd := exec.Command(r.bin, "serve", "--config", r.config)
+	cmd := exec.Command(r.bin, append([]string{"serve", "--config", r.config}, r.flags...)...)
 	cmd.Stdout, cmd.Stderr = log, log
 	if r.proc, err = proc.Start(cmd); err != nil {
 		return err
@@ -264,6 +266,7 @@ func (w *world) close() error {
 	for _, r := range w.regions() {
 		if r.proc != nil {
 			all.Go(func() {
+				r.proc.Signal(syscall.SIGCONT) // it may have been stopped
 				r.proc.Signal(syscall.SIGTERM)
 				select {
 				case <-r.proc.Done():
@@ -278,6 +281,9 @@ func (w *world) close() error {
 	for _, r := range w.regions() {
 		if r.proxy != nil {
 			errs = append(errs, r.proxy.Close())
+		}
+		for _, t := range r.taps {
+			errs = append(errs, t.Close())
 		}
 		if r.broker != nil {
 			errs = append(errs, r.broker.Stop())

@@ -11,6 +11,9 @@
 // requests of one kind through and resets the connection where the answer should
 // come; Hold keeps requests of one kind back. Neither changes any frame.
 //
+// StartTCP gives the same for a server that is no Kafka, without rewriting
+// anything, and Tap keeps what goes through a proxy of either kind in files.
+//
 // HAZARD: answers in versions newer than kmsg knows are passed as they are, as
 // are the new leader's addresses in Produce and Fetch errors; a client may then
 // reach a broker directly. One-broker clusters send no such errors.
@@ -19,6 +22,7 @@ package cutproxy
 import (
 	"errors"
 	"fmt"
+	"io"
 	"log/slog"
 	"net"
 	"slices"
@@ -37,7 +41,8 @@ const (
 // Proxy stands before one cluster. All methods may be called at any time from
 // any goroutine.
 type Proxy struct {
-	host string // address that every listener binds
+	host  string // address that every listener binds
+	plain bool   // forwards bytes and knows no frames
 
 	mu     sync.Mutex
 	doors  map[string]*door // by the broker's own address
@@ -47,6 +52,8 @@ type Proxy struct {
 	closed bool
 	losing map[int16]bool          // api keys whose answers are lost
 	held   map[int16]chan struct{} // api keys whose requests wait until it is closed
+	tapDir string                  // where new connections are written down; empty: nowhere
+	tapped int                     // connections written down so far
 
 	work sync.WaitGroup // every goroutine; Close waits for it
 }
@@ -63,6 +70,16 @@ type door struct {
 // same host for the others and for every broker that appears in an answer.
 // Upstream need not be reachable yet.
 func Start(upstream []string, listen string) (*Proxy, error) {
+	return start(upstream, listen, false)
+}
+
+// StartTCP listens for one server that is no Kafka: bytes go through as they
+// are, and only Cut, Heal and Tap apply.
+func StartTCP(upstream, listen string) (*Proxy, error) {
+	return start([]string{upstream}, listen, true)
+}
+
+func start(upstream []string, listen string, plain bool) (*Proxy, error) {
 	if len(upstream) == 0 {
 		return nil, errors.New("start proxy: no upstream address")
 	}
@@ -71,7 +88,7 @@ func Start(upstream []string, listen string) (*Proxy, error) {
 		return nil, fmt.Errorf("parse proxy address: %w", err)
 	}
 	p := &Proxy{
-		host: host, doors: make(map[string]*door), conns: make(map[net.Conn]struct{}),
+		host: host, plain: plain, doors: make(map[string]*door), conns: make(map[net.Conn]struct{}),
 		losing: make(map[int16]bool), held: make(map[int16]chan struct{}),
 	}
 	p.mu.Lock()
@@ -283,15 +300,28 @@ func (p *Proxy) serve(client net.Conn, broker string) {
 		return
 	}
 	defer p.forget(client, upstream)
+	there, back, untap, err := p.tap(client, upstream)
+	if err != nil {
+		slog.Error("tap connection", "broker", broker, "err", err)
+		reset(client) // what a scan would not see must not happen
+		return
+	}
+	defer untap()
 	asked := questions{faults: p, gone: make(chan struct{})}
 	var both sync.WaitGroup
 	both.Go(func() {
-		forwardRequests(upstream, client, &asked)
+		if p.plain {
+			io.Copy(upstream, there)
+		} else {
+			forwardRequests(upstream, there, &asked)
+		}
 		upstream.Close() // ends the other direction
 	})
 	both.Go(func() {
 		defer close(asked.gone)
-		if forwardResponses(client, upstream, &asked, p.local) {
+		if p.plain {
+			io.Copy(client, back)
+		} else if forwardResponses(client, back, &asked, p.local) {
 			reset(client)
 		}
 		client.Close()

@@ -67,8 +67,15 @@ func TestWidth(t *testing.T) {
 	}
 }
 
+// prefixed are the functions that put a prefix before the name of a metric, which
+// is their first argument, by the file in which they do.
+var prefixed = map[string]struct{ function, prefix string }{
+	"replicate/status.go": {"make", "geogate_link_"},
+	"router/metrics.go":   {"describe", "geogate_ownership_"},
+}
+
 // metricNames are the metrics of the code: every string that is a metric's name,
-// and what package replicate makes of the names of its links' metrics.
+// and what the prefixed ones become.
 func metricNames(t *testing.T) []string {
 	t.Helper()
 	names := make(map[string]bool)
@@ -89,7 +96,8 @@ func metricNames(t *testing.T) []string {
 				}
 			case *ast.CallExpr:
 				fn, ok := n.Fun.(*ast.Ident)
-				if !ok || name != "replicate/status.go" || fn.Name != "make" || len(n.Args) != 3 {
+				p, has := prefixed[name]
+				if !ok || !has || fn.Name != p.function || len(n.Args) < 2 {
 					break
 				}
 				if lit, ok := n.Args[0].(*ast.BasicLit); ok {
@@ -97,7 +105,7 @@ func metricNames(t *testing.T) []string {
 					if err != nil {
 						t.Fatal(err)
 					}
-					names["geogate_link_"+s] = true
+					names[p.prefix+s] = true
 				}
 			}
 			return true

@@ -69,7 +69,8 @@ func TestMergedFormat(t *testing.T) {
 	entity := mergedExample()
 	fact := conflict.Merged{Event: event.Event{At: event.Dot{Region: 2, Incarnation: 1, Partition: 3, Offset: 93}}}
 	fact.Event.Stamp = hlc.FromMillis(5)
-	for name, m := range map[string]conflict.Merged{"entity": entity, "event without a gateway": fact} {
+	back := conflict.Merged{Event: event.Event{At: event.Dot{Region: 2, Partition: 3, Offset: 94}}, Corrects: true}
+	for name, m := range map[string]conflict.Merged{"entity": entity, "event without a gateway": fact, "retraction": back} {
 		if want := table(m.Headers()); !strings.Contains(doc, "|---|---|\n"+want+"\n") {
 			t.Errorf("docs/format/merged.md lacks the headers of the %s:\n%s", name, want)
 		}

@@ -52,7 +52,7 @@ func TestThreeProcesses(t *testing.T) {
 			}
 		}
 	}
-	if len(started) != 3 || count < 4 {
+	if len(started) != 3 || count < 5 {
 		t.Fatalf("%d processes and %d examples were found", len(started), count)
 	}
 	if err := started[0].Stop(demoStop); err != nil {

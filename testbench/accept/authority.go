@@ -1,0 +1,86 @@
+//go:build unix
+
+package main
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/geogate/geogate/internal/event"
+)
+
+// What the register says of the logs, read as plainly as possible: a record is
+// authoritative if its offset lies in the interval of the epoch that it names,
+// and that epoch was its region's. The product has the same in a form that it can
+// ask for every record; this is to find out whether both say the same.
+
+// unitOf is the unit that a region's own log of a topic belongs to.
+func unitOf(topic, region string) string {
+	domain := map[string]string{
+		flightsTopic: "air/", githubTopic: "repos/", ordersTopic: "orders/", patientsTopic: "health/", privateTopic: "health/",
+		catalogueTopic: "catalogue",
+	}[topic]
+	if strings.HasSuffix(domain, "/") {
+		return domain + region
+	}
+	return domain
+}
+
+// offsetIn is what a list of extents says of a partition; 0 where it says nothing.
+func offsetIn(list []extent, topic string, at event.Dot) int64 {
+	i := slices.IndexFunc(list, func(e extent) bool { return e.Topic == topic && e.Incarnation == at.Incarnation })
+	if i < 0 || int(at.Partition) >= len(list[i].Offsets) {
+		return 0
+	}
+	return max(list[i].Offsets[at.Partition], 0)
+}
+
+// authoritative tells whether an event of a topic, accepted by a region under an
+// epoch of the unit, counts; if not, why.
+func (u unit) authoritative(topic, region string, at event.Dot, epoch event.Epoch) (bool, string) {
+	for _, e := range u.Epochs {
+		if e.Epoch != uint64(epoch) {
+			continue
+		}
+		start, cut := offsetIn(e.Start, topic, at), offsetIn(e.Cut, topic, at)
+		switch {
+		case e.Owner != region:
+			return false, fmt.Sprintf("epoch %d was %s's", epoch, e.Owner)
+		case at.Offset < start:
+			return false, fmt.Sprintf("epoch %d begins at %d", epoch, start)
+		case e.Ended && at.Offset >= cut:
+			return false, fmt.Sprintf("epoch %d was cut at %d", epoch, cut)
+		}
+		return true, ""
+	}
+	return false, fmt.Sprintf("epoch %d is none of %s", epoch, u.Unit)
+}
+
+// judged is a record of an origin log with what the register says of it.
+type judged struct {
+	placed
+	topic, region string
+	orphan        bool
+	why           string
+}
+
+// judge applies the register to the origin logs of a topic.
+func judge(topic string, regions map[string]*origin, units map[string]unit) (all []judged, err error) {
+	for name, o := range regions {
+		u, ok := units[unitOf(topic, name)]
+		for _, rec := range o.all {
+			j := judged{placed: rec, topic: topic, region: name}
+			if !ok {
+				return nil, fmt.Errorf("log of %s in %s has records, the register has no unit %s", topic, name, unitOf(topic, name))
+			}
+			if !rec.void {
+				var counts bool
+				counts, j.why = u.authoritative(topic, name, rec.At, rec.Event.Epoch)
+				j.orphan = !counts
+			}
+			all = append(all, j)
+		}
+	}
+	return all, nil
+}
