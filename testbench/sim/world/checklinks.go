@@ -10,6 +10,7 @@ import (
 	"github.com/geogate/geogate/internal/control"
 	"github.com/geogate/geogate/internal/event"
 	"github.com/geogate/geogate/replicate"
+	"github.com/geogate/geogate/residency"
 	"github.com/geogate/geogate/testbench/sim/kafka"
 )
 
@@ -69,6 +70,15 @@ func (w *World) checkRuns(r, from *region, tp kafka.TP) {
 	}
 	want := slices.DeleteFunc(all.Records, func(r kafka.Record) bool { return r.Kind != kafka.Data })
 	have := slices.DeleteFunc(got.Records, func(r kafka.Record) bool { return r.Kind != kafka.Data })
+	if w.border != nil {
+		u, _ := links.Covered(id, remote.Partition)
+		w.checkVerdictsOf(r, from, tp, u.Source.Next, have)
+		final, _ := w.finals(from, r, tp)
+		want = slices.DeleteFunc(want, func(r kafka.Record) bool {
+			c := final[r.Offset]
+			return r.Offset >= u.Source.Next || c != residency.Allowed && c != residency.Orphan
+		})
+	}
 	want = w.sent(from, tp, want, have)
 	if len(want) != len(have) {
 		w.fail("G1", "%s: %v has %d records, of the origin it should have %d", r.name, remote, len(have), len(want))
@@ -110,7 +120,9 @@ func (w *World) readLinks(r, from *region, remote kafka.TP) *control.Links {
 	read(runs, func(rec *kafka.Record) error { return links.TakeRuns(rec.Key, rec.Value) })
 	end := r.kafka.List(runs, false)
 	links.RunsRead(slot, end)
-	links.Mark()(map[int32]int64{slot: end})
+	for len(links.Unlisted()) > 0 { // the newest position waits for the one before
+		links.Mark()(map[int32]int64{slot: end})
+	}
 	return links
 }
 

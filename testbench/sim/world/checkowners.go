@@ -111,7 +111,10 @@ func (w *World) lapsed(r *region, tp kafka.TP, offset int64) bool {
 // without a gateway.
 func (w *World) needs(r, from *region, tp kafka.TP) int64 {
 	end := from.kafka.List(tp, false)
-	if w.own == nil {
+	switch {
+	case !w.carriedInTheEnd(r, from, tp):
+		return 0
+	case w.own == nil:
 		return end
 	}
 	_, of := w.intervals(from, tp)

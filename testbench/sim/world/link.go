@@ -264,6 +264,7 @@ func (s *shardRun) learn() {
 		}
 	}
 	s.step(replicate.IntervalsKnown{Authorities: s.given})
+	s.step(replicate.Tick{})
 }
 
 func (s *shardRun) step(ev any) {
