@@ -390,6 +390,9 @@ func (c *Core) listed(now time.Time, ev Listed) []any {
 	if read {
 		out = append(out, c.readAnew())
 	}
+	if c.changed { // streams were assigned meanwhile; no time is set at which they would be looked at
+		return append(out, c.next(now)...)
+	}
 	out = append(out, c.halt()...)
 	return append(out, c.begin(now)...)
 }
