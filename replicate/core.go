@@ -390,6 +390,9 @@ func (c *Core) listed(now time.Time, ev Listed) []any {
 	if read {
 		out = append(out, c.readAnew())
 	}
+	if c.changed { // streams were assigned meanwhile; no time is set at which they would be looked at
+		return append(out, c.next(now)...)
+	}
 	out = append(out, c.halt()...)
 	return append(out, c.begin(now)...)
 }
@@ -423,7 +426,7 @@ func (s *stream) nextOffset() int64 {
 // the stream if they agree.
 func (c *Core) check(now time.Time, s *stream, l *Listing) []any {
 	first := !s.listed
-	if !s.known && first {
+	if !s.known && (first || s.stands()) { // nothing of it has been sent
 		s.pos.SourceCovered, s.asked = l.SourceStart, l.SourceStart // a beginning, not a gap
 		s.pos.Target, s.pos.TargetEpoch = l.Target, l.TargetEpoch
 	}

@@ -25,7 +25,7 @@ type truth struct {
 func (w *World) under(t *truth, r *region, tp kafka.TP, at *conflict.Position) []*event.Event {
 	var out []*event.Event
 	for _, e := range below(t.sound, &at.Vector) {
-		if t.byDot[e.At].orphan && !w.met(r, tp, e.At) {
+		if (w.border != nil || t.byDot[e.At].orphan) && !w.met(r, tp, e.At) {
 			continue
 		}
 		if at.Authority == nil || standing(at.Authority, e.At, e.Epoch) != orphaned {
@@ -81,7 +81,7 @@ func (w *World) check() {
 			}
 			w.checkTwinFeed(r, tp, t, steps)
 		}
-		if tp.Topic == eventsTopic && !w.anyParked(tp) {
+		if tp.Topic == eventsTopic && !w.anyParked(tp) && w.border == nil {
 			w.checkCursors(tp, t)
 		}
 		w.checkRemote(tp, t)
@@ -127,8 +127,8 @@ func (w *World) checkVerdicts(tp kafka.TP, t *truth) {
 				if at := w.position(by, tp).Vector; !ok && w.parked(by, r, tp) && !at.Covers(e.At) {
 					continue // held back, with a recorded reason
 				}
-				if !ok && by != r && w.lapsed(r, tp, e.At.Offset) {
-					continue // behind a cut that the link knew
+				if !ok && by != r && (w.lapsed(r, tp, e.At.Offset) || !w.left(by, r, tp, e.At)) {
+					continue // behind a cut that the link knew, or kept in its region
 				}
 				if !ok || it.Verdict != want(e) {
 					w.fail("void", "%s judged %v of %v %v (seen %v), it is %v: barrier %d", by.name, e.At, tp, it.Verdict, ok, want(e), e.Barrier)
@@ -289,6 +289,9 @@ func (w *World) checkClaims(r *region, tp kafka.TP, t *truth, steps []*step) {
 				continue
 			}
 			promised, has := s.claims.Promised.Without(r.id), e.Context
+			for _, o := range w.restrictedIn(r, tp) {
+				promised[o] = event.Point{} // of these nothing is promised
+			}
 			if e.Stamp <= s.claims.Closed || !has.CoversAll(&promised) {
 				w.fail("claims", "%s %v: step %d by %s claims %+v, then comes %v with stamp %v and context %v", r.name, tp, n, s.by, s.claims, e.At, e.Stamp, e.Context)
 				return

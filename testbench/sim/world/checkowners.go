@@ -71,9 +71,11 @@ func (w *World) judge(r *region, tp kafka.TP, offset int64, epoch event.Epoch) v
 
 // standing judges by a table that a fold has had in force.
 func standing(a *event.Authority, at event.Dot, epoch event.Epoch) verdictOf {
-	log := &a.Logs[at.Region]
-	var of []interval
-	for _, t := range log.List {
+	return judge(a.Logs[at.Region].Known, intervalsIn(a, at.Region), at.Offset, epoch)
+}
+
+func intervalsIn(a *event.Authority, origin event.RegionID) (of []interval) {
+	for _, t := range a.Logs[origin].List {
 		x := interval{epoch: t.Epoch, cut: math.MaxInt64}
 		for _, p := range t.Start {
 			x.start = p.Next
@@ -86,7 +88,12 @@ func standing(a *event.Authority, at event.Dot, epoch event.Epoch) verdictOf {
 		}
 		of = append(of, x)
 	}
-	return judge(log.Known, of, at.Offset, epoch)
+	return of
+}
+
+// covers tells whether an offset lies in one of the intervals.
+func covers(of []interval, offset int64) bool {
+	return slices.ContainsFunc(of, func(x interval) bool { return x.start <= offset && offset < x.cut })
 }
 
 // lapsed tells whether no epoch's interval has an offset: links that know it do not
@@ -96,7 +103,7 @@ func (w *World) lapsed(r *region, tp kafka.TP, offset int64) bool {
 		return false
 	}
 	_, of := w.intervals(r, tp)
-	return !slices.ContainsFunc(of, func(x interval) bool { return x.start <= offset && offset < x.cut })
+	return !covers(of, offset)
 }
 
 // needs is how far a region can have applied an origin's log in the end: links stop
@@ -104,7 +111,10 @@ func (w *World) lapsed(r *region, tp kafka.TP, offset int64) bool {
 // without a gateway.
 func (w *World) needs(r, from *region, tp kafka.TP) int64 {
 	end := from.kafka.List(tp, false)
-	if w.own == nil {
+	switch {
+	case !w.carriedInTheEnd(r, from, tp):
+		return 0
+	case w.own == nil:
 		return end
 	}
 	_, of := w.intervals(from, tp)

@@ -20,10 +20,12 @@ type follower struct {
 	links    map[*region]*control.Links // by the region they come from
 	waiting  []func()                   // look again when something was learnt
 	listing  map[*region]bool
+
+	restricted map[string]uint16 // by topic, bit r: of origin r records may be missing
 }
 
 func newFollower(p *proc) *follower {
-	f := &follower{p: p, c: p.dial(p.region), links: map[*region]*control.Links{}, listing: map[*region]bool{}}
+	f := &follower{p: p, c: p.dial(p.region), links: map[*region]*control.Links{}, listing: map[*region]bool{}, restricted: map[string]uint16{}}
 	p.read(reader{c: f.c, tp: controlTP, take: func(got kafka.Fetched, more func()) {
 		for i := range got.Records {
 			if r := &got.Records[i]; r.Kind == kafka.Data {
@@ -37,6 +39,9 @@ func newFollower(p *proc) *follower {
 	for _, from := range p.w.regions {
 		if from != p.region {
 			f.follow(from)
+			if p.w.border != nil {
+				f.restrictions(from)
+			}
 		}
 	}
 	return f

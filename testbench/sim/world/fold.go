@@ -64,7 +64,7 @@ func foldItem(it *seat.Item) conflict.Item {
 		seat.Valid: conflict.Valid, seat.Void: conflict.Void, seat.Quarantined: conflict.Quarantined, seat.Skip: conflict.Skip,
 		seat.Orphan: conflict.Orphan, seat.Cuts: conflict.Cuts,
 	}[it.Verdict]
-	return conflict.Item{Origin: it.Origin, Event: it.Event, Verdict: v, Next: it.Next, Barrier: it.Barrier, Authority: it.Authority}
+	return conflict.Item{Origin: it.Origin, Event: it.Event, Verdict: v, Next: it.Next, Barrier: it.Barrier, Restricted: it.Restricted, Authority: it.Authority}
 }
 
 // foldStore reads committed state from a cache of the state topic, and the rest

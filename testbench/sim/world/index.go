@@ -126,7 +126,7 @@ func (w *World) rebuild(x *index, tp kafka.TP, t *truth, upTo event.Vector) (key
 			if !upTo.Covers(e.At) || k.IsZero() || e.broken {
 				continue
 			}
-			if r := w.regions[e.At.Region-1]; w.lapsed(r, tp, e.At.Offset) && !w.met(w.regions[x.own-1], tp, e.At) {
+			if r := w.regions[e.At.Region-1]; (w.border != nil || w.lapsed(r, tp, e.At.Offset)) && !w.met(w.regions[x.own-1], tp, e.At) {
 				continue // behind a cut that the link knew
 			}
 			if err := x.Apply([]event.Copy{event.CopyOf(&e.Event, e.void)}, nil, event.Vector{}); err != nil {

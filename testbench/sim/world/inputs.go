@@ -83,7 +83,7 @@ func (in *remoteIn) mapped(r *kafka.Record, loc control.Location) {
 	}
 	in.log.Marker(loc.Barrier, loc.Barrier != offsets.NoBarrier)
 	ev, err := event.FromRecord(at, r.Timestamp, r.Key, r.Value, r.Headers)
-	it := seat.Item{Origin: in.from.id, Event: ev, Verdict: in.log.Record(&ev, err), Next: next, Barrier: in.log.Last()}
+	it := seat.Item{Origin: in.from.id, Event: ev, Verdict: in.log.Record(&ev, err), Next: next, Barrier: in.log.Last(), Restricted: loc.Restricted}
 	in.give(it)
 }
 
@@ -105,7 +105,7 @@ func (in *remoteIn) advance() {
 		return
 	}
 	in.log.Marker(c.Barrier, c.Barrier != offsets.NoBarrier)
-	in.give(seat.Item{Origin: in.from.id, Verdict: seat.Skip, Next: c.Source, Barrier: in.log.Last()})
+	in.give(seat.Item{Origin: in.from.id, Verdict: seat.Skip, Next: c.Source, Barrier: in.log.Last(), Restricted: c.Restricted})
 }
 
 // validate asks whether what was read under an older leader epoch still lies

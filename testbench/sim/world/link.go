@@ -28,6 +28,7 @@ type linkRun struct {
 	closed bool
 	gen    *producer
 	agree  *replicate.Agreement
+	agreed replicate.Generation // that it runs
 	shards []*shardRun
 }
 
@@ -202,6 +203,7 @@ func (l *linkRun) fence(e replicate.FenceShards, i int, done func(error)) {
 
 func (l *linkRun) run(g replicate.Generation) {
 	p := l.p
+	l.agreed = g
 	p.logf("link to %s runs generation %d with %d shards", l.to.name, g.Number, g.Shards)
 	for i := range g.Shards {
 		s := &shardRun{
@@ -216,8 +218,12 @@ func (l *linkRun) run(g replicate.Generation) {
 	}
 	for _, s := range l.shards {
 		s.learn()
-		s.step(replicate.Assigned{Streams: l.streams(g, s.n)})
+		streams, _ := l.carried(g, s.n)
+		s.step(replicate.Assigned{Streams: streams})
 		s.step(replicate.Start{})
+	}
+	if p.w.border != nil {
+		p.after(200*time.Millisecond, l.reassign)
 	}
 }
 
@@ -248,6 +254,8 @@ type shardRun struct {
 	prod    *producer
 	readers map[replicate.Part]*reader
 	given   map[replicate.Part]*event.Authority // what the core knows of the register
+	version uint64                              // of the policy that the core knows
+	auditor *appender
 	wake    time.Time
 }
 
@@ -264,6 +272,7 @@ func (s *shardRun) learn() {
 		}
 	}
 	s.step(replicate.IntervalsKnown{Authorities: s.given})
+	s.step(replicate.Tick{})
 }
 
 func (s *shardRun) step(ev any) {
@@ -271,13 +280,18 @@ func (s *shardRun) step(ev any) {
 		return
 	}
 	p := s.l.p
-	effects := s.core.Step(p.wall(), ev)
+	effects := s.govern()
+	effects = append(effects[:len(effects):len(effects)], s.core.Step(p.wall(), ev)...)
 	if p.w.trace != nil {
 		p.logf("link to %s shard %d: %s", s.l.to.name, s.n, eventText(ev))
 	}
 	for _, e := range effects {
+		if e, ok := e.(replicate.Produce); ok {
+			s.checkSent(&e)
+			s.checkBorder(&e)
+		}
 		switch e.(type) {
-		case replicate.Init, replicate.ReadGeneration, replicate.List, replicate.ReadPositions, replicate.Produce, replicate.End:
+		case replicate.Init, replicate.ReadGeneration, replicate.List, replicate.ReadPositions, replicate.Audit, replicate.Produce, replicate.End:
 			// The process may stand still before any of these.
 			if !p.w.calm && p.w.chance(0.15) {
 				p.after(p.w.between(0, p.w.cfg.pause), func() { s.unlessClosed(e) })
@@ -318,6 +332,8 @@ func (s *shardRun) do(effect any) {
 			r.stopped = true
 			delete(s.readers, e.Part)
 		}
+	case replicate.Audit:
+		s.audit(e)
 	case replicate.Produce:
 		s.produce(e)
 	case replicate.End:

@@ -4,6 +4,7 @@ import (
 	"time"
 
 	"github.com/geogate/geogate/internal/event"
+	"github.com/geogate/geogate/residency"
 	"github.com/geogate/geogate/testbench/sim/kafka"
 	"github.com/geogate/geogate/testbench/sim/register"
 )
@@ -25,6 +26,7 @@ type proc struct {
 	ctl    *follower
 
 	inst   *register.Instance // nil: there is no register
+	guard  *residency.Guard   // nil: there is no policy
 	tables map[kafka.TP]*event.Authority
 	told   map[kafka.TP]uint64 // revision of the table that its seats and links were told of
 }

@@ -52,6 +52,9 @@ func (w *World) schedule() {
 		w.some(4, w.foreign)
 	}
 	w.scheduleOwnership()
+	if w.border != nil {
+		w.some(4, w.reload)
+	}
 }
 
 func (w *World) some(most int, do func()) {
@@ -296,6 +299,7 @@ func (w *World) heal() {
 	w.calm = true
 	w.logf("all faults end")
 	w.healOwnership()
+	w.After(500*time.Millisecond, w.reload)
 	clear(w.cuts)
 	for _, r := range w.regions {
 		for _, p := range r.procs {

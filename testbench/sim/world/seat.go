@@ -11,6 +11,7 @@ import (
 	"github.com/geogate/geogate/internal/event"
 	"github.com/geogate/geogate/internal/hlc"
 	"github.com/geogate/geogate/internal/seat"
+	"github.com/geogate/geogate/residency"
 	"github.com/geogate/geogate/testbench/sim/kafka"
 )
 
@@ -52,6 +53,9 @@ func (p *proc) start() {
 	p.tables, p.told = map[kafka.TP]*event.Authority{}, map[kafka.TP]uint64{}
 	if p.inst != nil {
 		p.inst.Boot()
+	}
+	if p.w.border != nil {
+		p.guard = residency.NewGuard(p.w.border.file)
 	}
 	for _, tp := range p.w.seats {
 		p.reassign(tp)
@@ -122,14 +126,18 @@ func (s *seatRun) begin() {
 		published = steps[len(steps)-1].claims // control, read after the fold before was fenced
 	}
 	s.clock.Restore(max(published.Closed, at.Stamp))
-	s.core = seat.NewCore(seat.CoreConfig{
-		Region: own, Partition: s.tp.Partition, Epoch: event.FirstEpoch(own), Published: published, RetryEvery: 50 * time.Millisecond,
-	}, seat.Surroundings{
+	around := seat.Surroundings{
 		Index: s.index, Clock: s.clock, NewID: p.w.newID,
 		Committed: func() event.Vector { return s.fold.part.Position().Vector },
 		Closed:    func() event.Stamp { return p.w.closed(s) },
 		Authority: s.authority(), Indexed: func() event.Vector { return s.index.Index.Applied() },
-	}, from)
+	}
+	if p.w.border != nil {
+		around.Context = s.context
+	}
+	s.core = seat.NewCore(seat.CoreConfig{
+		Region: own, Partition: s.tp.Partition, Epoch: event.FirstEpoch(own), Published: published, RetryEvery: 50 * time.Millisecond,
+	}, around, from)
 	s.beginCuts()
 	s.local = s.readLocal(from, barrier)
 	for _, r := range p.w.regions {

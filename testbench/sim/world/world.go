@@ -44,6 +44,7 @@ type config struct {
 	pause      time.Duration // a process may stand still between two steps
 	register   bool          // there is an ownership register
 	single     bool          // one region alone may write the events topic
+	border     bool          // a residency policy says what may leave a region
 }
 
 type region struct {
@@ -96,6 +97,7 @@ type World struct {
 	quiet    bool                   // all is drained
 	open     int                    // client operations that may still be retried
 	own      *authority             // nil: there is no ownership register
+	border   *border                // nil: there is no residency policy
 	highest  map[string]event.Epoch // of each unit, under which somebody acted
 
 	verdicts map[verdictKey]seat.Item
@@ -119,6 +121,7 @@ type Options struct {
 func Run(seed uint64, o Options) Result {
 	w := &World{sched: newSched(seed), cuts: map[[2]event.RegionID]int{}, shards: map[[2]event.RegionID]int{}, verdicts: map[verdictKey]seat.Item{}, counts: map[string]int{}, highest: map[string]event.Epoch{}}
 	w.cfg.drawRegister(seed)
+	w.cfg.drawBorder(seed)
 	if o.Trace {
 		w.trace = &strings.Builder{}
 	}
@@ -192,6 +195,7 @@ func (w *World) draw() {
 		pause:      pick(r, 0, 10*time.Millisecond, time.Second, 3*time.Second),
 		register:   c.register,
 		single:     c.single,
+		border:     c.border,
 	}
 }
 
@@ -242,6 +246,7 @@ func (w *World) build() {
 		}
 	}
 	w.buildRegister()
+	w.buildBorder()
 	for _, r := range w.regions {
 		for _, p := range r.procs {
 			p.start()
