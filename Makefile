@@ -20,7 +20,7 @@ RACE     := CGO_ENABLED=1 $(GO) test -race -timeout 12m $(if $(RUN),-run '$(RUN)
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "  %-8s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
-demo: build ## Run two regions with data in this terminal (ARGS="--fresh --ports auto")
+demo: build ## Run two regions and a witness, with data, in this terminal (ARGS="--fresh --ports auto")
 	$(BIN)/geogate demo $(ARGS)
 
 build: ## Build bin/geogate

@@ -426,7 +426,7 @@ func (s *stream) nextOffset() int64 {
 // the stream if they agree.
 func (c *Core) check(now time.Time, s *stream, l *Listing) []any {
 	first := !s.listed
-	if !s.known && first {
+	if !s.known && (first || s.stands()) { // nothing of it has been sent
 		s.pos.SourceCovered, s.asked = l.SourceStart, l.SourceStart // a beginning, not a gap
 		s.pos.Target, s.pos.TargetEpoch = l.Target, l.TargetEpoch
 	}

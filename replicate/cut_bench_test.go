@@ -76,7 +76,7 @@ func brokerEnd(b *testing.B, id string) *end {
 // all or half. A register gives each partition its interval. It gives records of the
 // source for each second of the link's own CPU.
 func BenchmarkLinkBorder(b *testing.B) {
-	const records = 480_000
+	const records = 240_000
 	for _, c := range []struct{ name, rule string }{
 		{"no policy", ""},
 		{"rule by topic", `{id: open, effect: allow, topics: [load], from: [us], to: [eu]}`},

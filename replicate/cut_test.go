@@ -120,7 +120,7 @@ func TestLinkStopsAtACut(t *testing.T) {
 		}
 		rulings, _ := r.Topics()
 		if !slices.ContainsFunc(rulings, func(r replicate.TopicRuling) bool {
-			return r.Topic == "orders" && r.Carried && r.Reason == `include "*"; stands at the cut of air/us (partition at offset 0 at 20)`
+			return r.Topic == "orders" && r.Carried && r.Reason == `include "*"; stands at the cut of air/us (partition 0 at 20)`
 		}) {
 			t.Fatalf("%+v", rulings)
 		}

@@ -172,11 +172,11 @@ func tellStanding(rulings []TopicRuling, standing []StandingEntry) {
 			}
 			if where[e.Reason] == "" {
 				reasons = append(reasons, e.Reason)
-				where[e.Reason] = "partition at offset"
+				where[e.Reason] = "partition "
 			} else {
-				where[e.Reason] += ","
+				where[e.Reason] += ", "
 			}
-			where[e.Reason] += fmt.Sprintf(" %d at %d", e.Partition, e.At)
+			where[e.Reason] += fmt.Sprintf("%d at %d", e.Partition, e.At)
 		}
 		for _, r := range reasons {
 			rulings[i].Reason += fmt.Sprintf("; %s (%s)", r, where[r])

@@ -353,6 +353,28 @@ func TestCoreTellsLostOrphansFromAGap(t *testing.T) {
 	}
 }
 
+// A stream that has stood still from the first begins where the log does when it may
+// go on.
+func TestCoreBeginsAnewAfterStanding(t *testing.T) {
+	h := newOwnedHand(t)
+	h.step(known(&event.Authority{Revision: 1}))
+	h.step(Assigned{[]Stream{aStr}})
+	h.step(Start{}, Init{})
+	h.take(nil, fresh(), Read{})
+	l := fresh()
+	l.SourceStart = 7
+	h.now = h.core.Wake()
+	h.step(Tick{}, List{})
+	h.step(Listed{Listings: map[Part]Listing{part: l}})
+	h.step(known(owned(2, span{0, event.NoCut})))
+	h.step(Tick{}, List{})
+	if read := h.step(Listed{Listings: map[Part]Listing{part: l}}, Read{})[0].(Read); read.From[part].Offset != 7 {
+		t.Fatalf("reads from %+v", read.From)
+	}
+	h.step(h.fetched(data(t, 7, 1)), Produce{})
+	h.commits([]int64{0})
+}
+
 // A link that is new begins where the source's log does.
 func TestCoreBeginsWhereTheLogDoes(t *testing.T) {
 	h := newHand(t)
@@ -432,9 +454,9 @@ func TestStandingIsTold(t *testing.T) {
 	rulings := []TopicRuling{{Topic: "a", Reason: "a"}, {Topic: "b", Reason: "b"}, {Topic: "c", Reason: "c"}, {Topic: "d", Reason: "d"}}
 	tellStanding(rulings, standing)
 	for i, want := range []string{
-		"a; stands at the cut of air/a (partition at offset 0 at 5, 2 at 7)",
-		"b; stands still: us has not owned air/b yet (partition at offset 0 at 0)",
-		"c; waits for the ownership register (partition at offset 0 at 3)",
+		"a; stands at the cut of air/a (partition 0 at 5, 2 at 7)",
+		"b; stands still: us has not owned air/b yet (partition 0 at 0)",
+		"c; waits for the ownership register (partition 0 at 3)",
 		"d",
 	} {
 		if rulings[i].Reason != want {

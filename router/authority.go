@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"math"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -59,6 +60,7 @@ type Authority struct {
 	refs   atomic.Uint64
 	lasts  atomic.Int64 // boottime of the last write of the register that was stored
 
+	opening   atomic.Bool // the register is being asked what it is
 	watchMu   sync.Mutex
 	stopWatch context.CancelFunc
 	watching  sync.WaitGroup
@@ -115,6 +117,20 @@ const (
 var processStart = time.Now()
 
 func sinceStart() time.Duration { return time.Since(processStart) }
+
+// clockSkew is how far the clock that counts suspend is ahead of the one that does
+// not. It is not ok when the two could not be read close together: a process that
+// is kept waiting between them has not slept.
+func clockSkew() (skew time.Duration, ok bool) {
+	for range 3 {
+		before := sinceStart()
+		boot := boottime()
+		if sinceStart()-before < sleptSkew/10 {
+			return boot - before, true
+		}
+	}
+	return 0, false
+}
 
 // Run owns the connection to the register and every goroutine of the authority.
 // It returns nil when the context ends, after it has said that the instance holds
@@ -192,7 +208,7 @@ func (a *Authority) loadWitness(ctx context.Context) (map[string]event.Epoch, er
 func (a *Authority) loop(ctx, tctx context.Context) {
 	timer := time.NewTimer(0)
 	defer timer.Stop()
-	skew, ran := boottime()-sinceStart(), boottime()
+	skew, ran := time.Duration(math.MaxInt64), boottime() // the first that is read counts
 	for {
 		var ev OwnershipEvent = Wake{}
 		select {
@@ -201,11 +217,11 @@ func (a *Authority) loop(ctx, tctx context.Context) {
 		case ev = <-a.events:
 		case <-timer.C:
 		}
-		if now := boottime() - sinceStart(); now-skew > sleptSkew {
+		if now, ok := clockSkew(); ok && now-skew > sleptSkew {
 			a.log.Warn("the machine has slept; every token is dropped", "for", (now - skew).String())
 			a.step(tctx, Slept{})
 			skew = now
-		} else if now < skew {
+		} else if ok && now < skew {
 			skew = now
 		}
 		if gap := boottime() - ran; gap > mostSilence {
@@ -428,22 +444,31 @@ func (a *Authority) openFirst(ctx context.Context) {
 	}
 }
 
-// spawnOpen asks the register again what it is, after a reconnection or because
-// it seemed to be behind.
+// spawnOpen asks the register again what it is: after a reconnection, after the
+// watch has ended, or because it seemed to be behind. One question is under way at
+// a time.
 func (a *Authority) spawnOpen(ctx context.Context) {
 	a.watchMu.Lock()
 	watching := a.stopWatch != nil
 	a.watchMu.Unlock()
-	if !watching {
-		return // openFirst is at it
+	if !watching || !a.opening.CompareAndSwap(false, true) {
+		return // openFirst is at it, or another
 	}
+	a.reopen(ctx)
+}
+
+func (a *Authority) reopen(ctx context.Context) {
 	time.AfterFunc(openPause, func() {
 		tctx, cancel := context.WithTimeout(ctx, openTime)
 		defer cancel()
-		if opened, err := a.reg.open(tctx); err == nil {
+		opened, err := a.reg.open(tctx)
+		switch {
+		case ctx.Err() != nil:
+		case err != nil:
+			a.reopen(ctx)
+		default:
+			a.opening.Store(false)
 			a.tell(ctx, opened)
-		} else if ctx.Err() == nil {
-			a.spawnOpen(ctx)
 		}
 	})
 }
@@ -482,6 +507,7 @@ func (a *Authority) follow(ctx context.Context, after uint64) {
 			return
 		}
 		a.log.Warn("watch of the register ended, will begin again", "err", err)
+		a.spawnOpen(ctx) // the stream may be another one by now
 		select {
 		case <-ctx.Done():
 			return

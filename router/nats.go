@@ -121,18 +121,18 @@ func dialNATS(cfg NATSConfig, reconnected func()) (*natsRegister, error) {
 
 func (r *natsRegister) close() { r.conn.Close() }
 
-// open makes the stream, or finds the one that is there, and says what it is.
+// open makes the stream, or finds the one that is there, and says what it is. One
+// that was there and is not any more is not made again: it would have forgotten
+// everything.
 func (r *natsRegister) open(ctx context.Context) (Opened, error) {
 	if r.tooOld() {
 		return Opened{}, fmt.Errorf("%w: it is %s, quorum needs %s", ErrServer, r.conn.ConnectedServerVersion(), leastServer)
 	}
-	stream, err := r.js.CreateStream(ctx, jetstream.StreamConfig{
-		Name: streamName, Description: "geogate's ownership register", Subjects: []string{subjectAll},
-		Storage: jetstream.FileStorage, Replicas: r.cfg.Replicas, MaxMsgsPerSubject: keptRevisions,
-		Discard: jetstream.DiscardNew, Duplicates: duplicates, DenyDelete: true, DenyPurge: true,
-	})
-	if errors.Is(err, jetstream.ErrStreamNameAlreadyInUse) {
-		stream, err = r.js.Stream(ctx, streamName)
+	r.mu.Lock()
+	stream, err := r.stream, error(nil)
+	r.mu.Unlock()
+	if stream == nil {
+		stream, err = r.make(ctx)
 	}
 	if err != nil {
 		return Opened{}, fmt.Errorf("open register: %w", err)
@@ -148,6 +148,19 @@ func (r *natsRegister) open(ctx context.Context) (Opened, error) {
 	r.stream = stream
 	r.mu.Unlock()
 	return Opened{Created: info.Created.UnixNano(), Last: info.State.LastSeq}, nil
+}
+
+// make makes the stream, or finds the one that is there.
+func (r *natsRegister) make(ctx context.Context) (jetstream.Stream, error) {
+	stream, err := r.js.CreateStream(ctx, jetstream.StreamConfig{
+		Name: streamName, Description: "geogate's ownership register", Subjects: []string{subjectAll},
+		Storage: jetstream.FileStorage, Replicas: r.cfg.Replicas, MaxMsgsPerSubject: keptRevisions,
+		Discard: jetstream.DiscardNew, Duplicates: duplicates, DenyDelete: true, DenyPurge: true,
+	})
+	if errors.Is(err, jetstream.ErrStreamNameAlreadyInUse) {
+		stream, err = r.js.Stream(ctx, streamName)
+	}
+	return stream, err
 }
 
 // tooOld tells whether the server is one on which a quorum must not rest.

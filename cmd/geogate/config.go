@@ -265,6 +265,9 @@ func configWarnings(c node.Config) []string {
 	if len(c.Regions) > 1 && len(c.Outgoing()) == 0 {
 		out = append(out, fmt.Sprintf("no link begins in region %s: nothing that is written here reaches another region", c.Region))
 	}
+	if e := c.NATS.Embedded; len(c.Regions) > 1 && e != nil && e.Cluster == "" {
+		out = append(out, fmt.Sprintf("the ownership register of region %s is its own: no other region learns what is fenced in it; nats.mode quorum has one for all", c.Region))
+	}
 	taken := make(map[string]string)
 	for _, name := range slices.Sorted(maps.Keys(c.Regions)) {
 		for _, seed := range c.Regions[name].Kafka.Seeds {

@@ -120,7 +120,7 @@ func startNATS(n node.EmbeddedNATS, dataDir string) (*embed.NATSServer, error) {
 func newNode(c node.Config, log *slog.Logger, registry *prometheus.Registry, open kafkas, servers dialers, batches uncompressed) (*node.Node, error) {
 	deps := node.Deps{Logger: log, Registry: registry, Seeds: open[c.Region], Uncompressed: bool(batches)}
 	if dialer, ok := servers[c.Region]; ok {
-		deps.NATS = dialer
+		deps.NATS, deps.OwnRegister = dialer, c.NATS.Embedded.Cluster == ""
 	}
 	n, err := node.New(c, deps)
 	if err != nil {

@@ -105,11 +105,6 @@ func printStatus(out io.Writer, s gateway.Status) error {
 		for _, p := range l.Parked {
 			notes = append(notes, fmt.Sprintf("PARKED link %s, %s/%d: %s", l.Name, p.Topic, p.Partition, p.Reason))
 		}
-		for _, p := range l.Standing {
-			notes = append(notes, fmt.Sprintf("STANDS link %s, %s/%d at %d: %s", l.Name, p.Topic, p.Partition, p.At, p.Reason))
-		}
-	}
-	for _, l := range s.Links {
 		notes = append(notes, standing(l)...)
 	}
 	for _, warning := range s.Warnings {
@@ -121,17 +116,23 @@ func printStatus(out io.Writer, s gateway.Status) error {
 	return w.Flush()
 }
 
-// standing tells, once for each reason, that partitions of a link stand at a cut.
+// standing tells, once for each reason, which partitions of a link stand at a cut. A
+// fence concerns all of a unit's.
 func standing(l gateway.LinkStatus) (notes []string) {
-	count := make(map[string]int)
+	by := make(map[string][]gateway.StandingStatus)
 	var reasons []string
 	for _, p := range l.Standing {
-		if count[p.Reason]++; count[p.Reason] == 1 {
+		if by[p.Reason] == nil {
 			reasons = append(reasons, p.Reason)
 		}
+		by[p.Reason] = append(by[p.Reason], p)
 	}
 	for _, reason := range reasons {
-		notes = append(notes, fmt.Sprintf("STANDING link %s: %s (partitions: %d)", l.Name, reason, count[reason]))
+		where := fmt.Sprintf("%d partitions", len(by[reason]))
+		if p := by[reason][0]; len(by[reason]) == 1 {
+			where = fmt.Sprintf("%s/%d at %d", p.Topic, p.Partition, p.At)
+		}
+		notes = append(notes, fmt.Sprintf("STANDS link %s, %s: %s", l.Name, where, reason))
 	}
 	return notes
 }

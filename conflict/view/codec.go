@@ -39,10 +39,21 @@ type vectorRecord struct {
 	Incarnations uint64       // revision of the incarnations
 	PolicyCut    uint64       // number of the last policy cut
 	Frontier     event.Vector // nothing below it is folded again
+	// Reached is the merged offset, plus one, at which the vector was reached, if
+	// corrections were merged since then; 0: none were, it is the end.
+	Reached int64
 }
 
-// at is the record of a later position.
-func (x vectorRecord) at(p conflict.Position) vectorRecord {
+// after is the record of the position that a step leads to. reached is the merged
+// offset at which the present vector was reached.
+func (x vectorRecord) after(out *conflict.Output, reached int64) vectorRecord {
+	p := out.Position
+	switch {
+	case p.Vector != x.Vector:
+		x.Reached = 0
+	case len(out.Merged) > 0 && x.Reached == 0:
+		x.Reached = reached + 1
+	}
 	x.Position = p
 	if p.Authority != nil {
 		x.Ownership = p.Authority.Revision
@@ -68,7 +79,8 @@ func orphanKey(d event.Dot) []byte { return append([]byte{typeOrphan}, dotPart(d
 // offset, uvarint barrier + 1; u64 highest stamp folded; uvarint ownership
 // revision, incarnation revision and policy cut; u16 restricted; frontier as
 // points; u8 1 if there is a table of the register, and the table
-// (event.AppendAuthority); uvarint revision under which events are being revoked.
+// (event.AppendAuthority); uvarint revision under which events are being revoked;
+// uvarint merged offset + 1 at which the vector was reached, 0 if it is the end.
 func (x *vectorRecord) append(b []byte) []byte {
 	b = append(b, vectorVersion, 0)
 	at := len(b) - 1
@@ -91,7 +103,8 @@ func (x *vectorRecord) append(b []byte) []byte {
 	} else {
 		b = event.AppendAuthority(append(b, 1), x.Authority)
 	}
-	return binary.AppendUvarint(b, x.Revoking)
+	b = binary.AppendUvarint(b, x.Revoking)
+	return binary.AppendUvarint(b, uint64(x.Reached))
 }
 
 func parseVector(value []byte) (vectorRecord, error) {
@@ -116,6 +129,7 @@ func parseVector(value []byte) (vectorRecord, error) {
 			x.Authority = event.ReadAuthority(r)
 		}
 		x.Revoking = r.Uvarint()
+		x.Reached = int64(r.UvarintMax(maxOffset))
 	}
 	if err := r.Close(); err != nil {
 		return vectorRecord{}, fmt.Errorf("parse vector record: %w", err)

@@ -83,7 +83,7 @@ func TestStateGolden(t *testing.T) {
 	vec, ent, tw := goldenVector(), goldenEntity(), goldenTwin()
 	cp := event.Vector{1: {Next: 4712}, 2: {Incarnation: 1}}
 	plain, orphan := goldenVector(), goldenOrphan()
-	vec.Authority, vec.Revoking = goldenTable(), 9
+	vec.Authority, vec.Revoking, vec.Reached = goldenTable(), 9, 513
 	for name, b := range map[string][]byte{
 		"vector key": vectorKey(), "vector": vec.append(nil), "vector without a table": plain.append(nil),
 		"orphan key": orphanKey(orphan.At), "orphan": appendOrphan(nil, &orphan),

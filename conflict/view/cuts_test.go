@@ -233,6 +233,63 @@ func TestCutsUnclearOutcomes(t *testing.T) {
 	}
 }
 
+// A reader that had read all there was before a cut came reads the corrections that
+// it makes, although the vector stands where it stood: at once, after a restart with
+// nothing left but Kafka, and when more has come.
+func TestCutsCursor(t *testing.T) {
+	w := newWorld(t, entities)
+	items := w.history(13, 200)
+	before, after := items[:150], items[150:]
+	first, second := table(1, nil), table(2, map[event.RegionID]int64{1: 15, 2: 10})
+	v := w.start(store(t))
+	v.feed([]seat.Item{cutsItem(first)})
+	v.feed(before)
+	v.wait(before)
+	cursor, _ := v.Committed()
+	place := v.Start(cursor)
+	check := func(v *running, moved bool) {
+		t.Helper()
+		if got := v.Start(cursor); got > place {
+			t.Fatalf("goes on at %d, had read to %d", got, place)
+		}
+		cps := v.Checkpoints()
+		last := cps[len(cps)-1]
+		for i, c := range cps {
+			if cursor.CoversAll(&c.Vector) && c.Offset > place || i > 0 && c.Offset <= cps[i-1].Offset {
+				t.Fatalf("checkpoints %+v, had read to %d", cps, place)
+			}
+		}
+		now, _ := v.Committed()
+		if last.Vector != now || v.CoveredAt(1<<40) != now || moved != (last.Offset > place) {
+			t.Fatalf("last checkpoint %+v, committed %v, had read to %d", last, now, place)
+		}
+	}
+	check(v, false)
+	v.feed(revoked(before, second))
+	v.feed([]seat.Item{cutsItem(second)})
+	v.inForce(second)
+	corrections := 0
+	for _, r := range w.read(merged, partition) {
+		if r.Offset >= place {
+			corrections++
+		}
+	}
+	if corrections == 0 {
+		t.Fatal("the cut corrects nothing")
+	}
+	check(v, false)
+	_ = v.stop()
+	v = w.start(store(t))
+	check(v, false)
+	v.feed(judge(before, second))
+	v.feed(judge(after, second))
+	v.wait(items)
+	check(v, true)
+	_ = v.stop()
+	v = w.start(store(t))
+	check(v, true)
+}
+
 // Progress says under which revision the fold is.
 func TestProgressNamesRevision(t *testing.T) {
 	w := newWorld(t, entities)

@@ -22,9 +22,8 @@ var _ seat.Sink = (*Journal)(nil)
 // logs, in the shared store, and can be lost: the seat feeds it again from where
 // it says it is.
 //
-// It keeps the events that the fold admits. Fenced, quarantined and orphaned ones
-// move its position only; one that becomes an orphan later stays, and is left aside
-// by the fold's table.
+// It keeps the events that the fold admits, orphans among them: which those are is for
+// the fold's own table to say. Fenced and quarantined ones move its position only.
 type Journal struct {
 	db    *badger.DB
 	space space

@@ -108,16 +108,16 @@ func TestJournal(t *testing.T) {
 	}
 }
 
-// An orphan that was none when it came stays in the journal, one that comes as such
-// is not kept, and cuts move nothing: what the fold is given does not depend on it.
-func TestJournalKeepsNoOrphans(t *testing.T) {
+// Orphans are kept like other events, whatever they were when they came, and cuts move
+// nothing: what the journal holds does not depend on when a cut was learned of.
+func TestJournalKeepsOrphans(t *testing.T) {
 	db := memoryStore(t)
 	j, err := openJournal(db, space(storePrefix([16]byte{3}, 6)), conflict.Config{Kind: conflict.Entities}, func() {})
 	if err != nil {
 		t.Fatal(err)
 	}
 	valid, orphan := journalItem(1, 3, "x", 1, nil), journalItem(2, 4, "x", 1, nil)
-	valid.Event.Epoch = 17
+	valid.Event.Epoch, orphan.Event.Epoch = 17, 18
 	orphan.Verdict = seat.Orphan
 	again := valid
 	again.Verdict, again.Authority = seat.Orphan, &event.Authority{Revision: 4}
@@ -125,12 +125,12 @@ func TestJournalKeepsNoOrphans(t *testing.T) {
 		t.Fatal(err)
 	}
 	metas, err := j.metas([]byte("x"))
-	if err != nil || len(metas) != 1 || metas[0].At != valid.Event.At || metas[0].Epoch != 17 {
+	if err != nil || len(metas) != 2 || metas[0].At != valid.Event.At || metas[0].Epoch != 17 || metas[1].At != orphan.Event.At || metas[1].Epoch != 18 {
 		t.Fatalf("metas %+v: %v", metas, err)
 	}
 	clear(j.young)
 	copies, err := j.copies(valid.Event.Envelope.Key)
-	if err != nil || len(copies) != 1 || copies[0].At != valid.Event.At || copies[0].Epoch != 17 {
+	if err != nil || len(copies) != 2 || copies[0].At != valid.Event.At || copies[0].Epoch != 17 || copies[1].Epoch != 18 {
 		t.Fatalf("copies %+v: %v", copies, err)
 	}
 	if applied, _ := j.Applied(); applied != (event.Vector{1: valid.Next, 2: orphan.Next}) {

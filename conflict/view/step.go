@@ -119,8 +119,12 @@ func (v *View) resume(merged int64) error {
 		chain = v.chain // finer, and still true
 	}
 	chain.cut(merged)
-	chain.add(Checkpoint{merged, at.Vector}, false)
-	v.chain, v.merged, v.committed = chain, merged, at.Position
+	v.reached, v.tail = merged, merged
+	if at.Reached > 0 {
+		v.reached = min(merged, at.Reached-1)
+	}
+	chain.add(Checkpoint{v.reached, at.Vector}, false)
+	v.chain, v.committed = chain, at.Position
 	v.status.Orphans = orphans
 	if !v.restored {
 		v.restored = true
@@ -259,8 +263,9 @@ func (v *View) states(out *conflict.Output) []change {
 	if c, due := v.chain.due(); due {
 		states = append(states, change{checkpointKey(c.Offset), appendCheckpoint(nil, &c.Vector)})
 	}
+	reached := v.reached
 	v.mu.Unlock()
-	at := v.at.at(out.Position)
+	at := v.at.after(out, reached)
 	return append(states, change{vectorKey(), at.append(nil)})
 }
 
@@ -268,7 +273,8 @@ func (v *View) states(out *conflict.Output) []change {
 func (v *View) settle(out *conflict.Output, states []change, bases map[txn.TopicPartition]int64) error {
 	v.inHand = nil
 	v.fold.Commit(out)
-	v.at = v.at.at(out.Position)
+	moved := out.Position.Vector != v.at.Vector
+	v.at = v.at.after(out, v.reached) // only this goroutine changes reached
 	state := control.StateOf(v.cfg.Topic)
 	fresh, err := v.newOrphans(out)
 	if err != nil {
@@ -300,9 +306,15 @@ func (v *View) settle(out *conflict.Output, states []change, bases map[txn.Topic
 			}
 		}
 	}
+	// Corrections that a cut makes come without the vector moving: whoever has read
+	// up to the vector need not have read them.
 	if len(out.Merged) > 0 {
-		v.merged = bases[txn.TopicPartition{Topic: v.cfg.Merged, Partition: v.cfg.Partition}] + int64(len(out.Merged))
-		v.chain.add(Checkpoint{v.merged, out.Position.Vector}, false)
+		v.tail = bases[txn.TopicPartition{Topic: v.cfg.Merged, Partition: v.cfg.Partition}] + int64(len(out.Merged))
+	}
+	if moved {
+		if v.reached = v.tail; len(out.Merged) > 0 {
+			v.chain.add(Checkpoint{v.reached, out.Position.Vector}, false)
+		}
 	}
 	v.committed = out.Position
 	v.count(out)

@@ -121,7 +121,8 @@ type View struct {
 	queued    int   // bytes
 	ended     error // set when Run has ended
 	committed conflict.Position
-	merged    int64 // merged records below it are those up to committed
+	reached   int64 // merged records below it are those up to committed, but for corrections that cuts have made since
+	tail      int64 // of the merged partition, as far as it is written
 	chain     checkpoints
 	moved     chan struct{} // closed and replaced when committed moves, or the queue gets room
 	status    Status
@@ -475,21 +476,22 @@ func (v *View) Aliases(at event.Dot) ([]event.Dot, error) {
 }
 
 // Checkpoints are places of the merged partition with what is folded there, in
-// ascending order, the present end last. The start, where nothing is folded, is
+// ascending order, last the one at which the present vector was reached: corrections
+// that a cut has made since then may lie behind it. The start, where nothing is folded, is
 // not among them.
 func (v *View) Checkpoints() []Checkpoint {
 	v.mu.Lock()
 	defer v.mu.Unlock()
 	out := make([]Checkpoint, 0, len(v.chain.list)+1)
 	for _, c := range v.chain.list {
-		if c.Offset > 0 && c.Offset < v.merged {
+		if c.Offset > 0 && c.Offset < v.reached {
 			out = append(out, c.Checkpoint)
 		}
 	}
 	if v.committed.Vector.IsZero() {
 		return out
 	}
-	return append(out, Checkpoint{v.merged, v.committed.Vector})
+	return append(out, Checkpoint{v.reached, v.committed.Vector})
 }
 
 // Start is the offset of the merged partition at which a reader that has seen all
@@ -498,7 +500,7 @@ func (v *View) Start(cursor event.Vector) int64 {
 	v.mu.Lock()
 	defer v.mu.Unlock()
 	if cursor.CoversAll(&v.committed.Vector) {
-		return v.merged
+		return v.reached
 	}
 	return v.chain.start(&cursor)
 }
@@ -508,7 +510,7 @@ func (v *View) Start(cursor event.Vector) int64 {
 func (v *View) CoveredAt(offset int64) event.Vector {
 	v.mu.Lock()
 	defer v.mu.Unlock()
-	if offset >= v.merged {
+	if offset >= v.reached {
 		return v.committed.Vector
 	}
 	return v.chain.coveredAt(offset)

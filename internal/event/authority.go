@@ -8,6 +8,16 @@ import (
 // NoCut is the cut of an interval that has not ended.
 const NoCut int64 = math.MaxInt64
 
+// AnyEpoch, as a tenure's epoch, stands for all of them: what is written under
+// whatever epoch counts.
+const AnyEpoch Epoch = 0
+
+// Unregistered is what is known of a log whose region's epochs are in no register
+// that is read here: all of it counts.
+func Unregistered() Tenures {
+	return Tenures{Known: math.MaxUint64, List: []Tenure{{Epoch: AnyEpoch}}}
+}
+
 // Tenure is one epoch in which a region owned a unit, as far as the log of one of
 // its partitions is concerned: from Start to Cut the records of the epoch count.
 type Tenure struct {
@@ -104,7 +114,7 @@ func (a *Authority) Judge(at Dot, epoch Epoch) Standing {
 		return Unsettled
 	}
 	for i := range log.List {
-		if t := &log.List[i]; t.Epoch == epoch {
+		if t := &log.List[i]; t.Epoch == epoch || t.Epoch == AnyEpoch {
 			if start, cut := t.Interval(at.Incarnation); start <= at.Offset && at.Offset < cut {
 				return Authoritative
 			}

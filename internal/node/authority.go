@@ -43,6 +43,9 @@ func (n *Node) assembleAuthority() (err error) {
 		return err
 	}
 	n.tables = newIntervals(n.authority, n.policy, n.topology)
+	if n.deps.OwnRegister {
+		n.tables.alone = n.own
+	}
 	return register(n.deps.Registry, "ownership", n.authority)
 }
 

@@ -41,6 +41,9 @@ type Deps struct {
 	// NATS reaches the server that the configuration embeds: the program has
 	// started it. It is nil when there is none.
 	NATS InProcessDialer
+	// OwnRegister tells that no other region can reach that server: its register
+	// says nothing of what they own.
+	OwnRegister bool
 	// Uncompressed writes every batch as it is, so that whoever looks for bytes
 	// finds them in sockets and files.
 	Uncompressed bool

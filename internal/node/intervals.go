@@ -13,6 +13,9 @@ type intervals struct {
 	authority *router.Authority
 	policy    *router.Policy
 	topology  *router.Topology
+	// alone is the own region if the register is nobody else's; other regions'
+	// epochs are then not in it, and their logs count whole. 0: it is all regions'.
+	alone event.RegionID
 
 	mu     sync.Mutex
 	tables map[place]*event.Authority
@@ -39,6 +42,9 @@ func (i *intervals) from(t *router.Tokens, topic string, partition int32) *event
 	for _, r := range i.topology.Regions() {
 		revision = max(revision, t.Units[domain.Unit(r.Name)].Revision)
 	}
+	if i.alone != 0 {
+		revision = max(revision, 1) // of a unit that only another region may own it has no record, ever
+	}
 	i.mu.Lock()
 	defer i.mu.Unlock()
 	known := i.tables[at]
@@ -56,6 +62,10 @@ func (i *intervals) from(t *router.Tokens, topic string, partition int32) *event
 	}
 	table := &event.Authority{Revision: revision}
 	for _, r := range i.topology.Regions() {
+		if i.alone != 0 && i.alone != r.ID {
+			table.Logs[r.ID] = event.Unregistered()
+			continue
+		}
 		u := t.Units[domain.Unit(r.Name)].Record
 		table.Logs[r.ID] = tenures(&u, r.Name, topic, partition)
 	}

@@ -98,10 +98,7 @@ func (s *siege) scenarios() []scenario {
 				if err := eu.proc.Signal(syscall.SIGCONT); err != nil {
 					return err
 				}
-				if err := s.refused(ctx, f.heard, "NOT_OWNER"); err != nil {
-					return err
-				}
-				return s.w.us.proxy.Heal()
+				return s.refused(ctx, f.heard, "NOT_OWNER")
 			},
 		},
 		{
@@ -124,10 +121,7 @@ func (s *siege) scenarios() []scenario {
 				if err := s.w.rejoin(eu); err != nil {
 					return err
 				}
-				if err := s.refused(ctx, f.heard, "NOT_OWNER"); err != nil {
-					return err
-				}
-				return s.w.us.proxy.Heal()
+				return s.refused(ctx, f.heard, "NOT_OWNER")
 			},
 		},
 	}
@@ -249,6 +243,11 @@ func (s *siege) round(ctx context.Context, c scenario) error {
 	s.nothingAfter(c, f)
 	s.refusalsSayWhy(c, f)
 	if err := s.orphansAreListed(ctx, c); err != nil {
+		return err
+	}
+	// Only now: eu lists what lies behind its cuts, so its link knows them, too. One
+	// that does not carries what it finds.
+	if err := w.us.proxy.Heal(); err != nil {
 		return err
 	}
 	if err := s.retryElsewhere(ctx); err != nil {

@@ -14,6 +14,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"sync"
 )
 
 // Config describes one broker that is its own controller.
@@ -119,9 +120,14 @@ func newClusterID() string {
 	}
 }
 
-// FreePort returns a loopback TCP port nobody listens on. It lies below the
-// ephemeral range, so that no outgoing connection takes it between this call
-// and the listen that follows; another listener still may, so callers retry.
+// given are the ports that FreePort has given to this process, whose tests run side
+// by side and listen later, or again.
+var given sync.Map
+
+// FreePort returns a loopback TCP port nobody listens on, and never the same one
+// twice. It lies below the ephemeral range, so that no outgoing connection takes it
+// between this call and the listen that follows; a listener of another process
+// still may, so callers retry.
 func FreePort() (int, error) {
 	const low, high = 20_000, 32_000
 	for range 200 {
@@ -133,7 +139,9 @@ func FreePort() (int, error) {
 		ln, err := net.Listen("tcp", fmt.Sprintf("127.0.0.1:%d", port))
 		if err == nil {
 			ln.Close()
-			return port, nil
+			if _, twice := given.LoadOrStore(port, true); !twice {
+				return port, nil
+			}
 		}
 	}
 	return 0, errors.New("find a free port: 200 tries found none")

@@ -9,26 +9,6 @@ import (
 	"github.com/geogate/geogate/testbench/cutproxy"
 )
 
-// echo answers every byte with itself.
-func echo(t *testing.T) string {
-	t.Helper()
-	ln, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { ln.Close() })
-	go func() {
-		for {
-			c, err := ln.Accept()
-			if err != nil {
-				return
-			}
-			go func() { io.Copy(c, c); c.Close() }()
-		}
-	}()
-	return ln.Addr().String()
-}
-
 // said sends a byte and tells whether it comes back within a time.
 func said(t *testing.T, c net.Conn, within time.Duration) error {
 	t.Helper()

@@ -70,6 +70,11 @@ func (d *place) runAll(t *testing.T, all []block) (count int) {
 	var before string
 	for _, b := range all {
 		switch {
+		case b.mark == "file":
+			if err := os.WriteFile(filepath.Join(d.dir, b.arg), []byte(b.text), 0o600); err != nil {
+				t.Error(err)
+			}
+			continue
 		case b.mark != "run":
 			continue
 		case assignments.MatchString(b.text):

@@ -4,6 +4,7 @@ const (
 	ownershipCore  = "router/ownership.go"
 	ownershipClaim = "router/ownership_claim.go"
 	ownershipPlan  = "router/ownership_plan.go"
+	ownershipVigil = "router/ownership_vigil.go"
 )
 
 // ownershipMutants are deviations from the ownership protocol; they are played in
@@ -84,7 +85,7 @@ var ownershipMutants = []mutant{
 		{"router/tokens.go", "if p.rev == c.lease.rev && p.mark <= c.durable {", "if p.rev == c.lease.rev {"},
 	}},
 	{"blind-not-noticed", "own renewals that the watch does not bring back are not missed", []edit{
-		{ownershipClaim, "	if len(c.loops) == 0 || ", "	if len(c.loops) < 1000 || "},
+		{ownershipVigil, "	if len(c.loops) == 0 || ", "	if len(c.loops) < 1000 || "},
 	}},
 	{"suspend-unnoticed", "the lease's clock stands still while the machine is suspended", []edit{
 		{"testbench/sim/register/instance.go", "	p.disturb = p.awake\n", "	p.disturb = p.awake\n	p.base -= time.Duration(float64(d) * p.Rate)\n"},

@@ -18,9 +18,13 @@ import (
 	"github.com/geogate/geogate/router"
 )
 
-// lease is as short as a lease may be, so that a test need not wait long for its
-// end.
-var lease = router.LeaseConfig{Duration: 11 * time.Second, Margin: 100 * time.Millisecond, Renew: 300 * time.Millisecond, Timeout: 500 * time.Millisecond}
+// lease is about as short as a lease may be, so that a test need not wait long for
+// its end.
+var lease = router.LeaseConfig{Duration: 12 * time.Second, Margin: 100 * time.Millisecond, Renew: 300 * time.Millisecond, Timeout: time.Second}
+
+// patienceWithRegister is patience where leases are waited for, a renewal of which a
+// loaded machine may lose.
+const patienceWithRegister = 90 * time.Second
 
 // openRegister starts the ownership register of the world: one server that all
 // instances reach, each by a door of its own.

@@ -199,6 +199,9 @@ func (w *World) Name(id event.RegionID) string {
 
 // context bounds one thing that must come about.
 func (w *World) context() (context.Context, context.CancelFunc) {
+	if w.options.Register {
+		return context.WithTimeout(context.Background(), patienceWithRegister)
+	}
 	return context.WithTimeout(context.Background(), patience)
 }
 

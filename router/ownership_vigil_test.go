@@ -1,0 +1,157 @@
+package router_test
+
+import (
+	"encoding/json"
+	"testing"
+	"time"
+
+	"github.com/geogate/geogate/router"
+)
+
+// machine drives the state machine of an instance by hand: a register that stores
+// everything at once, until it is silent.
+type machine struct {
+	t      *testing.T
+	c      *router.Ownership
+	now    time.Duration
+	seq    uint64
+	silent bool
+	done   []router.OwnershipEffect // since the last call of took
+}
+
+func newMachine(t *testing.T) *machine {
+	t.Helper()
+	topology, err := router.NewTopology(twoRegions...)
+	if err != nil {
+		t.Fatal(err)
+	}
+	m := &machine{t: t, now: time.Hour, c: router.NewOwnership(router.OwnershipConfig{
+		Region: "us", ID: 1, Regions: topology, Instance: "us-0", Life: "l", Home: []string{"default/us"}, Lease: router.DefaultLease(),
+	})}
+	m.step(router.Opened{Created: 1})
+	m.pass(time.Second)
+	if _, err := m.c.Tokens().Grant(m.now, "default/us"); err != nil {
+		t.Fatalf("no grant from a register that stores everything: %v", err)
+	}
+	m.took()
+	return m
+}
+
+// step gives an event and answers writes.
+func (m *machine) step(ev router.OwnershipEvent) {
+	effects := append([]router.OwnershipEffect(nil), m.c.Step(m.now, ev)...)
+	m.done = append(m.done, effects...)
+	for _, e := range effects {
+		switch e := e.(type) {
+		case router.Write:
+			if !m.silent {
+				m.seq++
+				m.step(router.Written{Op: e.Op, Outcome: router.Stored, Seq: m.seq})
+				m.step(router.Seen{Subject: e.Subject, Seq: m.seq, Data: e.Data})
+			}
+		case router.Persist:
+			m.step(router.Persisted{Version: e.Version})
+		}
+	}
+}
+
+// pass lets time go by in steps of a tenth of a second.
+func (m *machine) pass(d time.Duration) {
+	for end := m.now + d; m.now < end; {
+		m.now += 100 * time.Millisecond
+		m.step(router.Wake{})
+	}
+}
+
+func (m *machine) took() []router.OwnershipEffect {
+	out := m.done
+	m.done = nil
+	return out
+}
+
+func count[E router.OwnershipEffect](effects []router.OwnershipEffect, is func(E) bool) (n int) {
+	for _, e := range effects {
+		if x, ok := e.(E); ok && (is == nil || is(x)) {
+			n++
+		}
+	}
+	return n
+}
+
+func moves(w router.Rewatch) bool { return w.Reconnect }
+
+// TestSilence: an instance whose renewals are not answered goes to another server
+// within three renewals, and asks only when its lease has run out.
+func TestSilence(t *testing.T) {
+	m := newMachine(t)
+	m.pass(time.Minute)
+	if e := m.took(); count[router.Rewatch](e, nil) != 0 || count[router.Read](e, nil) != 0 || m.c.Blind() {
+		t.Errorf("an instance that hears everything did %v", e)
+	}
+	m.silent = true
+	m.pass(3 * router.DefaultLease().Renew)
+	if e := m.took(); count(e, moves) == 0 || !m.c.Blind() || count[router.Read](e, nil) != 0 {
+		t.Errorf("three renewals of silence led to %v", e)
+	}
+	m.pass(12 * time.Second)
+	if times, out := m.c.SoftFences(); times != 1 || !out {
+		t.Errorf("%d soft fences, %t", times, out)
+	}
+	about := func(r router.Read) bool { return r.Subject == router.RegionSubject("us") }
+	if e := m.took(); count(e, about) == 0 {
+		t.Errorf("an instance without a lease asked nothing: %v", e)
+	}
+}
+
+// TestPaused: an instance that stood still reaches the register anew at once.
+func TestPaused(t *testing.T) {
+	m := newMachine(t)
+	m.now += time.Minute
+	m.silent = true
+	m.step(router.Paused{})
+	e := m.took()
+	if count(e, moves) != 1 || count(e, func(r router.Read) bool { return r.Subject == router.RegionSubject("us") }) != 1 ||
+		count(e, func(w router.Write) bool { return w.Guard == router.RegionSubject("us") }) != 1 {
+		t.Errorf("after a pause: %v", e)
+	}
+}
+
+// TestRumourRefuses: what another instance says of the own region's fence is
+// answered to clients at once, though the watch is far behind.
+func TestRumourRefuses(t *testing.T) {
+	m := newMachine(t)
+	m.now += time.Minute
+	m.silent = true
+	m.step(router.Paused{})
+	fence, err := json.Marshal(router.RegionRecord{Version: 1, Region: "us", ID: 1, Live: 9, State: router.RegionFenced, By: "eu", Reason: "drill"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	m.step(router.Seen{Subject: router.RegionSubject("us"), Seq: m.seq + 50, Data: fence, Rumour: true})
+	_, err = m.c.Tokens().Grant(m.now, "default/us")
+	if foreign, ok := err.(*router.NotOwnerError); !ok || foreign.By != "eu" {
+		t.Errorf("a fenced instance says %v", err)
+	}
+}
+
+// TestPlanOutlivesReconnection: a command under way goes on after the register was
+// reached again, whose end the watch has not reached; only a new command would be
+// refused while the register is not known.
+func TestPlanOutlivesReconnection(t *testing.T) {
+	m := newMachine(t)
+	m.step(router.Ask{Ref: 1, Command: router.Command{Verb: router.VerbFence, Region: "eu", Reason: "x"}})
+	m.silent = true
+	m.step(router.Ask{Ref: 2, Command: router.Command{Verb: router.VerbFence, Region: "eu", Reason: "y"}})
+	m.step(router.Opened{Created: 1, Last: m.seq + 100})
+	m.pass(5 * time.Second)
+	for _, e := range m.took() {
+		if a, ok := e.(router.Answer); ok && a.Ref == 2 {
+			t.Errorf("the command was answered with %+v", a.Result)
+		}
+	}
+	// The register has forgotten: that ends it.
+	m.step(router.Opened{Created: 2})
+	if count(m.took(), func(a router.Answer) bool { return a.Ref == 2 && a.Result.Exit == router.ExitRegressed }) != 1 {
+		t.Error("a command goes on with a register that is another one")
+	}
+}
