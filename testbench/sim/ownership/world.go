@@ -319,7 +319,9 @@ func (s *sim) surround(victim *proc, other func() *proc, at time.Duration) {
 	}
 	fencer := other()
 	s.After(at, func() { s.ask(fencer, fence) })
-	if fence.Unit != "" && s.chance(0.6) {
+	if fence.Unit != "" && s.chance(0.15) {
+		s.reg.SlowFence(unit)
+	} else if fence.Unit != "" && s.chance(0.6) {
 		s.reg.HalfFence(unit)
 		if s.chance(0.7) {
 			victim.Prey()

@@ -47,6 +47,7 @@ func (r *Stream) strike(by *Instance, w router.Write) {
 			then()
 		}
 	}
+	r.slowed(by, &w)
 	region := claims(&w)
 	for _, p := range r.Instances {
 		if region != "" && p.prey && p.Region == region && !r.Calm() {
@@ -76,6 +77,32 @@ func (p *Instance) silence(id string) {
 		p.wakeWatch()
 	})
 }
+
+// slowed makes a gap in a fence that makes leases void before the unit is FENCED:
+// what its carrier writes of units comes late, and what the owner's instances have
+// renewed meanwhile is the last that they hear.
+func (r *Stream) slowed(by *Instance, w *router.Write) {
+	var x router.RegionRecord
+	if json.Unmarshal(w.Data, &x) != nil || !strings.HasPrefix(x.Reason, "fence of ") {
+		return
+	}
+	unit := strings.TrimPrefix(x.Reason, "fence of ")
+	if !r.slow[unit] || r.Calm() {
+		return
+	}
+	delete(r.slow, unit)
+	r.Count("slow fences")
+	by.dam = r.Now() + r.Lease.Renew*8/3
+	for _, p := range r.Instances {
+		if p.Region == x.Region && p != by {
+			p.cutLater(r.Lease.Renew*13/6, r.Lease.Duration*2)
+		}
+	}
+}
+
+// SlowFence lets what the next carrier of a unit's fence writes come late, once it
+// has made the leases of the unit's owner void.
+func (r *Stream) SlowFence(unit string) { r.slow[unit] = true }
 
 // cutLater cuts the instance off in a while, for a while.
 func (p *Instance) cutLater(in, d time.Duration) {

@@ -35,6 +35,7 @@ type Stream struct {
 	units  map[string]router.UnitRecord // newest of each unit
 
 	half      map[string]bool                   // units whose next fencer dies as soon as the unit is FENCED
+	slow      map[string]bool                   // units whose next fencer pauses when it has made leases void
 	testified map[string]map[string]event.Epoch // by region: what its own Kafka has copied
 }
 
@@ -48,7 +49,7 @@ func NewStream(h Host, lease router.LeaseConfig) *Stream {
 	return &Stream{
 		Host: h, Lease: lease, created: 1, last: map[string]uint64{}, ids: map[string]uint64{},
 		owners: map[string]string{}, epochs: map[string]event.Epoch{}, units: map[string]router.UnitRecord{},
-		half: map[string]bool{}, testified: map[string]map[string]event.Epoch{},
+		half: map[string]bool{}, slow: map[string]bool{}, testified: map[string]map[string]event.Epoch{},
 	}
 }
 

@@ -64,6 +64,9 @@ func (w *World) check() {
 		t := w.truth(tp)
 		w.checkReplays(tp, t)
 		w.checkOwners(tp, t)
+		if tp.Topic == entityTopic {
+			w.checkContexts(tp, t)
+		}
 		w.checkVerdicts(tp, t)
 		w.checkClock(tp, t)
 		w.checkAnswers(tp, t)

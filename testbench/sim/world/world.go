@@ -149,6 +149,9 @@ func (w *World) play() {
 	w.run(w.cfg.length, w.failed)
 	w.heal()
 	w.nextLook = w.now + 2*time.Second
+	if w.border != nil {
+		w.nextLook = w.now + 6*time.Second // what links have in flight of topics that stay ends by itself
+	}
 	if w.counts["truncations"] > 0 {
 		w.nextLook = w.now + 20*time.Second // a link that has nothing to copy looks now and then
 	}
