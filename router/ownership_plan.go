@@ -480,7 +480,7 @@ func (p *plan) writeCut(now time.Duration, unit string, t *taken) {
 	next.Epochs = slices.Clone(u.rec.Epochs)
 	last := &next.Epochs[n-1]
 	// What was applied of an epoch may be nothing: a cut lies never below its start.
-	last.Ended, last.Applied, last.Cut = true, !t.end, MergeExtents(t.ends, last.Start)
+	last.Ended, last.Applied, last.Cut = true, !t.end, raise(t.ends, last.Start)
 	c.writeUnit(now, p.purpose("cut "+unit), next, u.rev, func(_ time.Duration, seq uint64, ok bool) {
 		t.written = t.written || ok
 	})

@@ -26,7 +26,7 @@ type Tenure struct {
 	// later incarnation begins at offset 0, an earlier one has no part in the epoch.
 	Start []Point
 	// Ended is set once the cut is known. An incarnation that is not in Cut is cut
-	// at 0.
+	// at 0, but one that a later one in Cut has replaced is whole.
 	Ended bool
 	Cut   []Point // exclusive
 }
@@ -39,16 +39,19 @@ func (t *Tenure) Interval(incarnation uint16) (start, cut int64) {
 	}
 	start, _ = pointOf(t.Start, incarnation)
 	cut = NoCut
-	if t.Ended {
+	if t.Ended && !replaced(t.Cut, incarnation) {
 		cut, _ = pointOf(t.Cut, incarnation)
 	}
 	return start, max(start, cut)
 }
 
 // after tells whether the epoch began when an incarnation had been replaced.
-func (t *Tenure) after(incarnation uint16) bool {
+func (t *Tenure) after(incarnation uint16) bool { return replaced(t.Start, incarnation) }
+
+// replaced tells whether points name later incarnations and not this one.
+func replaced(points []Point, incarnation uint16) bool {
 	later := false
-	for _, p := range t.Start {
+	for _, p := range points {
 		if p.Incarnation == incarnation {
 			return false
 		}
@@ -216,21 +219,23 @@ func (a *Authority) Orphans(old *Authority, origin RegionID) (from Point, any bo
 	return from, any
 }
 
-// lowest is the first point of the log that lies behind the tenure's cut.
+// lowest is the first point of the log that lies behind the tenure's cut; no log
+// comes to that of a tenure without one.
 func (t *Tenure) lowest() Point {
-	if len(t.Start) == 0 {
-		_, next := t.Interval(0)
-		return Point{Next: next}
-	}
-	low := Point{Incarnation: math.MaxUint16}
-	for _, points := range [][]Point{t.Start, t.Cut} {
-		for _, p := range points {
-			if p.Incarnation < low.Incarnation {
-				low.Incarnation = p.Incarnation
-			}
+	low := Point{math.MaxUint16, NoCut}
+	consider := func(incarnation uint16) {
+		if _, cut := t.Interval(incarnation); cut != NoCut && incarnation < low.Incarnation {
+			low = Point{incarnation, cut}
 		}
 	}
-	_, low.Next = t.Interval(low.Incarnation)
+	if len(t.Start) == 0 {
+		consider(0) // it need not be listed
+	}
+	for _, points := range [][]Point{t.Start, t.Cut} {
+		for _, p := range points {
+			consider(p.Incarnation)
+		}
+	}
 	return low
 }
 

@@ -96,8 +96,15 @@ func TestJudgeIncarnations(t *testing.T) {
 	old.Logs[2] = event.Tenures{Known: 18, List: []event.Tenure{{Epoch: 18}}}
 	cut := &event.Authority{Revision: 2}
 	cut.Logs[2] = event.Tenures{Known: 33, List: []event.Tenure{{Epoch: 18, Ended: true, Cut: []event.Point{{Incarnation: 1, Next: 4}}}}}
-	if from, any := cut.Orphans(old, 2); !any || from != (event.Point{}) || cut.Judge(event.Dot{Region: 2, Offset: 3}, 18) != event.Orphan {
-		t.Errorf("orphans from %v, %v: an incarnation that the cut does not list is cut at 0", from, any)
+	if from, any := cut.Orphans(old, 2); !any || from != (event.Point{Incarnation: 1, Next: 4}) {
+		t.Errorf("orphans from %v, %v: whoever has come to an incarnation has had those before", from, any)
+	}
+	for at, want := range map[event.Dot]event.Standing{
+		{Region: 2, Offset: 3}: event.Authoritative, {Region: 2, Incarnation: 1, Offset: 4}: event.Orphan, {Region: 2, Incarnation: 2}: event.Orphan,
+	} {
+		if got := cut.Judge(at, 18); got != want {
+			t.Errorf("%v: %v, want %v", at, got, want)
+		}
 	}
 	again := &event.Authority{Revision: 3}
 	again.Logs[2] = event.Tenures{Known: 34, List: []event.Tenure{
