@@ -155,6 +155,11 @@ func (m *merged) start(_ context.Context, logs map[int32]span) (map[int32]int64,
 // cursor's own place if it lies before the next checkpoint.
 func (m *merged) begin(p int32, l span, cps []Checkpoint) (int64, error) {
 	cursor := m.at[p]
+	if _, own := m.place[p]; !own && m.given && m.t.Domain.Kind == router.Entity {
+		// The region that gave the cursor may not have known of a cut by then. What
+		// was corrected since lies behind the checkpoint before it.
+		cursor = m.seats[p].View().Authority().Known(cursor)
+	}
 	i := 0
 	for i < len(cps) && cursor.CoversAll(&cps[i].Vector) {
 		i++

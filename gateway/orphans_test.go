@@ -171,6 +171,19 @@ func TestMergedEntityLeavesOrphansOut(t *testing.T) {
 	if p.dots() != "us/0/0/0 us/0/0/0 eu/0/0/3" || p.Records[2].Op != "delete" && p.Records[2].Op != "del" {
 		t.Errorf("page %+v", p)
 	}
+	// A cursor from a region that had not heard of the cut begins before what the cut
+	// has corrected; one that had met the next epoch does not.
+	moved := func(seen int64) string {
+		c := event.Cursor{View: event.MergedView, Topic: event.HashTopic("flights"), Visible: eu, At: map[int32]event.Vector{0: vector(1, seen)}}
+		return w.page("/v1/topics/flights/records?from=" + c.String()).dots()
+	}
+	if got := moved(4); got != "us/0/0/0 us/0/0/0 eu/0/0/3" {
+		t.Errorf("from before the cut: %q", got)
+	}
+	st.commit(vector(1, 6), 5)
+	if got := moved(6); got != "" {
+		t.Errorf("from behind the next start: %q", got)
+	}
 }
 
 func TestListOrphans(t *testing.T) {

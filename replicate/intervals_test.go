@@ -448,8 +448,11 @@ func TestStandingIsTold(t *testing.T) {
 	l := &Link{cfg: Config{From: router.Region{Name: "us", ID: 1}, Unit: func(topic string) string { return "air/" + topic }}}
 	part := func(topic string, n int32) Part { return Part{topic, n} }
 	standing := l.standing([]streamView{
-		{part: part("a", 0), covered: 5, stands: cutOff}, {part: part("a", 1)}, {part: part("a", 2), covered: 7, stands: cutOff},
-		{part: part("b", 0), stands: neverOwned}, {part: part("c", 0), covered: 3, stands: unread},
+		{part: part("a", 0), covered: 5, stands: cutOff},
+		{part: part("a", 1)},
+		{part: part("a", 2), covered: 7, stands: cutOff},
+		{part: part("b", 0), stands: neverOwned},
+		{part: part("c", 0), covered: 3, stands: unread},
 	})
 	rulings := []TopicRuling{{Topic: "a", Reason: "a"}, {Topic: "b", Reason: "b"}, {Topic: "c", Reason: "c"}, {Topic: "d", Reason: "d"}}
 	tellStanding(rulings, standing)

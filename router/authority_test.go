@@ -220,14 +220,26 @@ func TestSolo(t *testing.T) {
 		least  float64
 		most   float64
 	}{
-		{"lease_seconds", nil, 1, 18}, {"soft_fenced", nil, 0, 0}, {"soft_fences_total", nil, 0, 0}, {"register_up", nil, 1, 1},
-		{"register_voters", nil, 1, 1}, {"register_voters_reachable", nil, 1, 1}, {"register_write_gap_seconds", nil, 0, 10},
-		{"watch_blind", nil, 0, 0}, {"regressed", nil, 0, 0}, {"unit_state", []string{"unit", unit, "state", "ACTIVE"}, 1, 1},
-		{"unit_state", []string{"unit", unit, "state", "FENCED"}, 0, 0}, {"unit_held", []string{"unit", unit}, 1, 1},
-		{"unit_epoch", []string{"unit", unit}, 17, 17}, {"orphans", []string{"unit", unit}, 3, 3},
-		{"renewals_total", []string{"result", "ok"}, 1, 5}, {"renewals_total", []string{"result", "unknown"}, 0, 5},
-		{"register_write_seconds", []string{"result", "ok"}, 2, 20}, {"broadcasts_received_total", []string{"result", "fresh"}, 0, 0},
-		{"rewatches_total", nil, 0, 0}, {"pauses_total", nil, 0, 0},
+		{"lease_seconds", nil, 1, 18},
+		{"soft_fenced", nil, 0, 0},
+		{"soft_fences_total", nil, 0, 0},
+		{"register_up", nil, 1, 1},
+		{"register_voters", nil, 1, 1},
+		{"register_voters_reachable", nil, 1, 1},
+		{"register_write_gap_seconds", nil, 0, 10},
+		{"watch_blind", nil, 0, 0},
+		{"regressed", nil, 0, 0},
+		{"unit_state", []string{"unit", unit, "state", "ACTIVE"}, 1, 1},
+		{"unit_state", []string{"unit", unit, "state", "FENCED"}, 0, 0},
+		{"unit_held", []string{"unit", unit}, 1, 1},
+		{"unit_epoch", []string{"unit", unit}, 17, 17},
+		{"orphans", []string{"unit", unit}, 3, 3},
+		{"renewals_total", []string{"result", "ok"}, 1, 5},
+		{"renewals_total", []string{"result", "unknown"}, 0, 5},
+		{"register_write_seconds", []string{"result", "ok"}, 2, 20},
+		{"broadcasts_received_total", []string{"result", "fresh"}, 0, 0},
+		{"rewatches_total", nil, 0, 0},
+		{"pauses_total", nil, 0, 0},
 	} {
 		if v := metric(t, s, "geogate_ownership_"+m.name, m.labels...); v < m.least || v > m.most {
 			t.Errorf("geogate_ownership_%s%v is %v, want %v to %v", m.name, m.labels, v, m.least, m.most)

@@ -78,7 +78,8 @@ func TestHistoryModel(t *testing.T) {
 	}{
 		"one after the other": {true, []porcupine.Operation{op(0, 1, true, 0, router.Stored, 1), op(2, 3, false, 1, router.Stored, 2), op(4, 5, true, 1, router.Stored, 3)}},
 		"an unknown outcome that came late": {true, []porcupine.Operation{
-			op(0, math.MaxInt64, true, 0, router.Stored, 2), op(1, 2, true, 1, router.Conflict, 0), op(3, 4, true, 2, router.Stored, 3)}},
+			op(0, math.MaxInt64, true, 0, router.Stored, 2), op(1, 2, true, 1, router.Conflict, 0), op(3, 4, true, 2, router.Stored, 3),
+		}},
 		"two owners":                  {false, []porcupine.Operation{op(0, 1, true, 0, router.Stored, 1), op(2, 3, true, 0, router.Stored, 2)}},
 		"a renewal after the fence":   {false, []porcupine.Operation{op(0, 1, true, 0, router.Stored, 1), op(2, 3, true, 1, router.Stored, 2), op(4, 5, false, 1, router.Stored, 3)}},
 		"a refusal without reason":    {false, []porcupine.Operation{op(0, 1, true, 0, router.Stored, 1), op(2, 3, false, 1, router.Conflict, 0)}},

@@ -159,6 +159,31 @@ func (a *Authority) Cut(origin RegionID, incarnation uint16, from int64) (cut, n
 	return cut, NoCut
 }
 
+// Known lowers a vector to what surely was read under the cuts of this authority:
+// an entry that lies behind a cut, and not behind where the next interval begins,
+// may come from a reader that was shown what the cut has taken out since. One that
+// lies further has met the next epoch, and with it the cut.
+func (a *Authority) Known(v Vector) Vector {
+	if a == nil {
+		return v
+	}
+	for r := range v {
+		list := a.Logs[r].List
+		for i := range list {
+			_, cut := list[i].Interval(v[r].Incarnation)
+			next := NoCut
+			if i+1 < len(list) {
+				next, _ = list[i+1].Interval(v[r].Incarnation)
+			}
+			if cut < v[r].Next && v[r].Next <= next {
+				v[r].Next = cut
+				break
+			}
+		}
+	}
+	return v
+}
+
 // Orphans tells whether records of an origin that counted under the old authority
 // may not under this one, and from which point of the log on.
 func (a *Authority) Orphans(old *Authority, origin RegionID) (from Point, any bool) {

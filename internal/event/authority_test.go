@@ -113,6 +113,19 @@ func TestJudgeIncarnations(t *testing.T) {
 	}
 }
 
+func TestKnown(t *testing.T) {
+	a := fencedOnce()
+	for _, c := range []struct{ have, expect int64 }{{8, 8}, {10, 10}, {12, 10}, {14, 10}, {15, 15}, {90, 90}} {
+		v := event.Vector{1: {Next: 5}, 2: {Next: c.have}}
+		if got := a.Known(v); got[2].Next != c.expect || got[1].Next != 5 {
+			t.Errorf("Known(%d) = %v, want %d", c.have, got, c.expect)
+		}
+	}
+	if v := (event.Vector{2: {Next: 12}}); (*event.Authority)(nil).Known(v) != v {
+		t.Error("without a register something is in doubt")
+	}
+}
+
 func drawAuthority(t *rapid.T) *event.Authority {
 	points := func(label string) []event.Point {
 		var out []event.Point

@@ -117,8 +117,13 @@ func TestIntervalsOfOneRegionsUnit(t *testing.T) {
 		epoch  event.Epoch
 		want   event.Standing
 	}{
-		{2, 4, 18, event.Authoritative}, {2, 5, 18, event.Orphan}, {2, 4, 33, event.Orphan},
-		{1, 1, 33, event.Orphan}, {1, 2, 33, event.Authoritative}, {1, 2, 18, event.Orphan}, {1, 9, 49, event.Unsettled},
+		{2, 4, 18, event.Authoritative},
+		{2, 5, 18, event.Orphan},
+		{2, 4, 33, event.Orphan},
+		{1, 1, 33, event.Orphan},
+		{1, 2, 33, event.Authoritative},
+		{1, 2, 18, event.Orphan},
+		{1, 9, 49, event.Unsettled},
 	} {
 		if got := a.Judge(event.Dot{Region: c.region, Offset: c.offset}, c.epoch); got != c.want {
 			t.Errorf("region %d, offset %d, epoch %d: %v, want %v", c.region, c.offset, c.epoch, got, c.want)
