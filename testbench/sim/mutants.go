@@ -180,7 +180,8 @@ var mutants = []mutant{
 		{"internal/event/authority.go", "		if o == nil && i > 0 {", "		if o == nil && i > len(list) {"},
 	}},
 	{"copies-never-revive", "a copy that was void does not revive when the one that stood is an orphan", []edit{
-		{"conflict/orphans.go", "	t := unsettle(copies, ev.At, s.cfg.Window)\n	s.tellTwins(&t)\n	return s.revoke(", "	t := unsettle(copies, ev.At, s.cfg.Window)\n	s.tellTwins(&t)\n	t.moved, t.back = nil, nil\n	return s.revoke("},
+		{"conflict/fold.go", "			copies, err := s.copies(m.Key, s.table)", "			copies, err := s.copies(m.Key, nil)"},
+		{"conflict/orphans.go", "	if s.out.Position.Revoking == 0 {\n		return false, nil", "	if table == nil || s.out.Position.Revoking == 0 {\n		return false, nil"},
 	}},
 	{"journal-drops-orphans", "the journal keeps nothing of an orphan, whatever becomes of the table", []edit{
 		{"conflict/store.go", "		if it.Verdict != Valid && it.Verdict != Orphan || ", "		if it.Verdict != Valid || "},
