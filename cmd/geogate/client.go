@@ -85,7 +85,11 @@ func (g *gatewayFlag) ask(cmd *cobra.Command, method, path string, send []byte, 
 func problemError(resp *http.Response, body []byte) error {
 	var problem struct{ Title, Detail, Code string }
 	if strings.HasPrefix(resp.Header.Get("Content-Type"), "application/problem+json") && json.Unmarshal(body, &problem) == nil {
-		return exitWith(exitInternal, "gateway answers %s: %s: %s", problem.Code, problem.Title, problem.Detail)
+		code := exitInternal
+		if resp.StatusCode == http.StatusBadRequest {
+			code = exitUsage
+		}
+		return exitWith(code, "gateway answers %s: %s: %s", problem.Code, problem.Title, problem.Detail)
 	}
 	return exitWith(exitUnreachable, "what listens there answers %s; is it a gateway's management listener?", resp.Status)
 }

@@ -34,6 +34,28 @@ func (r *Stream) lurks(w *router.Write) bool {
 	return false
 }
 
+// overtaken holds back a claim that a deaf instance has sent until a fence of its
+// region, asked for at this moment, is stored: the fence finds nothing to take.
+func (r *Stream) overtaken(p *Instance, w *router.Write) bool {
+	u, ok := unitRecord(w.Data)
+	if !ok || u.Owner == "" || u.Epoch <= r.epochs[u.Unit] || r.Calm() || r.Beside == nil {
+		return false
+	}
+	until, waits := r.overtakes[w.ID]
+	if !waits {
+		until = r.Now()
+		if chance(r, 0.1) {
+			r.Count("overtaken claims")
+			until += 200 * time.Millisecond
+			p.Blind(r.Lease.Duration)
+			r.Beside(u.Owner)
+		}
+		r.overtakes[w.ID] = until
+	}
+	record, _ := r.Region(u.Owner)
+	return r.Now() < until && record.State == router.RegionUp
+}
+
 // strike cuts off those who would learn from their next renewal that a claim has
 // made their leases void: they go on for as long as the protocol lets them.
 func (r *Stream) strike(by *Instance, w router.Write) {

@@ -40,6 +40,10 @@ func (p *Instance) send(w router.Write) {
 			s.After(p.dam-s.Now(), arrive)
 			return
 		}
+		if s.overtaken(p, &w) {
+			s.After(time.Millisecond, arrive)
+			return
+		}
 		if s.stall > s.Now() {
 			// What waits in an election may still be stored, long after its sender
 			// has given it up.
