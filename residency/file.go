@@ -5,6 +5,7 @@ import (
 	"crypto/sha256"
 	"errors"
 	"fmt"
+	"io"
 	"os"
 	"regexp"
 	"slices"
@@ -75,11 +76,39 @@ func (RuleEntry) Later() map[string]string {
 // Load reads the policy file at a path; see [Parse]. A file that is missing or
 // empty is an error like any other: a border that is configured must be there.
 func Load(path string, regions []string) (*Policy, error) {
-	src, err := os.ReadFile(path)
+	src, err := Read(path)
+	if err != nil {
+		return nil, err
+	}
+	return Parse(path, src, regions)
+}
+
+// MaxFile is the size of the largest policy file, in bytes.
+const MaxFile = 1 << 20
+
+// Read returns the content of a policy file. It must be a regular file: reading a
+// pipe would wait for its writer.
+func Read(path string) ([]byte, error) {
+	info, err := os.Stat(path)
 	if err != nil {
 		return nil, fmt.Errorf("read residency policy: %w", err)
 	}
-	return Parse(path, src, regions)
+	if !info.Mode().IsRegular() {
+		return nil, fmt.Errorf("read residency policy: %s is no regular file", path)
+	}
+	f, err := os.Open(path)
+	if err != nil {
+		return nil, fmt.Errorf("read residency policy: %w", err)
+	}
+	defer f.Close()
+	src, err := io.ReadAll(io.LimitReader(f, MaxFile+1))
+	if err != nil {
+		return nil, fmt.Errorf("read residency policy: %w", err)
+	}
+	if len(src) > MaxFile {
+		return nil, fmt.Errorf("read residency policy: %s is larger than %d bytes", path, MaxFile)
+	}
+	return src, nil
 }
 
 // Parse reads a policy, which messages call name. regions are the names of the

@@ -284,6 +284,18 @@ func TestGuard(t *testing.T) {
 	if g.Failed(now.Add(61*time.Second), broken) {
 		t.Fatal("an old failure counts")
 	}
+	g.Loaded(open)
+	// A clock that is set back again and again does not keep the border open.
+	at, stopped := now, false
+	for range 14 {
+		stopped = stopped || g.Failed(at, broken)
+		at = at.Add(5 * time.Second)
+		stopped = stopped || g.Failed(at, broken)
+		at = at.Add(-time.Hour)
+	}
+	if !stopped {
+		t.Fatal("a clock that goes back gives the policy more time than max_age")
+	}
 }
 
 func TestCases(t *testing.T) {
