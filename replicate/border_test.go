@@ -550,6 +550,40 @@ func TestRestrictionComesFirst(t *testing.T) {
 	}
 }
 
+// A target that records were denied to one by one is told so for good: also of what
+// comes later, from another process and generation, under rules that look at none.
+func TestRestrictedForGood(t *testing.T) {
+	from, to := fakeEnd(t, us), fakeEnd(t, eu)
+	from.create(t, 1, nil, "orders")
+	from.plain(t, marked("orders", 0, 0, 6, func(i int) bool { return i%2 == 0 })...)
+	run := func(shards int, p *residency.Policy) {
+		cfg := config(from, to)
+		cfg.Shards, cfg.Border = shards, residency.NewGuard(p)
+		l := start(t, cfg)
+		eventually(t, "the topic to be carried", func() bool { return l.Status().Topics == 1 })
+		l.caughtUp(t, from, "orders")
+		l.stop(t)
+	}
+	run(1, policy(t, 1, ordersByK))
+	for i, shards := range []int{1, 3} {
+		from.plain(t, marked("orders", 0, 100+i, 1, func(int) bool { return true })...)
+		run(shards, policy(t, 2+i, ordersOpen))
+	}
+	topic, err := txn.Describe(t.Context(), to.cl, "us.orders")
+	if err != nil {
+		t.Fatal(err)
+	}
+	links, there := linksOf(t, from, to), to.read(t, "us.orders")[0]
+	if len(there) != 5 {
+		t.Fatalf("%d records", len(there))
+	}
+	for _, r := range there {
+		if loc := links.Locate(offsets.TopicID(topic["us.orders"].ID), 0, r.Offset, r.LeaderEpoch); loc.State != control.Mapped || !loc.Restricted {
+			t.Fatalf("at %d: %+v", r.Offset, loc)
+		}
+	}
+}
+
 // A topic whose records must not be denied one by one is not carried under rules
 // that look at records.
 func TestUnrestrictableTopic(t *testing.T) {
@@ -584,7 +618,7 @@ func TestBorderKilledAtEveryStep(t *testing.T) {
 	seen := &tap{}
 	config := func(revision int) replicate.Config {
 		cfg := config(from, to)
-		cfg.Shards = 2
+		cfg.Shards = 2 + revision/10%2 // now and then in another generation
 		cfg.Border = residency.NewGuard(policy(t, revision, rules[revision%len(rules)]...))
 		cfg.TargetOptions = []kgo.Opt{kgo.Dialer(seen.dial)}
 		return cfg
