@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"time"
 
 	"github.com/twmb/franz-go/pkg/kadm"
@@ -15,6 +16,7 @@ import (
 
 const (
 	auditWait     = 10 * time.Second // for the source to store what was decided
+	runsInAudit   = 1 << 14          // of one record, which a broker must take
 	announceRetry = 200 * time.Millisecond
 )
 
@@ -47,10 +49,12 @@ func (s *shard) audit(ctx context.Context, decided []Decided) error {
 		r := d.Stream.Ruling
 		a := residency.Audit{
 			To: s.cfg.To.ID, ID: d.Stream.Source, Topic: d.Stream.Topic, Partition: d.Stream.Number,
-			Incarnation: d.Stream.Incarnation, Revision: r.Revision, Digest: r.Digest, Runs: d.Runs,
+			Incarnation: d.Stream.Incarnation, Revision: r.Revision, Digest: r.Digest,
 			Generation: s.gen.Number, ProducerID: s.producer.ProducerID(), ProducerEpoch: s.producer.Epoch(),
 		}
-		records = append(records, &kgo.Record{Topic: control.TopicAudit, Key: a.AppendKey(nil), Value: a.AppendValue(nil), Timestamp: now})
+		for a.Runs = range slices.Chunk(d.Runs, runsInAudit) {
+			records = append(records, &kgo.Record{Topic: control.TopicAudit, Key: a.AppendKey(nil), Value: a.AppendValue(nil), Timestamp: now})
+		}
 	}
 	if err := store(ctx, s.source, auditWait, records...); err != nil {
 		return fmt.Errorf("write audit: %w", err)

@@ -16,6 +16,7 @@ import (
 
 	"github.com/twmb/franz-go/pkg/kadm"
 	"github.com/twmb/franz-go/pkg/kgo"
+	"github.com/twmb/franz-go/pkg/kmsg"
 
 	"github.com/geogate/geogate/internal/control"
 	"github.com/geogate/geogate/internal/offsets"
@@ -393,6 +394,96 @@ func TestStoppedPolicy(t *testing.T) {
 	equal(t, from, to, "orders")
 }
 
+// A policy that changes while the target keeps the link waiting holds back what
+// has not been sent yet, although it was allowed when the sending began.
+func TestReloadWhileTheTargetIsAway(t *testing.T) {
+	from, to := fakeEnd(t, us), fakeEnd(t, eu)
+	from.create(t, 1, nil, "orders")
+	seen, guard := &tap{}, residency.NewGuard(policy(t, 1, ordersOpen))
+	cfg := config(from, to)
+	cfg.Border, cfg.Shards = guard, 1
+	cfg.TargetOptions = []kgo.Opt{kgo.Dialer(seen.dial)}
+	var sending, tightened atomic.Bool
+	anew := make(chan struct{}) // closed once the shard has given up what it was sending
+	once := sync.OnceFunc(func() { close(anew) })
+	l := start(t, cfg, func(l *replicate.Link) {
+		l.SetBefore(func(_ int, effect any) error {
+			switch e := effect.(type) {
+			case replicate.Produce:
+				if slices.ContainsFunc(e.Check, func(s replicate.Stream) bool { return s.Topic == "orders" }) {
+					sending.Store(true)
+				}
+			case replicate.Init:
+				if tightened.Load() {
+					once()
+				}
+			}
+			return nil
+		})
+	})
+	eventually(t, "the topic to be carried", func() bool { return l.Status().Topics == 1 })
+	to.fake.ControlKey(int16(kmsg.AddPartitionsToTxn), func(kmsg.Request) (kmsg.Response, error, bool) {
+		to.fake.KeepControl()
+		if !sending.Load() || tightened.Swap(true) {
+			return nil, nil, false
+		}
+		guard.Loaded(policy(t, 2, notOrders))
+		select { // the target is away until then
+		case <-anew:
+		case <-time.After(5 * time.Second):
+		}
+		return nil, nil, false
+	})
+	from.plain(t, marked("orders", 0, 0, 5, func(int) bool { return false })...)
+	select {
+	case <-anew:
+	case <-time.After(20 * time.Second):
+		t.Fatal("the link went on sending")
+	}
+	eventually(t, "the denial", func() bool {
+		rulings, _ := l.Topics()
+		return slices.ContainsFunc(rulings, func(r replicate.TopicRuling) bool { return r.Topic == "orders" && r.Denied })
+	})
+	if seen.has("prv-") {
+		t.Fatal("a record was sent that the policy in force denies")
+	}
+	guard.Loaded(policy(t, 3, ordersOpen))
+	l.caughtUp(t, from, "orders")
+	equal(t, from, to, "orders")
+}
+
+// What a transaction wrote that was then aborted is no record: it crosses under no
+// policy, whether batches pass or are opened.
+func TestAbortedRecordsStay(t *testing.T) {
+	onAll(t, func(t *testing.T, from, to *end) {
+		from.create(t, 1, nil, "orders")
+		for i, word := range []string{"prv-aborted", "pub-aborted"} {
+			cl := from.client(t, kgo.TransactionalID(word), kgo.ProducerBatchCompression(kgo.NoCompression()))
+			if err := cl.BeginTransaction(); err != nil {
+				t.Fatal(err)
+			}
+			from.plain(t, marked("orders", 0, i*3, 3, func(i int) bool { return i%2 == 0 })...)
+			if err := cl.ProduceSync(t.Context(), &kgo.Record{Topic: "orders", Key: []byte(word + "-key"), Value: []byte(word + "-value")}).FirstErr(); err != nil {
+				t.Fatal(err)
+			}
+			if err := cl.EndTransaction(t.Context(), kgo.TryAbort); err != nil {
+				t.Fatal(err)
+			}
+		}
+		for i, rule := range []string{ordersByK, ordersOpen} {
+			l, _, seen := bordered(t, from, to, policy(t, i+1, rule))
+			eventually(t, "the topic to be carried", func() bool { return l.Status().Topics == 1 })
+			l.caughtUp(t, from, "orders")
+			l.stop(t)
+			if seen.has("aborted-") {
+				t.Fatal("an aborted record was sent")
+			}
+			from.plain(t, marked("orders", 0, 100, 3, func(int) bool { return true })...)
+		}
+		finals(t, from, "orders", func(int32) int64 { return 6 + 2 + 2 })
+	})
+}
+
 // The target knows that records may be missing before the first one that was
 // decided by itself.
 func TestRestrictionComesFirst(t *testing.T) {
@@ -459,6 +550,40 @@ func TestRestrictionComesFirst(t *testing.T) {
 	}
 }
 
+// A target that records were denied to one by one is told so for good: also of what
+// comes later, from another process and generation, under rules that look at none.
+func TestRestrictedForGood(t *testing.T) {
+	from, to := fakeEnd(t, us), fakeEnd(t, eu)
+	from.create(t, 1, nil, "orders")
+	from.plain(t, marked("orders", 0, 0, 6, func(i int) bool { return i%2 == 0 })...)
+	run := func(shards int, p *residency.Policy) {
+		cfg := config(from, to)
+		cfg.Shards, cfg.Border = shards, residency.NewGuard(p)
+		l := start(t, cfg)
+		eventually(t, "the topic to be carried", func() bool { return l.Status().Topics == 1 })
+		l.caughtUp(t, from, "orders")
+		l.stop(t)
+	}
+	run(1, policy(t, 1, ordersByK))
+	for i, shards := range []int{1, 3} {
+		from.plain(t, marked("orders", 0, 100+i, 1, func(int) bool { return true })...)
+		run(shards, policy(t, 2+i, ordersOpen))
+	}
+	topic, err := txn.Describe(t.Context(), to.cl, "us.orders")
+	if err != nil {
+		t.Fatal(err)
+	}
+	links, there := linksOf(t, from, to), to.read(t, "us.orders")[0]
+	if len(there) != 5 {
+		t.Fatalf("%d records", len(there))
+	}
+	for _, r := range there {
+		if loc := links.Locate(offsets.TopicID(topic["us.orders"].ID), 0, r.Offset, r.LeaderEpoch); loc.State != control.Mapped || !loc.Restricted {
+			t.Fatalf("at %d: %+v", r.Offset, loc)
+		}
+	}
+}
+
 // A topic whose records must not be denied one by one is not carried under rules
 // that look at records.
 func TestUnrestrictableTopic(t *testing.T) {
@@ -493,7 +618,7 @@ func TestBorderKilledAtEveryStep(t *testing.T) {
 	seen := &tap{}
 	config := func(revision int) replicate.Config {
 		cfg := config(from, to)
-		cfg.Shards = 2
+		cfg.Shards = 2 + revision/10%2 // now and then in another generation
 		cfg.Border = residency.NewGuard(policy(t, revision, rules[revision%len(rules)]...))
 		cfg.TargetOptions = []kgo.Opt{kgo.Dialer(seen.dial)}
 		return cfg

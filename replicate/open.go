@@ -10,6 +10,7 @@ import (
 	"github.com/geogate/geogate/internal/event"
 	"github.com/geogate/geogate/internal/txn"
 	"github.com/geogate/geogate/residency"
+	"github.com/geogate/geogate/router"
 )
 
 // What joining small batches saves and costs was measured: below these sizes a
@@ -195,7 +196,7 @@ func (p *preparer) mustOpen(it *Item) (bool, error) {
 		denied := false
 		err := b.EachRaw(false, func(r txn.Raw) error {
 			rec, err := r.Decode()
-			denied = denied || !carried(rec.Key)
+			denied = denied || err != nil || !carried(&rec)
 			return err
 		})
 		return denied, err
@@ -312,10 +313,31 @@ func (p *preparer) orphaned(it *Item) (n int64) {
 }
 
 // carried is the allow-list of control records: facts that other regions need.
-// Barriers travel with the runs.
-func carried(key []byte) bool {
-	t, ok := control.TypeOf(key)
-	return ok && (t == control.TypeProgress || t == control.TypeIncarnation || t == control.TypeRestriction)
+// Barriers travel with the runs. A record that only says that it is such a fact, and
+// is none or holds more, stays: no policy looks at what crosses here.
+func carried(r *txn.Record) bool {
+	if len(r.Headers) > 0 {
+		return false
+	}
+	var topic string
+	var err error
+	switch t, _ := control.TypeOf(r.Key); t {
+	case control.TypeProgress:
+		var x control.Progress
+		x, err = control.ParseProgress(r.Key, r.Value)
+		topic = x.Topic
+	case control.TypeIncarnation:
+		var x control.Incarnation
+		x, err = control.ParseIncarnation(r.Key, r.Value)
+		topic = x.Topic
+	case control.TypeRestriction:
+		var x control.Restriction
+		x, err = control.ParseRestriction(r.Key, r.Value)
+		topic = x.Topic
+	default:
+		return false
+	}
+	return err == nil && router.CheckTopic(topic) == nil
 }
 
 // describe adds copied source offsets to the segments.
@@ -406,7 +428,7 @@ func (p *preparer) unpack(it *Item, from int64, copied func(source int64)) error
 			if err != nil {
 				return err
 			}
-			if !carried(rec.Key) {
+			if !carried(&rec) {
 				p.out.denied++
 				return nil
 			}

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"hash/crc32"
 	"math/rand/v2"
+	"slices"
 	"testing"
 
 	"github.com/twmb/franz-go/pkg/kgo"
@@ -14,6 +15,7 @@ import (
 	"pgregory.net/rapid"
 
 	"github.com/geogate/geogate/internal/control"
+	"github.com/geogate/geogate/internal/event"
 	"github.com/geogate/geogate/internal/txn"
 )
 
@@ -190,23 +192,48 @@ func TestPrepareStopsAtABatchThatCannotBeRead(t *testing.T) {
 }
 
 func TestPrepareCarriesFactsByAllowList(t *testing.T) {
-	var b txn.Builder
-	keys := [][]byte{
-		control.Progress{Topic: "t"}.AppendKey(nil), control.Barrier{}.AppendKey(nil),
-		{99},
-		{},
-		control.Incarnation{Origin: 1, Topic: "t"}.AppendKey(nil),
+	progress := control.Progress{Topic: "t"}
+	incarnation := control.Incarnation{Origin: 1, Topic: "t"}
+	restriction := control.Restriction{Origin: 1, To: 2, Topic: "t"}
+	odd := control.Progress{Topic: "octo cat"}
+	more := []byte("canary")
+	facts := []txn.Record{
+		{Key: progress.AppendKey(nil), Value: progress.AppendValue(nil)},
+		{Key: incarnation.AppendKey(nil), Value: incarnation.AppendValue(nil)},
+		{Key: restriction.AppendKey(nil), Value: restriction.AppendValue(nil)},
 	}
-	for _, k := range keys {
-		b.Add(&txn.Record{Key: k, Value: []byte("v")})
+	stay := []txn.Record{
+		{Key: control.Barrier{}.AppendKey(nil), Value: control.Barrier{}.AppendValue(nil)},
+		{Key: []byte{99}, Value: more},
+		{Key: []byte{}, Value: more},
+		{Value: more},
+		// What only looks like a fact, or holds more than one.
+		{Key: progress.AppendKey(nil), Value: more},
+		{Key: progress.AppendKey(nil)},
+		{Key: progress.AppendKey(nil), Value: append(progress.AppendValue(nil), more...)},
+		{Key: append(progress.AppendKey(nil), more...), Value: progress.AppendValue(nil)},
+		{Key: progress.AppendKey(nil), Value: progress.AppendValue(nil), Headers: []event.Header{{Key: "canary"}}},
+		{Key: odd.AppendKey(nil), Value: odd.AppendValue(nil)},
+		{Key: incarnation.AppendKey(nil), Value: progress.AppendValue(nil)},
+		{Key: restriction.AppendKey(nil), Value: append(restriction.AppendValue(nil), more...)},
 	}
-	batch, err := b.Batch(kgo.CodecNone)
-	if err != nil {
-		t.Fatal(err)
-	}
-	p, err := prepare(&Stream{Facts: true}, prepared{barrier: -1}, 0, nil, []Item{{ItemData, 0, 5, batch, 0}})
-	if err != nil || p.denied != 3 || len(p.batches) != 1 || p.counts[0] != 2 || p.next != 5 {
-		t.Fatalf("%+v, %v", p, err)
+	for name, all := range map[string][]txn.Record{"facts": facts, "mixed": slices.Concat(facts[:1], stay, facts[1:])} {
+		var b txn.Builder
+		for i := range all {
+			b.Add(&all[i])
+		}
+		batch, err := b.Batch(kgo.CodecNone)
+		if err != nil {
+			t.Fatal(err)
+		}
+		end := int64(len(all))
+		p, err := prepare(&Stream{Facts: true}, prepared{barrier: -1}, 0, nil, []Item{{ItemData, 0, end, batch, 0}})
+		if err != nil || p.denied != int64(len(all)-len(facts)) || len(p.batches) != 1 || p.counts[0] != int64(len(facts)) || p.next != end {
+			t.Fatalf("%s: %+v, %v", name, p, err)
+		}
+		if bytes.Contains(p.batches[0], more) {
+			t.Fatalf("%s: what stays is in the batch", name)
+		}
 	}
 }
 

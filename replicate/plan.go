@@ -131,24 +131,35 @@ func (c *Core) flight(now time.Time) any {
 	return send
 }
 
-// describe makes the batches of positions, runs and incidents, one of each for a
-// slot.
+// describe makes the batches of positions, runs and incidents: one of each for a
+// slot, or more where that would be larger than a broker takes.
 func (c *Core) describe(now time.Time) []txn.PartitionBatch {
 	type place struct {
 		topic string
 		slot  int32
 	}
+	var out []txn.PartitionBatch
 	builders := map[place]*txn.Builder{}
 	var order []place
+	finish := func(at place) {
+		b, err := builders[at].Batch(kgo.CodecNone)
+		if err != nil {
+			panic(err) // the builder holds records and needs no codec
+		}
+		out = append(out, txn.PartitionBatch{Topic: at.topic, Partition: at.slot, Batch: b})
+	}
 	add := func(topic string, slot int32, key, value []byte) {
 		at := place{topic, slot}
 		b := builders[at]
 		if b == nil {
-			b = new(txn.Builder)
+			b = &txn.Builder{Limit: txn.DefaultBatchBytes}
 			builders[at] = b
 			order = append(order, at)
 		}
-		b.Add(&txn.Record{Key: key, Value: value, Timestamp: now.UnixMilli()})
+		if r := (txn.Record{Key: key, Value: value, Timestamp: now.UnixMilli()}); !b.Add(&r) {
+			finish(at)
+			b.Add(&r)
+		}
 	}
 	p := c.plan
 	for i := range p.parts {
@@ -178,13 +189,8 @@ func (c *Core) describe(now time.Time) []txn.PartitionBatch {
 		s := c.streams[Part{x.Topic, x.Partition}]
 		add(c.cfg.Positions, s.Slot(), x.AppendKey(nil), x.AppendValue(nil))
 	}
-	var out []txn.PartitionBatch
 	for _, at := range order {
-		b, err := builders[at].Batch(kgo.CodecNone)
-		if err != nil {
-			panic(err) // the builder holds records and needs no codec
-		}
-		out = append(out, txn.PartitionBatch{Topic: at.topic, Partition: at.slot, Batch: b})
+		finish(at)
 	}
 	return out
 }

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"slices"
 	"sync"
 	"time"
 
@@ -301,8 +302,13 @@ func (s *shard) produce(ctx context.Context, e Produce) (any, error) {
 	}
 	fctx, cancel := s.finish(ctx)
 	defer cancel()
+	fctx, release := s.obey(fctx, &e)
+	defer release()
 	out := Produced{}
 	if out.Produced, out.Err = s.producer.Produce(fctx, e.Batches); out.Err != nil {
+		if errors.Is(context.Cause(fctx), errPolicyChanged) {
+			out.Err = errPolicyChanged
+		}
 		return out, nil
 	}
 	// Behind the produce: a leader that changed in between shows.
@@ -323,6 +329,31 @@ func (s *shard) produce(ctx context.Context, e Produce) (any, error) {
 		}
 	}
 	return out, nil
+}
+
+var errPolicyChanged = errors.New("replicate: the residency policy has changed while records were being sent")
+
+// obey ends ctx when the policy changes under which records are being sent. A
+// target that is away makes that last, and what was allowed when it began may not
+// be when it is back. What is on its way by then stays aborted.
+func (s *shard) obey(ctx context.Context, e *Produce) (context.Context, func()) {
+	if s.cfg.Border == nil || !slices.ContainsFunc(e.Check, func(st Stream) bool { return st.Ruling != nil }) {
+		return ctx, func() {}
+	}
+	ctx, cancel := context.WithCancelCause(ctx)
+	changed := s.cfg.Border.Changed() // before the version is asked: nothing is missed
+	if s.cfg.Border.Version() != s.version {
+		cancel(errPolicyChanged)
+	}
+	var wg sync.WaitGroup
+	wg.Go(func() {
+		select {
+		case <-changed:
+			cancel(errPolicyChanged)
+		case <-ctx.Done():
+		}
+	})
+	return ctx, func() { cancel(nil); wg.Wait() }
 }
 
 // findGeneration finds the record, read to a high watermark listed now.

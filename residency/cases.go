@@ -2,8 +2,9 @@ package residency
 
 import (
 	"cmp"
+	"errors"
 	"fmt"
-	"os"
+	"iter"
 	"slices"
 	"strings"
 
@@ -32,17 +33,18 @@ type Case struct {
 	Rule   string `yaml:"rule"`
 }
 
-// LoadCases reads a file of cases. The error is a [*strict.Errors].
-func LoadCases(path string) (*Cases, error) {
-	src, err := os.ReadFile(path)
+// LoadCases reads a file of cases; see [ParseCases].
+func LoadCases(path string, regions []string) (*Cases, error) {
+	src, err := readFile("cases", path)
 	if err != nil {
-		return nil, fmt.Errorf("read cases: %w", err)
+		return nil, err
 	}
-	return ParseCases(path, src)
+	return ParseCases(path, src, regions)
 }
 
-// ParseCases reads cases from a file's content.
-func ParseCases(name string, src []byte) (*Cases, error) {
+// ParseCases reads cases from a file's content. regions are the names of the
+// deployment's regions; nil accepts any. The error is a [*strict.Errors].
+func ParseCases(name string, src []byte, regions []string) (*Cases, error) {
 	var f Cases
 	if err := strict.Decode(name, src, &f); err != nil {
 		return nil, err
@@ -63,16 +65,66 @@ func ParseCases(name string, src []byte) (*Cases, error) {
 	}
 	for i, c := range f.Cases {
 		at := strict.At("cases", i)
-		for _, need := range []struct{ key, value string }{{"topic", c.Topic}, {"from", c.From}, {"to", c.To}} {
-			if need.value == "" {
-				bad.Add(at.And(need.key), "is needed")
-			}
+		for key, err := range (Way{c.Topic, c.From, c.To}).problems(regions) {
+			bad.Add(at.And(key), "%v", err)
 		}
 		if c.Expect != "allow" && c.Expect != "deny" {
 			bad.Unknown(at.And("expect"), "expectation", c.Expect, "allow", "deny")
 		}
 	}
 	return &f, doc.Locate(bad.Err())
+}
+
+// Way is the way of a topic's records from their region to another.
+type Way struct{ Topic, From, To string }
+
+// Check says why there is no such way. A policy denies what it has never heard of,
+// and whoever asks about a misspelt name would take that for an answer.
+func (w Way) Check(regions []string) error {
+	for key, err := range w.problems(regions) {
+		return fmt.Errorf("%s: %w", key, err)
+	}
+	return nil
+}
+
+// problems gives what is wrong, by the name of the part.
+func (w Way) problems(regions []string) iter.Seq2[string, error] {
+	return func(yield func(string, error) bool) {
+		topic := func() error {
+			if w.Topic == "" {
+				return errors.New("is needed")
+			}
+			if strings.ContainsAny(w.Topic, "*?") {
+				return fmt.Errorf("%q is a pattern, name one topic", w.Topic)
+			}
+			_, err := parseGlob(w.Topic)
+			return err
+		}
+		region := func(name string) error {
+			switch {
+			case name == "":
+				return errors.New("is needed")
+			case !aliasForm.MatchString(name):
+				return fmt.Errorf("%q is no region name, want 1 to 31 of a-z, 0-9 and -, first a letter", name)
+			case regions != nil && !slices.Contains(regions, name):
+				return fmt.Errorf("region %q is unknown, known are %s", name, strings.Join(regions, ", "))
+			}
+			return nil
+		}
+		if err := topic(); err != nil && !yield("topic", err) {
+			return
+		}
+		if err := region(w.From); err != nil && !yield("from", err) {
+			return
+		}
+		err := region(w.To)
+		if err == nil && w.From == w.To {
+			err = fmt.Errorf("is %s, where the record is", w.From)
+		}
+		if err != nil {
+			yield("to", err)
+		}
+	}
 }
 
 // Record is the case's record.

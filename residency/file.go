@@ -5,10 +5,12 @@ import (
 	"crypto/sha256"
 	"errors"
 	"fmt"
+	"io"
 	"os"
 	"regexp"
 	"slices"
 	"strings"
+	"syscall"
 	"time"
 
 	"github.com/geogate/geogate/internal/expr"
@@ -75,11 +77,42 @@ func (RuleEntry) Later() map[string]string {
 // Load reads the policy file at a path; see [Parse]. A file that is missing or
 // empty is an error like any other: a border that is configured must be there.
 func Load(path string, regions []string) (*Policy, error) {
-	src, err := os.ReadFile(path)
+	src, err := Read(path)
 	if err != nil {
-		return nil, fmt.Errorf("read residency policy: %w", err)
+		return nil, err
 	}
 	return Parse(path, src, regions)
+}
+
+// MaxFile is the size of the largest file of a policy or of cases, in bytes.
+const MaxFile = 1 << 20
+
+// Read returns the content of a policy file. It must be a regular file: reading a
+// pipe would wait for its writer.
+func Read(path string) ([]byte, error) { return readFile("residency policy", path) }
+
+// readFile reads a file that messages call what.
+func readFile(what, path string) ([]byte, error) {
+	f, err := os.OpenFile(path, os.O_RDONLY|syscall.O_NONBLOCK, 0) // a pipe is not waited for
+	if err != nil {
+		return nil, fmt.Errorf("read %s: %w", what, err)
+	}
+	defer f.Close()
+	info, err := f.Stat()
+	if err != nil {
+		return nil, fmt.Errorf("read %s: %w", what, err)
+	}
+	if !info.Mode().IsRegular() {
+		return nil, fmt.Errorf("read %s: %s is no regular file", what, path)
+	}
+	src, err := io.ReadAll(io.LimitReader(f, MaxFile+1))
+	if err != nil {
+		return nil, fmt.Errorf("read %s: %w", what, err)
+	}
+	if len(src) > MaxFile {
+		return nil, fmt.Errorf("read %s: %s is larger than %d bytes", what, path, MaxFile)
+	}
+	return src, nil
 }
 
 // Parse reads a policy, which messages call name. regions are the names of the

@@ -21,6 +21,8 @@ type Guard struct {
 	policy  *Policy // guarded by mu, as everything below
 	version uint64
 	failed  time.Time // since when the file has not loaded, zero while it does
+	seen    time.Time // when it last failed
+	age     time.Duration
 	err     error
 	stopped bool
 	changed chan struct{}
@@ -42,7 +44,7 @@ func (g *Guard) Loaded(p *Policy) bool {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	same := p.Digest == g.policy.Digest && !g.stopped
-	g.failed, g.err, g.stopped = time.Time{}, nil, false
+	g.failed, g.age, g.err, g.stopped = time.Time{}, 0, nil, false
 	if same {
 		return false
 	}
@@ -53,14 +55,19 @@ func (g *Guard) Loaded(p *Policy) bool {
 
 // Failed tells that the file could not be read or is not good. The policy stays
 // until it has failed for max_age. It tells whether egress has stopped by it.
+//
+// The time is added up from call to call: a clock that is set back takes nothing
+// off it but what lies between two calls.
 func (g *Guard) Failed(now time.Time, err error) bool {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	g.err = err
-	if g.failed.IsZero() || now.Before(g.failed) {
-		g.failed = now
+	if g.failed.IsZero() {
+		g.failed, g.seen = now, now
 	}
-	if g.stopped || now.Sub(g.failed) < g.policy.MaxAge {
+	g.age += max(0, now.Sub(g.seen))
+	g.seen = now
+	if g.stopped || g.age < g.policy.MaxAge {
 		return false
 	}
 	g.stopped = true
@@ -75,7 +82,7 @@ func (g *Guard) Deadline() time.Time {
 	if g.failed.IsZero() || g.stopped {
 		return time.Time{}
 	}
-	return g.failed.Add(g.policy.MaxAge)
+	return g.seen.Add(g.policy.MaxAge - g.age)
 }
 
 // Version is that of the rulings given now. A ruling with another one must not be

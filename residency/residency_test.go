@@ -284,6 +284,18 @@ func TestGuard(t *testing.T) {
 	if g.Failed(now.Add(61*time.Second), broken) {
 		t.Fatal("an old failure counts")
 	}
+	g.Loaded(open)
+	// A clock that is set back again and again does not keep the border open.
+	at, stopped := now, false
+	for range 14 {
+		stopped = stopped || g.Failed(at, broken)
+		at = at.Add(5 * time.Second)
+		stopped = stopped || g.Failed(at, broken)
+		at = at.Add(-time.Hour)
+	}
+	if !stopped {
+		t.Fatal("a clock that goes back gives the policy more time than max_age")
+	}
 }
 
 func TestCases(t *testing.T) {
@@ -293,7 +305,7 @@ cases:
   - {name: open, topic: github, from: eu, to: us, key: octocat/hello-world, expect: allow, rule: public-repos}
   - {name: no key, topic: github, from: eu, to: us, expect: deny}
   - {name: wrong, topic: github, from: us, to: eu, key: x, headers: {a: b}, expect: deny, rule: default}
-`))
+`), []string{"eu", "us"})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -307,10 +319,47 @@ cases:
 	if want := []string{"wrong: want deny, is allow by github-from-us; want rule default, github-from-us decides"}; !slices.Equal(wrong, want) {
 		t.Fatalf("%q, want %q", wrong, want)
 	}
-	if _, err := residency.ParseCases("c.yaml", []byte("version: 1\nkind: ResidencyCases\ncases: [{topic: a, expect: maybe}]\n")); err == nil ||
+	if _, err := residency.ParseCases("c.yaml", []byte("version: 1\nkind: ResidencyCases\ncases: [{topic: a, expect: maybe}]\n"), nil); err == nil ||
 		!strings.Contains(err.Error(), "c.yaml:3:20: cases[0].expect") || !strings.Contains(err.Error(), "cases[0].from: is needed") {
 		t.Fatal(err)
 	}
+}
+
+// A policy denies what it has never heard of, so a case about a misspelt name would
+// be met by accident.
+func TestCasesAboutNothing(t *testing.T) {
+	for _, c := range []struct{ way, want string }{
+		{"topic: git*, from: eu, to: us", "cases[0].topic: \"git*\" is a pattern"},
+		{"topic: git hub, from: eu, to: us", "cases[0].topic"},
+		{"topic: github, from: EU, to: us", "cases[0].from: \"EU\" is no region name"},
+		{"topic: github, from: ue, to: us", "cases[0].from: region \"ue\" is unknown"},
+		{"topic: github, from: eu, to: '@europe'", "cases[0].to"},
+		{"topic: github, from: eu, to: '*'", "cases[0].to"},
+		{"topic: github, from: eu, to: eu", "cases[0].to: is eu, where the record is"},
+	} {
+		_, err := residency.ParseCases("c", []byte("version: 1\nkind: ResidencyCases\ncases: [{"+c.way+", expect: deny}]\n"), []string{"eu", "us"})
+		if err == nil || !strings.Contains(err.Error(), c.want) {
+			t.Errorf("%s: %v, want %s", c.way, err, c.want)
+		}
+	}
+}
+
+func FuzzParseCases(f *testing.F) {
+	f.Add([]byte("version: 1\nkind: ResidencyCases\ncases:\n  - {topic: github, from: eu, to: us, key: k, headers: {a: b}, expect: deny, rule: default}\n"))
+	p := parse(f, demo)
+	f.Fuzz(func(t *testing.T, src []byte) {
+		cases, err := residency.ParseCases("f", src, nil)
+		if err != nil {
+			var errs *strict.Errors
+			if !errors.As(err, &errs) || len(errs.All) == 0 {
+				t.Fatal(err)
+			}
+			return
+		}
+		for i := range cases.Cases {
+			cases.Cases[i].Run(p)
+		}
+	})
 }
 
 func FuzzParse(f *testing.F) {

@@ -36,26 +36,25 @@ func (r *regionsFlag) bind(cmd *cobra.Command, env environment) {
 	cmd.Flags().StringVar(&r.config, "config", env["CONFIG"], "configuration `file` whose regions the policy may name ($GEOGATE_CONFIG); without one any is accepted")
 }
 
-// load reads a policy file. Its errors end with the code of an unmet
+// load reads a policy file, and gives the regions that it was checked with, nil for
+// any. Its errors end with the code of an unmet
 // precondition.
-func (r *regionsFlag) load(path string) (*residency.Policy, error) {
-	var regions []string
+func (r *regionsFlag) load(path string) (p *residency.Policy, regions []string, err error) {
 	if r.config != "" {
 		src, err := os.ReadFile(r.config)
 		if err != nil {
-			return nil, exitWith(exitPrecondition, "read configuration: %w", err)
+			return nil, nil, exitWith(exitPrecondition, "read configuration: %w", err)
 		}
 		c := node.Defaults()
 		if err := strict.Decode(r.config, src, &c); err != nil {
-			return nil, &exitError{code: exitPrecondition, err: err}
+			return nil, nil, &exitError{code: exitPrecondition, err: err}
 		}
 		regions = slices.Sorted(maps.Keys(c.Regions))
 	}
-	p, err := residency.Load(path, regions)
-	if err != nil {
-		return nil, &exitError{code: exitPrecondition, err: err}
+	if p, err = residency.Load(path, regions); err != nil {
+		return nil, nil, &exitError{code: exitPrecondition, err: err}
 	}
-	return p, nil
+	return p, regions, nil
 }
 
 func newPolicyCheck(env environment) *cobra.Command {
@@ -65,7 +64,7 @@ func newPolicyCheck(env environment) *cobra.Command {
 		Short: "Report every mistake in a residency policy, with its place, predicates included",
 		Args:  usageArgs(cobra.ExactArgs(1)),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			p, err := regions.load(args[0])
+			p, _, err := regions.load(args[0])
 			if err != nil {
 				return err
 			}
@@ -88,11 +87,11 @@ A file of cases has version: 1, kind: ResidencyCases and a list cases, each with
 out: null), headers, expect (allow or deny) and, if it matters, rule. Exit code 3 when a case is not met.`,
 		Args: usageArgs(cobra.ExactArgs(2)),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			p, err := regions.load(args[0])
+			p, known, err := regions.load(args[0])
 			if err != nil {
 				return err
 			}
-			cases, err := residency.LoadCases(args[1])
+			cases, err := residency.LoadCases(args[1], known)
 			if err != nil {
 				return &exitError{code: exitPrecondition, err: err}
 			}
@@ -154,9 +153,12 @@ func newPolicyExplain(env environment) *cobra.Command {
 			if q.topic == "" || q.from == "" || q.to == "" {
 				return exitWith(exitUsage, "needs --topic, --from and --to")
 			}
-			p, err := regions.load(args[0])
+			p, known, err := regions.load(args[0])
 			if err != nil {
 				return err
+			}
+			if err := (residency.Way{Topic: q.topic, From: q.from, To: q.to}).Check(known); err != nil {
+				return &exitError{code: exitUsage, err: err}
 			}
 			return explain(cmd.OutOrStdout(), output, p, &q, rec)
 		},

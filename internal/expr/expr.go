@@ -68,6 +68,7 @@ type Predicate struct {
 	tracked bool     // an operator in it may swallow errors
 	key     bool     // it reads the key
 	headers bool     // it reads headers
+	whole   bool     // it reads them other than by name: all of them count
 	needed  []string // headers that it reads and does not test for
 	read    []string // headers that it reads
 }
@@ -162,7 +163,10 @@ func (p *Predicate) analyse(tree *ast.AST, root ast.NavigableExpr) (errs Errors)
 		switch e.Kind() {
 		case ast.IdentKind:
 			p.key = p.key || e.AsIdent() == "key"
-			p.headers = p.headers || e.AsIdent() == "headers"
+			if isHeaders(e) {
+				p.headers = true
+				p.whole = p.whole || !byName(e)
+			}
 		case ast.SelectKind:
 			s := e.AsSelect()
 			if !isHeaders(s.Operand()) {
@@ -204,6 +208,29 @@ func (p *Predicate) analyse(tree *ast.AST, root ast.NavigableExpr) (errs Errors)
 		}
 	}
 	return errs
+}
+
+// byName tells whether headers, at this place, are asked for one by its name, or
+// whether they have one. Everything else, a comparison above all, takes all of
+// them: CEL calls two maps equal in which a value is an error.
+func byName(headers ast.NavigableExpr) bool {
+	parent, ok := headers.Parent()
+	if !ok {
+		return false
+	}
+	switch parent.Kind() {
+	case ast.SelectKind:
+		return true
+	case ast.CallKind:
+		call := parent.AsCall()
+		switch call.FunctionName() {
+		case operators.Index:
+			return call.Args()[0].ID() == headers.ID()
+		case operators.In:
+			return call.Args()[1].ID() == headers.ID()
+		}
+	}
+	return false
 }
 
 func isHeaders(e ast.Expr) bool { return e.Kind() == ast.IdentKind && e.AsIdent() == "headers" }
@@ -307,6 +334,11 @@ func (p *Predicate) lastValues(hs []event.Header) (ref.Val, error) {
 	for _, name := range p.needed {
 		if _, ok := m[types.String(name)]; !ok {
 			return nil, fmt.Errorf("%w: header %q is missing and not tested for", ErrEvaluate, name)
+		}
+	}
+	for _, v := range m {
+		if p.whole && v == unreadable {
+			return nil, fmt.Errorf("%w: a header is no text, and all are looked at", ErrEvaluate)
 		}
 	}
 	for _, name := range p.read {

@@ -2,6 +2,7 @@ package expr_test
 
 import (
 	"errors"
+	"fmt"
 	"strings"
 	"testing"
 
@@ -101,6 +102,40 @@ func TestCompileRefuses(t *testing.T) {
 		}
 		if !found {
 			t.Errorf("%.60s: %v, want %d:%d: %s", c.when, err, c.line, c.column, c.message)
+		}
+	}
+}
+
+// CEL calls two maps equal in which a value is an error, so a header that is no text
+// would be like any that it is compared with.
+func TestHeadersAsAWhole(t *testing.T) {
+	for _, c := range []struct {
+		when  string
+		value string
+		want  string
+	}{
+		{`headers == {"class": "public"}`, "public", "true"},
+		{`headers == {"class": "public"}`, "secret", "false"},
+		{`headers == {"class": "public"}`, "\xff", "doubt"},
+		{`headers != {"class": "public"}`, "\xff", "doubt"},
+		{`headers in [{"class": "public"}]`, "\xff", "doubt"},
+		{`[headers] == [{"class": "public"}]`, "\xff", "doubt"},
+		{`{"a": headers} == {"a": {"class": "public"}}`, "\xff", "doubt"},
+		{`headers == dyn({"class": "public"}) || topic == "t"`, "\xff", "doubt"},
+		{`"class" in (topic == "t" ? headers : headers)`, "\xff", "doubt"},
+		{`[headers][0].class == "public"`, "public", "true"},
+		{`"class" in headers && !has(headers.other)`, "\xff", "true"}, // asked for by name only
+	} {
+		p, err := expr.Compile(c.when)
+		if err != nil {
+			t.Fatal(c.when, err)
+		}
+		got := "doubt"
+		if m, err := p.Match(&expr.Input{Topic: "t", Headers: []event.Header{header("class", c.value)}}); err == nil {
+			got = fmt.Sprint(m)
+		}
+		if got != c.want {
+			t.Errorf("%s with %q: %s, want %s", c.when, c.value, got, c.want)
 		}
 	}
 }

@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"log/slog"
 	"maps"
-	"os"
 	"path/filepath"
 	"slices"
 	"time"
@@ -29,6 +28,12 @@ const (
 	// that is written in place is read half-written otherwise, and half a policy may
 	// lack the rules that deny.
 	settleFor = 300 * time.Millisecond
+	// settleTries bounds the wait for that: a file that never stays the same is one
+	// that does not load.
+	settleTries = 10
+	// readWait is how long reading it may take: a file system that hangs must not
+	// keep a policy in force for longer than max_age.
+	readWait = 10 * time.Second
 	// eventPause keeps a busy directory from having the file read all the time.
 	eventPause = 50 * time.Millisecond
 )
@@ -40,7 +45,14 @@ type border struct {
 	guard   *residency.Guard
 	log     *slog.Logger
 
-	content []byte // that the guard has, or that did not load
+	readFile func(path string) ([]byte, error) // residency.Read
+	content  []byte                            // that the guard has, or that did not load; nil: none was read
+	reading  chan readResult                   // of a reading that has not ended yet, else nil
+}
+
+type readResult struct {
+	content []byte
+	err     error
 }
 
 // Residency reads the residency policy; nil without one.
@@ -63,7 +75,7 @@ func (n *Node) openBorder() error {
 	}
 	n.border = &border{
 		path: n.cfg.Policies.Residency, regions: slices.Sorted(maps.Keys(n.cfg.Regions)),
-		guard: residency.NewGuard(p), log: n.log,
+		guard: residency.NewGuard(p), log: n.log, readFile: residency.Read,
 	}
 	n.log.Info("residency policy in force", "policy", p.Name, "revision", p.Revision, "sha256", p.SHA256())
 	return register(n.deps.Registry, "residency", n.border)
@@ -121,7 +133,7 @@ func (b *border) look(ctx context.Context) {
 		return
 	}
 	before := b.guard.Status()
-	if err == nil && before.Err == nil && bytes.Equal(content, b.content) {
+	if err == nil && before.Err == nil && b.known(content) {
 		return
 	}
 	var p *residency.Policy
@@ -147,28 +159,55 @@ func (b *border) look(ctx context.Context) {
 	}
 }
 
+// known tells whether this content was looked at before. An empty file is not the
+// same as none.
+func (b *border) known(content []byte) bool {
+	return b.content != nil && bytes.Equal(content, b.content)
+}
+
 // read returns the file's content once it stays as it is.
 func (b *border) read(ctx context.Context) ([]byte, error) {
-	first, err := os.ReadFile(b.path)
-	for err == nil && !bytes.Equal(first, b.content) {
-		timer := time.NewTimer(settleFor)
-		select {
-		case <-ctx.Done():
-			timer.Stop()
-			return nil, ctx.Err()
-		case <-timer.C:
+	first, err := b.readOnce(ctx)
+	for try := 1; err == nil && !b.known(first); try++ {
+		if try > settleTries {
+			return nil, errors.New("read residency policy: it does not stay the same for long enough to be read")
 		}
+		pause(ctx, settleFor)
 		var again []byte
-		again, err = os.ReadFile(b.path)
+		again, err = b.readOnce(ctx)
 		if err == nil && bytes.Equal(first, again) {
 			break
 		}
 		first = again
 	}
 	if err != nil {
-		return nil, fmt.Errorf("read residency policy: %w", err)
+		return nil, err
 	}
 	return first, nil
+}
+
+// readOnce reads the file, and waits for that only so long. A reading that hangs
+// is the only one there is; it ends with the file system's answer.
+func (b *border) readOnce(ctx context.Context) ([]byte, error) {
+	if b.reading == nil {
+		done := make(chan readResult, 1)
+		b.reading = done
+		go func() {
+			content, err := b.readFile(b.path)
+			done <- readResult{content, err}
+		}()
+	}
+	timer := time.NewTimer(readWait)
+	defer timer.Stop()
+	select {
+	case r := <-b.reading:
+		b.reading = nil
+		return r.content, r.err
+	case <-ctx.Done():
+		return nil, ctx.Err()
+	case <-timer.C:
+		return nil, fmt.Errorf("read residency policy: no answer within %s", readWait)
+	}
 }
 
 // restrictable says why records of a topic cannot be denied one by one: under a
