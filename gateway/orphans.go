@@ -1,11 +1,8 @@
 package gateway
 
 import (
-	"encoding/base64"
-	"encoding/binary"
-	"fmt"
-	"hash/crc32"
 	"slices"
+	"strings"
 
 	"github.com/geogate/geogate/conflict"
 	"github.com/geogate/geogate/internal/event"
@@ -55,7 +52,7 @@ type OrphanPlace struct {
 func (p OrphanPlace) Compare(o OrphanPlace) int {
 	switch {
 	case p.Topic != o.Topic:
-		return slices.Compare([]byte(p.Topic), []byte(o.Topic))
+		return strings.Compare(p.Topic, o.Topic)
 	case p.At.Partition != o.At.Partition:
 		return int(p.At.Partition) - int(o.At.Partition)
 	case p.At.Region != o.At.Region:
@@ -66,27 +63,22 @@ func (p OrphanPlace) Compare(o OrphanPlace) int {
 
 const orphanCursorVersion = 1
 
-// String is the opaque form: base64url without padding of version u8, uvarint
-// length of the topic, the topic, unless that is empty the dot, and CRC-32C of all
-// before.
+// String is the opaque form: version u8, length-prefixed topic, unless that is
+// empty the dot, sealed as an event.Cursor is.
 func (p OrphanPlace) String() string {
-	b := binary.AppendUvarint([]byte{orphanCursorVersion}, uint64(len(p.Topic)))
-	if b = append(b, p.Topic...); p.Topic != "" {
+	b := event.AppendPrefixed([]byte{orphanCursorVersion}, []byte(p.Topic))
+	if p.Topic != "" {
 		b = event.AppendDot(b, p.At)
 	}
-	return base64.RawURLEncoding.EncodeToString(binary.BigEndian.AppendUint32(b, crc32.Checksum(b, crc32.MakeTable(crc32.Castagnoli))))
+	return event.Seal(b)
 }
 
 const maxTopicName = 249 // Kafka's
 
 func parseOrphanPlace(text string) (p OrphanPlace, err error) {
-	raw, err := base64.RawURLEncoding.Strict().DecodeString(text)
-	if err != nil || len(raw) < 4 {
-		return p, fmt.Errorf("%w: no cursor of this list", event.ErrMalformed)
-	}
-	body, sum := raw[:len(raw)-4], binary.BigEndian.Uint32(raw[len(raw)-4:])
-	if crc32.Checksum(body, crc32.MakeTable(crc32.Castagnoli)) != sum {
-		return p, fmt.Errorf("%w: checksum does not match", event.ErrMalformed)
+	body, err := event.Unseal(text)
+	if err != nil {
+		return p, err
 	}
 	r := event.NewReader(body)
 	if v := r.Uint8(); v != orphanCursorVersion {

@@ -186,7 +186,7 @@ func (a *Authority) Known(v Vector) Vector {
 
 // Orphans tells whether records of an origin that counted under the old authority
 // may not under this one, and from which point of the log on.
-func (a *Authority) Orphans(old *Authority, origin RegionID) (from Point, any bool) {
+func (a *Authority) Orphans(old *Authority, origin RegionID) (from Point, found bool) {
 	if a == nil {
 		return Point{}, false
 	}
@@ -197,8 +197,8 @@ func (a *Authority) Orphans(old *Authority, origin RegionID) (from Point, any bo
 		}
 	}
 	behind := func(t *Tenure) {
-		if p := t.lowest(); !any || p.Compare(from) < 0 {
-			from, any = p, true
+		if p := t.lowest(); !found || p.Compare(from) < 0 {
+			from, found = p, true
 		}
 	}
 	list := a.Logs[origin].List
@@ -213,7 +213,7 @@ func (a *Authority) Orphans(old *Authority, origin RegionID) (from Point, any bo
 			behind(&list[i-1])
 		}
 	}
-	return from, any
+	return from, found
 }
 
 // lowest is the first point of the log that lies behind the tenure's cut.

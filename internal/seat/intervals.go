@@ -61,8 +61,8 @@ func (in *inputs) follow(ctx context.Context) (moved bool, err error) {
 		return false, nil
 	}
 	for r := event.RegionID(1); r <= event.MaxRegion; r++ {
-		from, any := next.Orphans(in.table, r)
-		if !any || from.Compare(in.folded[r]) >= 0 {
+		from, found := next.Orphans(in.table, r)
+		if !found || from.Compare(in.folded[r]) >= 0 {
 			continue
 		}
 		orphans, err := in.behind(ctx, r, from, next)

@@ -156,19 +156,16 @@ func (c *Cluster) Restart(i int) error {
 }
 
 // Keep copies what a stopped server i has on disk; Bring puts a copy in place of
-// what it has: a disk that was rolled back. Wipe leaves it nothing.
+// what it has: a disk that was rolled back.
 func (c *Cluster) Keep(i int, to string) error { return os.CopyFS(to, os.DirFS(c.dirs[i])) }
 
 // Bring puts a copy in place of what server i has.
 func (c *Cluster) Bring(i int, from string) error {
-	if err := c.Wipe(i); err != nil {
+	if err := os.RemoveAll(c.dirs[i]); err != nil {
 		return err
 	}
 	return os.CopyFS(c.dirs[i], os.DirFS(from))
 }
-
-// Wipe leaves server i nothing.
-func (c *Cluster) Wipe(i int) error { return os.RemoveAll(c.dirs[i]) }
 
 // Close ends all servers and lines.
 func (c *Cluster) Close() {
