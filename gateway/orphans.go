@@ -8,36 +8,36 @@ import (
 	"github.com/geogate/geogate/internal/event"
 )
 
-// standings judges what a read is about to show by the newest that is known of the
+// counting judges what a read is about to show by the newest that is known of the
 // ownership register. It belongs to one read.
-type standings struct {
+type counting struct {
 	s      *Server
 	topic  string
 	tables map[int32]*event.Authority
 }
 
-func (s *Server) newStandings(topic string) standings {
-	return standings{s: s, topic: topic, tables: make(map[int32]*event.Authority)}
+func (s *Server) newCounting(topic string) counting {
+	return counting{s: s, topic: topic, tables: make(map[int32]*event.Authority)}
 }
 
 // refresh has the tables asked for again.
-func (st *standings) refresh() { clear(st.tables) }
+func (c *counting) refresh() { clear(c.tables) }
 
 // of judges a record. One about which the register, as it is known here, cannot
 // tell yet is judged again by a fresh table before the reader has to wait.
-func (st *standings) of(ev *event.Event) event.Standing {
-	if st.s.deps.Ownership == nil {
+func (c *counting) of(ev *event.Event) event.Judgement {
+	if c.s.deps.Ownership == nil {
 		return event.Authoritative
 	}
 	p := ev.At.Partition
-	table, known := st.tables[p]
+	table, known := c.tables[p]
 	if known {
-		if standing := table.Judge(ev.At, ev.Epoch); standing != event.Unsettled {
-			return standing
+		if judgement := table.Judge(ev.At, ev.Epoch); judgement != event.Unsettled {
+			return judgement
 		}
 	}
-	table = st.s.deps.Ownership.Intervals(st.topic, p)
-	st.tables[p] = table
+	table = c.s.deps.Ownership.Intervals(c.topic, p)
+	c.tables[p] = table
 	return table.Judge(ev.At, ev.Epoch)
 }
 

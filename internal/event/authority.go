@@ -85,14 +85,14 @@ type Authority struct {
 	Logs     [MaxRegion + 1]Tenures
 }
 
-// Standing says whether a record counts.
-type Standing uint8
+// Judgement says whether a record counts.
+type Judgement uint8
 
-// The standings.
+// The judgements.
 const (
 	// Authoritative: the record lies in an interval of its unit, written under
 	// that interval's epoch or without a gateway.
-	Authoritative Standing = iota
+	Authoritative Judgement = iota
 	// Orphan: it does not, and no later revision changes that.
 	Orphan
 	// Unsettled: the register, as it is known here, cannot tell yet.
@@ -102,7 +102,7 @@ const (
 // Judge says whether the record at a dot counts, written under an epoch (gg-u) or,
 // with epoch 0, without a gateway. An Orphan stays one under every later revision;
 // an Authoritative record may become one when the cut of its epoch becomes known.
-func (a *Authority) Judge(at Dot, epoch Epoch) Standing {
+func (a *Authority) Judge(at Dot, epoch Epoch) Judgement {
 	if a == nil {
 		return Authoritative
 	}
@@ -125,7 +125,7 @@ func (a *Authority) Judge(at Dot, epoch Epoch) Standing {
 }
 
 // unstamped judges a record that only its place can vouch for.
-func (l *Tenures) unstamped(at Dot) Standing {
+func (l *Tenures) unstamped(at Dot) Judgement {
 	for i := range l.List {
 		start, cut := l.List[i].Interval(at.Incarnation)
 		switch {
