@@ -88,14 +88,14 @@ type Authority struct {
 	Logs     [MaxRegion + 1]Tenures
 }
 
-// Standing says whether a record counts.
-type Standing uint8
+// Judgement says whether a record counts.
+type Judgement uint8
 
-// The standings.
+// The judgements.
 const (
 	// Authoritative: the record lies in an interval of its unit, written under
 	// that interval's epoch or without a gateway.
-	Authoritative Standing = iota
+	Authoritative Judgement = iota
 	// Orphan: it does not, and no later revision changes that.
 	Orphan
 	// Unsettled: the register, as it is known here, cannot tell yet.
@@ -105,7 +105,7 @@ const (
 // Judge says whether the record at a dot counts, written under an epoch (gg-u) or,
 // with epoch 0, without a gateway. An Orphan stays one under every later revision;
 // an Authoritative record may become one when the cut of its epoch becomes known.
-func (a *Authority) Judge(at Dot, epoch Epoch) Standing {
+func (a *Authority) Judge(at Dot, epoch Epoch) Judgement {
 	if a == nil {
 		return Authoritative
 	}
@@ -128,7 +128,7 @@ func (a *Authority) Judge(at Dot, epoch Epoch) Standing {
 }
 
 // unstamped judges a record that only its place can vouch for.
-func (l *Tenures) unstamped(at Dot) Standing {
+func (l *Tenures) unstamped(at Dot) Judgement {
 	for i := range l.List {
 		start, cut := l.List[i].Interval(at.Incarnation)
 		switch {
@@ -189,7 +189,7 @@ func (a *Authority) Known(v Vector) Vector {
 
 // Orphans tells whether records of an origin that counted under the old authority
 // may not under this one, and from which point of the log on.
-func (a *Authority) Orphans(old *Authority, origin RegionID) (from Point, any bool) {
+func (a *Authority) Orphans(old *Authority, origin RegionID) (from Point, found bool) {
 	if a == nil {
 		return Point{}, false
 	}
@@ -200,8 +200,8 @@ func (a *Authority) Orphans(old *Authority, origin RegionID) (from Point, any bo
 		}
 	}
 	behind := func(t *Tenure) {
-		if p := t.lowest(); !any || p.Compare(from) < 0 {
-			from, any = p, true
+		if p := t.lowest(); !found || p.Compare(from) < 0 {
+			from, found = p, true
 		}
 	}
 	list := a.Logs[origin].List
@@ -216,7 +216,7 @@ func (a *Authority) Orphans(old *Authority, origin RegionID) (from Point, any bo
 			behind(&list[i-1])
 		}
 	}
-	return from, any
+	return from, found
 }
 
 // lowest is the first point of the log that lies behind the tenure's cut; no log

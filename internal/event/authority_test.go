@@ -26,7 +26,7 @@ func TestJudge(t *testing.T) {
 		what   string
 		at     event.Dot
 		epoch  event.Epoch
-		expect event.Standing
+		expect event.Judgement
 	}{
 		{"inside", event.Dot{Region: 2, Offset: 9}, 18, event.Authoritative},
 		{"at the cut", event.Dot{Region: 2, Offset: 10}, 18, event.Orphan},
@@ -110,7 +110,7 @@ func TestJudgeIncarnations(t *testing.T) {
 	again.Logs[2] = event.Tenures{Known: 34, List: []event.Tenure{
 		{Epoch: 18, Ended: true, Cut: []event.Point{{Next: 4}}}, {Epoch: 34, Start: []event.Point{{Incarnation: 1, Next: 2}}},
 	}}
-	for offset, want := range map[int64]event.Standing{3: event.Authoritative, 4: event.Orphan} {
+	for offset, want := range map[int64]event.Judgement{3: event.Authoritative, 4: event.Orphan} {
 		if got := again.Judge(event.Dot{Region: 2, Offset: offset}, 0); got != want {
 			t.Errorf("without a gateway at %d of a log that was replaced before the next interval: %v, want %v", offset, got, want)
 		}

@@ -323,10 +323,6 @@ func reachOf(u *router.UnitRecord, topology *router.Topology, topic string, part
 	return v
 }
 
-// Authority is what the instance knows of ownership, nil without a register. The
-// folds and the links read intervals from it.
-func (n *Node) Authority() *router.Authority { return n.authority }
-
 // ownership implements gateway.Ownership.
 type ownership struct {
 	region    string

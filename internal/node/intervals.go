@@ -109,7 +109,7 @@ func points(extents []router.Extent, topic string, partition int32) (out []event
 }
 
 // intervals is the newest table of a topic's partition for the links: nil without
-// a register. What it says changes only when Authority().Changed() is closed.
+// a register. It may give another table once intervalsChanged was closed.
 func (n *Node) intervals(topic string, partition int32) *event.Authority {
 	return n.tables.of(topic, partition)
 }

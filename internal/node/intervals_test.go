@@ -133,7 +133,7 @@ func TestIntervalsOfOneRegionsUnit(t *testing.T) {
 		region event.RegionID
 		offset int64
 		epoch  event.Epoch
-		want   event.Standing
+		want   event.Judgement
 	}{
 		{2, 4, 18, event.Authoritative},
 		{2, 5, 18, event.Orphan},
