@@ -115,7 +115,11 @@ func (s *Server) readOrphans(c *call) error {
 		return s.refuseCommand(ErrNoRegister)
 	}
 	known := func(v UnitView) bool { return v.Record.Unit == unit }
-	if !slices.ContainsFunc(s.deps.Ownership.Units(), known) {
+	units, err := s.deps.Ownership.Units()
+	if err != nil {
+		return err
+	}
+	if !slices.ContainsFunc(units, known) {
 		return wrong(Malformed, atParameter("unit", "the ownership register has no unit of this name"))
 	}
 	list, n, more := object{b: []byte{'['}}, 0, false

@@ -17,12 +17,16 @@ import (
 type owned struct {
 	w       *world
 	table   *event.Authority
+	unread  bool                // nothing is known of it
 	orphans []conflict.Orphaned // of github, in order of partition and dot
 }
 
 func (o *owned) Check(string) error { return nil }
-func (o *owned) Units() []UnitView {
-	return []UnitView{{Revision: 9, Record: router.UnitRecord{Unit: "repos/eu", Epoch: 34}}}
+func (o *owned) Units() ([]UnitView, error) {
+	if o.unread {
+		return nil, ErrUnread
+	}
+	return []UnitView{{Revision: 9, Record: router.UnitRecord{Unit: "repos/eu", Epoch: 34}}}, nil
 }
 
 func (o *owned) Command(context.Context, router.Command) (router.Result, error) {
@@ -239,6 +243,19 @@ func TestListOrphans(t *testing.T) {
 	for query, code := range map[string]string{"": "MALFORMED", "?unit=repos/ap": "MALFORMED", "?unit=repos/eu&from=AQJ": "CURSOR_INVALID", "?unit=repos/eu&limit=0": "MALFORMED"} {
 		if p := problemOf(t, w.do(get("/v1/ownership/orphans"+query))); p["code"] != code {
 			t.Errorf("%s: %v", query, p)
+		}
+	}
+}
+
+// TestUnreadRegister: that nothing is known of the register is told, and is not an
+// empty list.
+func TestUnreadRegister(t *testing.T) {
+	reg := &owned{unread: true}
+	w := newWorld(t, func(_ *Config, d *Deps) { d.Ownership = reg })
+	reg.w = w
+	for _, path := range []string{"/v1/ownership", "/v1/ownership/orphans?unit=repos/eu", "/v1/topics/github/ownership?key=a"} {
+		if p := problemOf(t, w.do(get(path))); p["code"] != "NOT_READY" || p["retriable"] != true {
+			t.Errorf("%s: %v", path, p)
 		}
 	}
 }

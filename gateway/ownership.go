@@ -117,7 +117,11 @@ func (s *Server) readOwnership(c *call) error {
 	}
 	units := []unitJSON{}
 	if s.deps.Ownership != nil {
-		for _, v := range s.deps.Ownership.Units() {
+		known, err := s.deps.Ownership.Units()
+		if err != nil {
+			return err
+		}
+		for _, v := range known {
 			units = append(units, showUnit(&v))
 		}
 	}
@@ -161,25 +165,31 @@ func (s *Server) topicOwnership(c *call) error {
 	}
 	if err == nil { // else it takes headers to tell
 		answer.Unit, answer.Writable = &unit, s.mayWrite(t, &rec) == nil
-		s.ownerOf(unit, &answer.Owner, &answer.Epoch, &answer.State)
+		if err := s.ownerOf(unit, &answer.Owner, &answer.Epoch, &answer.State); err != nil {
+			return err
+		}
 	}
 	c.w.Header().Set("Cache-Control", "no-store")
 	return c.send(typeJSON, append(marshal(answer), '\n'))
 }
 
 // ownerOf fills in what is known of a unit.
-func (s *Server) ownerOf(unit string, owner **string, epoch **uint64, state **string) {
+func (s *Server) ownerOf(unit string, owner **string, epoch **uint64, state **string) error {
 	if s.deps.Ownership == nil {
-		return
+		return nil
 	}
-	units := s.deps.Ownership.Units()
+	units, err := s.deps.Ownership.Units()
+	if err != nil {
+		return err
+	}
 	i := slices.IndexFunc(units, func(v UnitView) bool { return v.Record.Unit == unit })
 	if i < 0 {
-		return
+		return nil
 	}
 	r := &units[i].Record
 	e, st := uint64(r.Epoch), string(r.State)
 	*owner, *epoch, *state = orNull(r.Owner), &e, &st
+	return nil
 }
 
 // maxCommand bounds the body of an ownership command, maxReason its reason: each

@@ -64,14 +64,19 @@ type Topics interface {
 // ErrNoRegister: the instance has no ownership register, so nothing can be fenced.
 var ErrNoRegister = errors.New("gateway: there is no ownership register")
 
+// ErrUnread: the ownership register has not been read yet, so nothing can be said
+// of it.
+var ErrUnread = errors.New("gateway: the ownership register has not been read")
+
 // Ownership knows who may write what.
 type Ownership interface {
 	// Check tells whether this region may write a unit now: nil, an error that
 	// wraps router.ErrUnproven, or a *router.NotOwnerError. It is for saying no
 	// early; what counts is what the seat asks.
 	Check(unit string) error
-	// Units are the newest records that are known, ordered by unit.
-	Units() []UnitView
+	// Units are the newest records that are known, ordered by unit. Until the
+	// register has been read it is ErrUnread.
+	Units() ([]UnitView, error)
 	// Intervals is the newest that is known of which records of a partition's logs
 	// count; nil where no register says so, and every record does.
 	Intervals(topic string, partition int32) *event.Authority

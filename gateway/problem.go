@@ -279,6 +279,8 @@ func asProblem(err error) *Problem {
 		return problem(TopicUnknown, "the topic does not exist in this region; writes and reads create none")
 	case errors.Is(err, seat.ErrInUse):
 		return problem(KeyInUse, "the first write with this key has no result yet; ask again for it")
+	case errors.Is(err, ErrUnread):
+		return problem(NotReady, "the ownership register has not been read yet")
 	case errors.Is(err, seat.ErrNotReady):
 		return problem(NotReady, "the partition's seat is catching up with its log")
 	case errors.Is(err, seat.ErrSuperseded):

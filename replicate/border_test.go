@@ -385,6 +385,9 @@ func TestStoppedPolicy(t *testing.T) {
 	guard.Failed(now.Add(p.MaxAge), context.DeadlineExceeded)
 	from.plain(t, marked("orders", 0, 10, 10, func(int) bool { return false })...)
 	eventually(t, "the stop", func() bool { return l.Status().Topics == 0 })
+	if st := l.Status(); st.LagRecords != nil || st.LagSeconds != nil {
+		t.Fatalf("what waits for a policy is a lag of %v records, %v s", st.LagRecords, st.LagSeconds)
+	}
 	if seen.has("prv-") {
 		t.Fatal("something was sent without a policy in force")
 	}

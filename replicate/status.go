@@ -11,6 +11,7 @@ import (
 	"github.com/twmb/franz-go/pkg/kgo"
 
 	"github.com/geogate/geogate/internal/txn"
+	"github.com/geogate/geogate/residency"
 )
 
 // State is what a link is doing.
@@ -194,6 +195,10 @@ func (l *Link) Status() Status {
 	defer l.mu.Unlock()
 	st.Topics = l.data
 	st.LagRecords, st.LagSeconds = l.lag.measure(now, views, l.rounds > 0)
+	if b := l.cfg.Border; b != nil && b.Status().State == residency.Stopped {
+		// What a policy would let go waits, and nobody can tell how much that is.
+		st.LagRecords, st.LagSeconds = nil, nil
+	}
 	l.errors(now, &st)
 	return st
 }

@@ -368,7 +368,7 @@ func (p *plan) awaitDrained(now time.Duration) {
 		return
 	}
 	for unit, t := range p.units {
-		if !t.written && !c.allDrained(p.region, unit, t.epoch) {
+		if !t.written && !c.allDrained(p.region, unit, t.epoch) && !c.allGone(p.region) {
 			return
 		}
 	}
@@ -388,6 +388,18 @@ func (c *Ownership) allDrained(region, unit string, epoch event.Epoch) bool {
 		}
 	}
 	return all && any
+}
+
+// allGone tells whether every instance of a region that ever renewed a lease has
+// stopped in good order: none answers anything, and none is there to say where the
+// logs end.
+func (c *Ownership) allGone(region string) bool {
+	for _, l := range c.leases[region] {
+		if !l.Gone {
+			return false
+		}
+	}
+	return len(c.leases[region]) > 0
 }
 
 // cut lists where the last owner's epochs end, and writes it.
@@ -414,7 +426,7 @@ func (p *plan) cut(now time.Duration) {
 	exit, detail := ExitDone, "fenced; every answered write lies below the cut"
 	for _, t := range p.units {
 		if !t.end {
-			exit, detail = ExitLoss, "fenced; answered writes that no other region had applied are orphans"
+			exit, detail = ExitLoss, "fenced; answered writes that no other region had applied, if there are any, are orphans"
 		}
 	}
 	p.answer(now, exit, detail)

@@ -259,3 +259,32 @@ func TestRepeatedRegionFence(t *testing.T) {
 		t.Errorf("a fence after one with loss was answered in %+v", effects)
 	}
 }
+
+// TestFenceOfARegionThatStopped: instances that have stopped in good order are not
+// waited for; where the logs end nobody says, so the cut is what others had applied.
+func TestFenceOfARegionThatStopped(t *testing.T) {
+	m := newMachine(t)
+	see := func(subject string, record any) {
+		data, err := json.Marshal(record)
+		if err != nil {
+			t.Fatal(err)
+		}
+		m.seq++
+		m.step(router.Seen{Subject: subject, Seq: m.seq, Data: data})
+	}
+	see(router.UnitSubject("default/eu"), router.UnitRecord{
+		Version: 1, Unit: "default/eu", Epoch: 18, State: router.UnitActive, Owner: "eu", Last: "eu", By: "eu", Epochs: []router.Tenure{{Epoch: 18, Owner: "eu"}},
+	})
+	see("own.live.eu.eu-0", router.LeaseRecord{Version: 1, Region: "eu", Instance: "eu-0", Gone: true})
+	m.step(router.Ask{Ref: 7, Command: router.Command{Verb: router.VerbFence, Region: "eu", Reason: "x"}})
+	m.pass(time.Second)
+	asked := count(m.took(), func(a router.AskApplied) bool {
+		m.step(router.Applied{Unit: a.Unit, Ref: a.Ref, OK: true})
+		return a.Region == "eu"
+	})
+	m.pass(time.Second)
+	lost := func(a router.Answer) bool { return a.Ref == 7 && a.Result.Exit == router.ExitLoss }
+	if effects := m.took(); asked != 1 || count(effects, lost) != 1 {
+		t.Errorf("asked %d times what was applied, then %+v", asked, effects)
+	}
+}

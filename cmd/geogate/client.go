@@ -87,8 +87,13 @@ func problemError(resp *http.Response, body []byte) error {
 	var problem struct{ Title, Detail, Code string }
 	if strings.HasPrefix(resp.Header.Get("Content-Type"), "application/problem+json") && json.Unmarshal(body, &problem) == nil {
 		code := exitInternal
-		if resp.StatusCode == http.StatusBadRequest {
+		switch {
+		case resp.StatusCode == http.StatusBadRequest:
 			code = exitUsage
+		case resp.StatusCode == http.StatusServiceUnavailable:
+			code = exitUnreachable
+		case resp.StatusCode == http.StatusNotFound: // no register, no such thing there
+			code = exitPrecondition
 		}
 		return exitWith(code, "gateway answers %s: %s: %s", problem.Code, problem.Title, problem.Detail)
 	}

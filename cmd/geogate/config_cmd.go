@@ -37,6 +37,13 @@ func newConfigCheck(env environment) *cobra.Command {
 		Args:  usageArgs(cobra.MaximumNArgs(1)),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			fileArgument(&flags, args)
+			if isWitness(flags.file) {
+				if _, err := loadWitness(flags.file); err != nil {
+					return err
+				}
+				fmt.Fprintf(cmd.OutOrStdout(), "%s: ok, of a witness\n", flags.file)
+				return nil
+			}
 			c, err := flags.load(env)
 			if err != nil {
 				return err

@@ -58,6 +58,24 @@ func witness(log *slog.Logger, c node.WitnessConfig) fx.Option {
 	})
 }
 
+// isWitness tells whether a file is meant for a witness: it says something of nats
+// and nothing of a region.
+func isWitness(file string) bool {
+	src, err := os.ReadFile(file)
+	if err != nil {
+		return false
+	}
+	doc, err := strict.Parse(file, src)
+	if err != nil {
+		return false
+	}
+	root := doc.Map()
+	_, region := root["region"]
+	_, regions := root["regions"]
+	_, nats := root["nats"]
+	return nats && !region && !regions
+}
+
 // loadWitness reads a witness's file strictly. Relative paths start at the file's
 // directory.
 func loadWitness(file string) (node.WitnessConfig, error) {

@@ -66,6 +66,9 @@ func StartNATS(c NATS) (*NATSServer, error) {
 	if err != nil {
 		return nil, err
 	}
+	if err := c.free(); err != nil {
+		return nil, errors.Join(err, release())
+	}
 	srv, err := server.NewServer(opts)
 	if err != nil {
 		return nil, errors.Join(fmt.Errorf("configure embedded nats: %w", err), release())
@@ -77,6 +80,19 @@ func StartNATS(c NATS) (*NATSServer, error) {
 		return nil, errors.Join(fmt.Errorf("start embedded nats %s: not ready after %s", c.Name, natsReady), release())
 	}
 	return &NATSServer{srv: srv, release: release, clustered: c.ClusterListen != ""}, nil
+}
+
+// free tries the cluster's address: the server itself would try for ever, and say
+// nothing.
+func (c NATS) free() error {
+	if c.ClusterListen == "" {
+		return nil
+	}
+	ln, err := net.Listen("tcp", c.ClusterListen)
+	if err != nil {
+		return fmt.Errorf("start embedded nats %s: %w", c.Name, err)
+	}
+	return ln.Close()
 }
 
 // options turns c into the server's own configuration.

@@ -2,6 +2,8 @@ package embed_test
 
 import (
 	"errors"
+	"net"
+	"strings"
 	"testing"
 
 	"github.com/nats-io/nats.go"
@@ -99,5 +101,18 @@ func TestNATSRefusesBadConfiguration(t *testing.T) {
 			s.Close()
 			t.Errorf("%s: started", name)
 		}
+	}
+}
+
+// TestNATSNamesTheTakenAddress: the server itself would try for ever.
+func TestNATSNamesTheTakenAddress(t *testing.T) {
+	ln, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer ln.Close()
+	_, err = embed.StartNATS(embed.NATS{Name: "ctl-us", StoreDir: t.TempDir(), ClusterListen: ln.Addr().String()})
+	if err == nil || !strings.Contains(err.Error(), ln.Addr().String()) {
+		t.Fatalf("start on a taken address: %v", err)
 	}
 }

@@ -347,17 +347,20 @@ func (o *ownership) Check(unit string) error {
 }
 
 // Units implements gateway.Ownership.
-func (o *ownership) Units() []gateway.UnitView {
-	var out []gateway.UnitView
+func (o *ownership) Units() ([]gateway.UnitView, error) {
 	if o.authority == nil {
-		return out
+		return nil, nil
 	}
 	t := o.authority.Tokens()
+	if t.Revision() == 0 {
+		return nil, gateway.ErrUnread
+	}
+	var out []gateway.UnitView
 	for _, name := range t.UnitNames() {
 		u := t.Units[name]
 		out = append(out, gateway.UnitView{Revision: u.Revision, Record: u.Record})
 	}
-	return out
+	return out, nil
 }
 
 // Intervals implements gateway.Ownership.
