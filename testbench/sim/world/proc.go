@@ -131,6 +131,12 @@ func (p *proc) kill() {
 	for _, s := range p.seats {
 		s.closed = true
 	}
+	for _, l := range p.links {
+		l.closed = true
+		for _, s := range l.shards {
+			s.closed = true // its readers wait at the cluster, which outlives the process
+		}
+	}
 	p.seats, p.links, p.ctl = nil, nil, nil
 	if p.inst != nil {
 		p.inst.Die()
