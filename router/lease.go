@@ -6,8 +6,8 @@ import (
 )
 
 // LeaseConfig are the times of the ownership protocol. All instances of a
-// deployment must have the same: who takes over computes how long the other
-// side may still believe in its lease.
+// deployment should have the same. Who takes over waits for as long as its own
+// times say, and longer if the other side's renewals say that they hold longer.
 type LeaseConfig struct {
 	// Duration is how long a renewal holds, counted from when its first attempt
 	// was sent.
@@ -26,6 +26,10 @@ func DefaultLease() LeaseConfig {
 	return LeaseConfig{Duration: 20 * time.Second, Margin: 2 * time.Second, Renew: 3 * time.Second, Timeout: 2 * time.Second}
 }
 
+// mostDuration bounds a lease: so long a fence of a region that does not answer
+// takes, and nothing is taken over.
+const mostDuration = 5 * time.Minute
+
 // leastSlack is what must be left of a lease for an election and one retry.
 const leastSlack = 10 * time.Second
 
@@ -38,6 +42,9 @@ const clockError = 1
 func (c LeaseConfig) Validate() error {
 	if c.Margin <= 0 || c.Renew <= 0 || c.Timeout <= 0 {
 		return fmt.Errorf("lease: duration %v, margin %v, renew %v and timeout %v must be above 0", c.Duration, c.Margin, c.Renew, c.Timeout)
+	}
+	if c.Duration > mostDuration {
+		return fmt.Errorf("lease: duration %v is above %v: a region that is lost could not be fenced before", c.Duration, mostDuration)
 	}
 	if slack := c.Duration - c.Margin - c.Renew - c.Timeout; slack < leastSlack {
 		return fmt.Errorf("lease: duration - margin - renew - timeout is %v, at least %v are needed to survive an election in the register", slack, leastSlack)
@@ -53,5 +60,11 @@ func (c LeaseConfig) hold() time.Duration { return c.Duration - c.Margin }
 // no instance of that region can still believe in a lease from before it,
 // whichever way both clocks err: (duration - margin)(1+r)/(1-r).
 func (c LeaseConfig) Wait() time.Duration {
-	return c.hold() * (100 + clockError) / (100 - clockError)
+	return outlast(c.hold())
+}
+
+// outlast is how long by the own clock a lease may be believed in that holds for a
+// time by another one.
+func outlast(hold time.Duration) time.Duration {
+	return hold * (100 + clockError) / (100 - clockError)
 }

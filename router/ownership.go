@@ -555,13 +555,13 @@ func (c *Ownership) Wait(now, most time.Duration) time.Duration {
 	if r := c.regions[c.cfg.Region]; r != nil && r.rec.State == RegionUp && c.at["lease"] == nil && c.renewAt > now {
 		sooner(c.renewAt)
 	}
-	for _, b := range c.bumps {
-		if t := b.at + c.cfg.Lease.Wait(); t > now {
+	for region, b := range c.bumps {
+		if t := b.at + c.wait(region); t > now {
 			sooner(t)
 		}
 	}
 	for _, p := range c.plans {
-		if t := p.from + c.cfg.Lease.Wait(); p.from > 0 && t > now {
+		if t := p.from + c.wait(p.region); p.from > 0 && t > now {
 			sooner(t)
 		}
 	}

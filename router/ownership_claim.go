@@ -29,7 +29,7 @@ func (c *Ownership) renew(now time.Duration) {
 		return
 	}
 	rev, first := region.rev, now
-	r := LeaseRecord{Version: recordVersion, Region: c.cfg.Region, Instance: c.cfg.Instance, Guard: rev}
+	r := LeaseRecord{Version: recordVersion, Region: c.cfg.Region, Instance: c.cfg.Instance, Guard: rev, Hold: c.cfg.Lease.hold().Milliseconds()}
 	w := Write{Subject: leaseSubject(r.Region, r.Instance), Data: encode(r), Guard: RegionSubject(r.Region), Expect: rev}
 	c.write(now, "lease", w, now+2*c.cfg.Lease.Renew, func(now time.Duration, seq uint64, ok bool) {
 		if !ok {
@@ -143,6 +143,19 @@ func (c *Ownership) claimable(u *UnitRecord) bool {
 		u.State == UnitFenced && u.Scope == ScopeRegion && u.Last == c.cfg.Region
 }
 
+// wait is W for the leases of a region: the longest that any of its instances
+// believes in one, if that is longer than by the own times. It is complete once the
+// watch has passed the write that made the leases void.
+func (c *Ownership) wait(region string) time.Duration {
+	w := c.cfg.Lease.Wait()
+	for _, l := range c.leases[region] {
+		if hold := time.Duration(l.Hold) * time.Millisecond; !l.Gone && l.Hold > 0 && l.Hold < mostDuration.Milliseconds() {
+			w = max(w, outlast(hold))
+		}
+	}
+	return w
+}
+
 // claim takes a unit back: it makes the leases of the last owner's region void by
 // a write of its record, waits until the last of them has run out, lists where
 // the logs end, and claims.
@@ -155,7 +168,7 @@ func (c *Ownership) claim(now time.Duration, unit string) {
 	if b := c.bumps[last]; b.rev <= u.rev {
 		c.bump(now, "bump "+last, last, "claim of "+unit, func(time.Duration, uint64) {})
 		return
-	} else if now < b.at+c.cfg.Lease.Wait() {
+	} else if c.seen < b.rev || now < b.at+c.wait(last) {
 		return
 	}
 	if !c.leased(now) || !c.free(now, "unit "+unit) {

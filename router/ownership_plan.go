@@ -358,13 +358,13 @@ func (p *plan) bump(now time.Duration) {
 // holds nothing of the units, or until none can hold a lease any more.
 func (p *plan) awaitDrained(now time.Duration) {
 	c := p.c
-	if now >= p.from+c.cfg.Lease.Wait() {
-		p.stage = stageCut
-		return
-	}
 	// Renewals from before the fence lie before it in the register, and none comes
 	// after: once the watch has passed the fence, the instances are known.
 	if c.seen < p.rev {
+		return
+	}
+	if now >= p.from+c.wait(p.region) {
+		p.stage = stageCut
 		return
 	}
 	for unit, t := range p.units {
@@ -521,7 +521,7 @@ func (p *plan) unfenceRegion(now time.Duration) {
 				return
 			}
 			c.do(Broadcast{Subject: RegionSubject(p.region), Seq: seq, Data: encode(next)})
-			detail := fmt.Sprintf("region %s may claim its own units again; the first claim may take %s", p.region, c.cfg.Lease.Wait().Round(100*time.Millisecond))
+			detail := fmt.Sprintf("region %s may claim its own units again; the first claim may take %s", p.region, c.wait(p.region).Round(100*time.Millisecond))
 			if was == RegionUp {
 				detail = fmt.Sprintf("region %s was not fenced", p.region)
 			}
@@ -551,7 +551,7 @@ func (p *plan) unfenceUnit(now time.Duration) {
 	next.State, next.For, next.Scope, next.By, next.Reason = UnitPreparing, u.rec.Last, "", c.cfg.Region, p.cmd.Reason
 	c.writeUnit(now, p.purpose("unit"), next, u.rev, func(now time.Duration, _ uint64, ok bool) {
 		if ok {
-			p.answer(now, ExitDone, fmt.Sprintf("%s may be claimed by %s again; that may take %s", p.cmd.Unit, next.For, c.cfg.Lease.Wait().Round(100*time.Millisecond)))
+			p.answer(now, ExitDone, fmt.Sprintf("%s may be claimed by %s again; that may take %s", p.cmd.Unit, next.For, c.wait(next.For).Round(100*time.Millisecond)))
 		}
 	})
 }

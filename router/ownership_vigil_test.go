@@ -288,3 +288,34 @@ func TestFenceOfARegionThatStopped(t *testing.T) {
 		t.Errorf("asked %d times what was applied, then %+v", asked, effects)
 	}
 }
+
+// TestWaitsForLongerLeases: who takes over waits for as long as the other side says
+// that it believes in its lease, if its own times are shorter.
+func TestWaitsForLongerLeases(t *testing.T) {
+	m := newMachine(t)
+	const hold = time.Minute
+	lease, err := json.Marshal(router.LeaseRecord{Version: 1, Region: "eu", Instance: "eu-0", Guard: 1, Hold: hold.Milliseconds()})
+	if err != nil {
+		t.Fatal(err)
+	}
+	owned, err := json.Marshal(router.UnitRecord{
+		Version: 1, Unit: "default/eu", Epoch: 18, Owner: "eu", State: router.UnitActive, Last: "eu", By: "eu", Epochs: []router.Tenure{{Epoch: 18, Owner: "eu"}},
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	m.seq++
+	m.step(router.Seen{Subject: "own.live.eu.eu-0", Seq: m.seq, Data: lease})
+	m.seq++
+	m.step(router.Seen{Subject: router.UnitSubject("default/eu"), Seq: m.seq, Data: owned})
+	m.step(router.Ask{Ref: 7, Command: router.Command{Verb: router.VerbFence, Region: "eu", Reason: "x"}})
+	cuts := func(a router.AskApplied) bool { return a.Unit == "default/eu" }
+	m.pass(hold)
+	if count(m.took(), cuts) != 0 {
+		t.Errorf("the cut was looked for while a lease of %v could hold", hold)
+	}
+	m.pass(2 * time.Second)
+	if count(m.took(), cuts) == 0 {
+		t.Error("the fence has not gone on after the lease")
+	}
+}

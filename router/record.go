@@ -178,6 +178,9 @@ type LeaseRecord struct {
 	Instance string `json:"instance"`
 	// Guard is the revision of the region's record that the renewal depends on.
 	Guard uint64 `json:"guard"`
+	// Hold is how long the instance believes in it, in milliseconds; 0 in records
+	// of instances that do not say: what the reader's own times say.
+	Hold int64 `json:"hold_ms,omitempty"`
 	// Gone is set in the last one of an instance that has stopped: it holds
 	// nothing and answers nothing any more.
 	Gone bool `json:"gone,omitempty"`

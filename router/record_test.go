@@ -23,7 +23,7 @@ var golden = []struct {
 		Version: 1, Unit: "air/eu", Epoch: 33, State: UnitFenced, Last: "eu", Scope: ScopeRegion, By: "us", Reason: "planned maintenance", Prev: 12,
 		PrevHash: "9c1f", Epochs: []Tenure{{Epoch: 18, Owner: "eu", Ended: true, Cut: []Extent{{Topic: "flights", Offsets: []int64{120, 96}}}}},
 	}, `{"v":1,"unit":"air/eu","epoch":33,"owner":"","state":"FENCED","last":"eu","scope":"region","by":"us","reason":"planned maintenance","prev":12,"prev_hash":"9c1f","epochs":[{"epoch":18,"owner":"eu","ended":true,"cut":[{"topic":"flights","incarnation":0,"offsets":[120,96]}]}]}`},
-	{leaseSubject("eu", "eu.0"), LeaseRecord{Version: 1, Region: "eu", Instance: "eu.0", Guard: 11}, `{"v":1,"region":"eu","instance":"eu.0","guard":11}`},
+	{leaseSubject("eu", "eu.0"), LeaseRecord{Version: 1, Region: "eu", Instance: "eu.0", Guard: 11, Hold: 18000}, `{"v":1,"region":"eu","instance":"eu.0","guard":11,"hold_ms":18000}`},
 	{drainedSubject("eu", "eu-0", "air/eu"), DrainedRecord{
 		Version: 1, Region: "eu", Instance: "eu-0", Unit: "air/eu", Epoch: 33, Ends: []Extent{{Topic: "flights", Offsets: []int64{120, 96}}},
 	}, `{"v":1,"region":"eu","instance":"eu-0","unit":"air/eu","epoch":33,"ends":[{"topic":"flights","incarnation":0,"offsets":[120,96]}]}`},
@@ -108,6 +108,10 @@ func TestLeaseNumbers(t *testing.T) {
 		t.Errorf("W is %v", c.Wait())
 	}
 	c.Duration -= 4e9
+	if err := c.Validate(); err == nil {
+		t.Errorf("%+v is accepted", c)
+	}
+	c.Duration = 290 * 365 * 24 * 3600e9 // W of it is no number
 	if err := c.Validate(); err == nil {
 		t.Errorf("%+v is accepted", c)
 	}

@@ -59,7 +59,7 @@ var ownershipMutants = []mutant{
 		{"testbench/sim/ownership/proc.go", "if p.Holds(unit, g) {", "if p.Alive() {"},
 	}},
 	{"claim-without-wait", "an unfenced region claims without waiting W", []edit{
-		{ownershipClaim, "} else if now < b.at+c.cfg.Lease.Wait() {", "} else if now < b.at {"},
+		{ownershipClaim, "} else if c.seen < b.rev || now < b.at+c.wait(last) {", "} else if now < b.at {"},
 	}},
 	{"seal-without-others", "a cut at the end does not wait for the other instance", []edit{
 		{ownershipPlan, "			all = false\n", "			all = all || any\n"},
@@ -70,7 +70,7 @@ var ownershipMutants = []mutant{
 		{ownershipClaim, "	start := c.floor(l.ends, next.Epochs)", "	start := l.ends"},
 	}},
 	{"wait-without-drift", "W leaves out (1+r)/(1-r)", []edit{
-		{"router/lease.go", "	return c.hold() * (100 + clockError) / (100 - clockError)", "	return c.hold()"},
+		{"router/lease.go", "	return hold * (100 + clockError) / (100 - clockError)", "	return hold"},
 	}},
 	{"drift-doubled", "clocks err by twice what is assumed", []edit{
 		{"testbench/sim/ownership/world.go", "const drift = 0.01", "const drift = 0.02"},
