@@ -20,16 +20,7 @@ func BenchmarkFold(b *testing.B) {
 			store.Add(items)
 			b.ResetTimer()
 			b.ReportAllocs()
-			for len(items) > 0 {
-				n := min(1000, len(items))
-				out, err := p.Step(items[:n])
-				if err != nil {
-					b.Fatal(err)
-				}
-				store.Commit(out)
-				p.Commit(out)
-				items = items[n:]
-			}
+			foldAll(b, p, store, items)
 			b.ReportMetric(float64(b.N)/b.Elapsed().Seconds(), "events/s")
 		})
 	}
@@ -54,23 +45,11 @@ func BenchmarkRevoke(b *testing.B) {
 			store := conflict.NewMemory(cfg)
 			p := conflict.NewPartition(cfg, store, conflict.Start())
 			store.Add(items)
-			fold := func(items []conflict.Item) {
-				for len(items) > 0 {
-					n := min(1000, len(items))
-					out, err := p.Step(items[:n])
-					if err != nil {
-						b.Fatal(err)
-					}
-					store.Commit(out)
-					p.Commit(out)
-					items = items[n:]
-				}
-			}
-			fold([]conflict.Item{{Verdict: conflict.Cuts, Authority: reg.tables[0]}})
-			fold(items)
+			foldAll(b, p, store, []conflict.Item{{Verdict: conflict.Cuts, Authority: reg.tables[0]}})
+			foldAll(b, p, store, items)
 			b.ResetTimer()
 			b.ReportAllocs()
-			fold(append(orphans, conflict.Item{Verdict: conflict.Cuts, Authority: reg.last()}))
+			foldAll(b, p, store, append(orphans, conflict.Item{Verdict: conflict.Cuts, Authority: reg.last()}))
 			b.ReportMetric(float64(len(orphans))/b.Elapsed().Seconds(), "orphans/s")
 		})
 	}
@@ -101,4 +80,18 @@ func load(n int) []conflict.Item {
 		items[i] = conflict.Item{Origin: r, Event: ev, Next: event.Point{Next: next[r]}, Barrier: -1}
 	}
 	return items
+}
+
+// foldAll folds items in steps of 1,000.
+func foldAll(b *testing.B, p *conflict.Partition, store *conflict.Memory, items []conflict.Item) {
+	for len(items) > 0 {
+		n := min(1000, len(items))
+		out, err := p.Step(items[:n])
+		if err != nil {
+			b.Fatal(err)
+		}
+		store.Commit(out)
+		p.Commit(out)
+		items = items[n:]
+	}
 }

@@ -2,6 +2,7 @@ package conflict_test
 
 import (
 	"bytes"
+	"maps"
 	"slices"
 	"testing"
 
@@ -152,36 +153,15 @@ func TestGroups(t *testing.T) {
 func TestFeedTellsEveryLossOnce(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		h := newHistory(t, entities(event.LWW))
-		want := make([][][2]event.Dot, len(h.regions))
-		told := make([]map[event.Dot]bool, len(h.regions))
+		want := make([]losses, len(h.regions))
 		h.run(40, func(r int, items []conflict.Item) {
 			rep := h.regions[r]
 			rep.step(t, items, false)
 			rep.check(t)
-			for _, e := range naive.Fold(rep.valid, window) {
-				for _, l := range e.Live {
-					if l.At != e.Winner.At && !told[r][l.At] {
-						if told[r] == nil {
-							told[r] = map[event.Dot]bool{}
-						}
-						told[r][l.At] = true
-						want[r] = append(want[r], [2]event.Dot{l.At, e.Winner.At})
-					}
-				}
-			}
+			want[r].see(rep)
 		})
 		for r, rep := range h.regions {
-			var got [][2]event.Dot
-			for _, c := range rep.conflicts {
-				if c.Reason == conflict.Concurrent {
-					got = append(got, [2]event.Dot{c.Lost.At, c.Won.At})
-				}
-			}
-			slices.SortFunc(got, compareLosses)
-			slices.SortFunc(want[r], compareLosses)
-			if !slices.Equal(got, want[r]) {
-				t.Fatalf("region %d: told %v, should tell %v", r+1, got, want[r])
-			}
+			want[r].check(t, rep)
 			checkLastWord(t, rep)
 			checkTwinsTold(t, rep)
 		}
@@ -193,6 +173,42 @@ func TestFeedTellsEveryLossOnce(t *testing.T) {
 			}
 		}
 	})
+}
+
+// losses are what a region has to tell, once each: by the write that was beaten,
+// the winner of the first time.
+type losses map[event.Dot]event.Dot
+
+// see notes what is beaten now and was not before.
+func (l *losses) see(rep *replica) {
+	if *l == nil {
+		*l = losses{}
+	}
+	for _, e := range naive.Fold(rep.valid, window) {
+		for _, live := range e.Live {
+			if _, told := (*l)[live.At]; !told && live.At != e.Winner.At {
+				(*l)[live.At] = e.Winner.At
+			}
+		}
+	}
+}
+
+// check: the feed names each of them once, with its winner, and no other.
+func (l losses) check(t *rapid.T, rep *replica) {
+	t.Helper()
+	got := losses{}
+	for _, c := range rep.conflicts {
+		if c.Reason != conflict.Concurrent {
+			continue
+		}
+		if _, twice := got[c.Lost.At]; twice {
+			t.Fatalf("the loss of %v is told twice", c.Lost.At)
+		}
+		got[c.Lost.At] = c.Won.At
+	}
+	if !maps.Equal(got, l) {
+		t.Fatalf("told %v, should tell %v", got, l)
+	}
 }
 
 // checkLastWord: what the feed said last about each live value is so.

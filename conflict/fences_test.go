@@ -59,15 +59,8 @@ func (f *fencing) write(r int) {
 	stamp := max(hlc.FromMillis(f.wall+f.skew[r]), pos.Stamp+1, f.last[r]+1)
 	f.last[r] = stamp
 	at := event.Dot{Region: id, Partition: 3, Offset: int64(len(f.logs[r]))}
-	ev := event.Event{
-		At: at, Stamped: true, Timestamp: f.wall,
-		Key:   []byte(rapid.SampledFrom([]string{"x", "y"}).Draw(f.t, "entity")),
-		Value: fmt.Appendf(nil, "%d/%d", id, at.Offset),
-		Envelope: event.Envelope{
-			ID: event.ID{1, byte(id), byte(at.Offset)}, Region: id, Op: event.Put, Stamp: stamp, Context: pos.Vector.Without(id),
-			Epoch: own[len(own)-1].Epoch,
-		},
-	}
+	ev := drawn(f.t, at, f.wall, stamp, pos.Vector)
+	ev.Epoch = own[len(own)-1].Epoch
 	switch rapid.IntRange(0, 4).Draw(f.t, "kind") {
 	case 0, 1:
 		if len(f.keys) == 0 {
@@ -182,37 +175,15 @@ func (f *fencing) run(steps int) {
 func TestCutsFeed(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		f := newFencing(t, entities(event.LWW))
-		want := make([][][2]event.Dot, len(f.regions))
-		told := make([]map[event.Dot]bool, len(f.regions))
+		want := make([]losses, len(f.regions))
 		f.told = func(r int) {
 			l := f.regions[r]
 			l.check(t)
-			for _, e := range naive.Fold(l.valid, window) {
-				for _, x := range e.Live {
-					if x.At == e.Winner.At || told[r][x.At] {
-						continue
-					}
-					if told[r] == nil {
-						told[r] = map[event.Dot]bool{}
-					}
-					told[r][x.At] = true
-					want[r] = append(want[r], [2]event.Dot{x.At, e.Winner.At})
-				}
-			}
+			want[r].see(l.replica)
 		}
 		f.run(60)
 		for r, l := range f.regions {
-			var got [][2]event.Dot
-			for _, c := range l.conflicts {
-				if c.Reason == conflict.Concurrent {
-					got = append(got, [2]event.Dot{c.Lost.At, c.Won.At})
-				}
-			}
-			slices.SortFunc(got, compareLosses)
-			slices.SortFunc(want[r], compareLosses)
-			if !slices.Equal(got, want[r]) {
-				t.Fatalf("region %d: told %v, should tell %v", r+1, got, want[r])
-			}
+			want[r].check(t, l.replica)
 			checkLastWord(t, l.replica)
 			checkTwinsTold(t, l.replica)
 			checkLastWordOfTwins(t, l.replica)

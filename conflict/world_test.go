@@ -2,7 +2,6 @@ package conflict_test
 
 import (
 	"bytes"
-	"cmp"
 	"fmt"
 	"slices"
 	"time"
@@ -222,14 +221,7 @@ func (h *history) write(r int) {
 	stamp := max(hlc.FromMillis(h.wall+h.skew[r]), pos.Stamp+1, h.last[r]+1)
 	h.last[r] = stamp
 	at := event.Dot{Region: id, Partition: 3, Offset: int64(len(h.logs[r]))}
-	ev := event.Event{
-		At: at, Stamped: true, Timestamp: h.wall,
-		Key:   []byte(rapid.SampledFrom([]string{"x", "y"}).Draw(h.t, "entity")),
-		Value: fmt.Appendf(nil, "%d/%d", id, at.Offset),
-		Envelope: event.Envelope{
-			ID: event.ID{1, byte(id), byte(at.Offset)}, Region: id, Op: event.Put, Stamp: stamp, Context: pos.Vector.Without(id),
-		},
-	}
+	ev := drawn(h.t, at, h.wall, stamp, pos.Vector)
 	switch rapid.IntRange(0, 4).Draw(h.t, "kind") {
 	case 0, 1: // retry elsewhere, or another write under the key
 		if len(h.keys) == 0 {
@@ -255,6 +247,18 @@ func (h *history) write(r int) {
 		it.Verdict = conflict.Void
 	}
 	h.logs[r] = append(h.logs[r], it)
+}
+
+// drawn is a write of any entity whose writer had applied a vector.
+func drawn(t *rapid.T, at event.Dot, wall int64, stamp hlc.Stamp, applied event.Vector) event.Event {
+	return event.Event{
+		At: at, Stamped: true, Timestamp: wall,
+		Key:   []byte(rapid.SampledFrom([]string{"x", "y"}).Draw(t, "entity")),
+		Value: fmt.Appendf(nil, "%d/%d", at.Region, at.Offset),
+		Envelope: event.Envelope{
+			ID: event.ID{1, byte(at.Region), byte(at.Offset)}, Region: at.Region, Op: event.Put, Stamp: stamp, Context: applied.Without(at.Region),
+		},
+	}
 }
 
 // knows tells whether region r's index has a valid copy of the key that has not
@@ -298,8 +302,4 @@ func (h *history) run(steps int, seen func(region int, items []conflict.Item)) {
 			}
 		}
 	}
-}
-
-func compareLosses(a, b [2]event.Dot) int {
-	return cmp.Compare(fmt.Sprint(a), fmt.Sprint(b))
 }

@@ -85,6 +85,17 @@ func (s *Server) livez(c *call) error { return c.send("text/plain; charset=utf-8
 // that whoever asks has.
 const probeTime = 2 * time.Second
 
+// askProbes asks the probes one after the other and gives each answer to note.
+func askProbes(ctx context.Context, probes []Probe, note func(name string, err error)) {
+	for _, p := range probes {
+		bounded, cancel := context.WithTimeout(ctx, probeTime)
+		note(p.Name, p.Ready(bounded))
+		cancel()
+	}
+}
+
+func noteUnready(b *strings.Builder, name string, err error) { fmt.Fprintf(b, "[-]%s %v\n", name, err) }
+
 // readyz says whether this instance can serve: 200, or 503 with what cannot. With
 // ?verbose every part is listed.
 func (s *Server) readyz(c *call) error {
@@ -99,14 +110,10 @@ func (s *Server) readyz(c *call) error {
 			return
 		}
 		for _, b := range []*strings.Builder{&all, &bad} {
-			fmt.Fprintf(b, "[-]%s %v\n", name, err)
+			noteUnready(b, name, err)
 		}
 	}
-	for _, p := range s.deps.Probes {
-		ctx, cancel := context.WithTimeout(c.r.Context(), probeTime)
-		note(p.Name, p.Ready(ctx))
-		cancel()
-	}
+	askProbes(c.r.Context(), s.deps.Probes, note)
 	if s.draining() {
 		note("gateway", fmt.Errorf("draining"))
 	} else {

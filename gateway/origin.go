@@ -16,7 +16,7 @@ import (
 // before a record about which only the ownership register can tell.
 type ownLog struct {
 	s      *Server
-	counts standings
+	counts counting
 	t      Topic
 	given  bool
 	latest bool
@@ -38,7 +38,7 @@ type ownPartition struct {
 }
 
 func (s *Server) newOwnLog(t Topic, from from) *ownLog {
-	l := &ownLog{s: s, counts: s.newStandings(t.Name), t: t, given: from.given, latest: from.latest, at: make(map[int32]event.Point), logs: make(map[int32]*ownPartition)}
+	l := &ownLog{s: s, counts: s.newCounting(t.Name), t: t, given: from.given, latest: from.latest, at: make(map[int32]event.Point), logs: make(map[int32]*ownPartition)}
 	for p, v := range from.cursor.At {
 		l.at[p] = v[s.cfg.Region]
 	}
@@ -199,7 +199,7 @@ func eventOf(at event.Dot, rec *kgo.Record) (event.Event, error) {
 // wrote and what is an orphan is left out, and it stops like ownLog.
 type remoteLog struct {
 	s       *Server
-	counts  standings
+	counts  counting
 	t       Topic
 	from    event.RegionID
 	remote  control.Topic
@@ -211,7 +211,7 @@ type remoteLog struct {
 
 func (s *Server) newRemoteLog(t Topic, origin event.RegionID, from from) *remoteLog {
 	l := &remoteLog{
-		s: s, counts: s.newStandings(t.Name), t: t, from: origin, given: from.given, latest: from.latest,
+		s: s, counts: s.newCounting(t.Name), t: t, from: origin, given: from.given, latest: from.latest,
 		at: make(map[int32]event.Point), covered: make(map[int32]control.Covered),
 	}
 	for p, v := range from.cursor.At {
@@ -283,11 +283,11 @@ func (l *remoteLog) pass(_ context.Context, rec *kgo.Record, o *object) (bool, e
 	ev, bad := eventOf(at, rec)
 	shown := seat.NewLog(l.from, where.Incarnation, where.Barrier).Record(&ev, bad) == seat.Valid
 	if shown {
-		standing := l.counts.of(&ev)
-		if standing == event.Unsettled {
+		judgement := l.counts.of(&ev)
+		if judgement == event.Unsettled {
 			return false, errLater
 		}
-		shown = standing == event.Authoritative
+		shown = judgement == event.Authoritative
 	}
 	l.at[rec.Partition] = event.Point{Incarnation: at.Incarnation, Next: at.Offset + 1}
 	if shown {

@@ -1,46 +1,43 @@
 package gateway
 
 import (
-	"encoding/base64"
-	"encoding/binary"
-	"fmt"
-	"hash/crc32"
 	"slices"
+	"strings"
 
 	"github.com/geogate/geogate/conflict"
 	"github.com/geogate/geogate/internal/event"
 )
 
-// standings judges what a read is about to show by the newest that is known of the
+// counting judges what a read is about to show by the newest that is known of the
 // ownership register. It belongs to one read.
-type standings struct {
+type counting struct {
 	s      *Server
 	topic  string
 	tables map[int32]*event.Authority
 }
 
-func (s *Server) newStandings(topic string) standings {
-	return standings{s: s, topic: topic, tables: make(map[int32]*event.Authority)}
+func (s *Server) newCounting(topic string) counting {
+	return counting{s: s, topic: topic, tables: make(map[int32]*event.Authority)}
 }
 
 // refresh has the tables asked for again.
-func (st *standings) refresh() { clear(st.tables) }
+func (c *counting) refresh() { clear(c.tables) }
 
 // of judges a record. One about which the register, as it is known here, cannot
 // tell yet is judged again by a fresh table before the reader has to wait.
-func (st *standings) of(ev *event.Event) event.Standing {
-	if st.s.deps.Ownership == nil {
+func (c *counting) of(ev *event.Event) event.Judgement {
+	if c.s.deps.Ownership == nil {
 		return event.Authoritative
 	}
 	p := ev.At.Partition
-	table, known := st.tables[p]
+	table, known := c.tables[p]
 	if known {
-		if standing := table.Judge(ev.At, ev.Epoch); standing != event.Unsettled {
-			return standing
+		if judgement := table.Judge(ev.At, ev.Epoch); judgement != event.Unsettled {
+			return judgement
 		}
 	}
-	table = st.s.deps.Ownership.Intervals(st.topic, p)
-	st.tables[p] = table
+	table = c.s.deps.Ownership.Intervals(c.topic, p)
+	c.tables[p] = table
 	return table.Judge(ev.At, ev.Epoch)
 }
 
@@ -55,7 +52,7 @@ type OrphanPlace struct {
 func (p OrphanPlace) Compare(o OrphanPlace) int {
 	switch {
 	case p.Topic != o.Topic:
-		return slices.Compare([]byte(p.Topic), []byte(o.Topic))
+		return strings.Compare(p.Topic, o.Topic)
 	case p.At.Partition != o.At.Partition:
 		return int(p.At.Partition) - int(o.At.Partition)
 	case p.At.Region != o.At.Region:
@@ -66,27 +63,22 @@ func (p OrphanPlace) Compare(o OrphanPlace) int {
 
 const orphanCursorVersion = 1
 
-// String is the opaque form: base64url without padding of version u8, uvarint
-// length of the topic, the topic, unless that is empty the dot, and CRC-32C of all
-// before.
+// String is the opaque form: version u8, length-prefixed topic, unless that is
+// empty the dot, sealed as an event.Cursor is.
 func (p OrphanPlace) String() string {
-	b := binary.AppendUvarint([]byte{orphanCursorVersion}, uint64(len(p.Topic)))
-	if b = append(b, p.Topic...); p.Topic != "" {
+	b := event.AppendPrefixed([]byte{orphanCursorVersion}, []byte(p.Topic))
+	if p.Topic != "" {
 		b = event.AppendDot(b, p.At)
 	}
-	return base64.RawURLEncoding.EncodeToString(binary.BigEndian.AppendUint32(b, crc32.Checksum(b, crc32.MakeTable(crc32.Castagnoli))))
+	return event.Seal(b)
 }
 
 const maxTopicName = 249 // Kafka's
 
 func parseOrphanPlace(text string) (p OrphanPlace, err error) {
-	raw, err := base64.RawURLEncoding.Strict().DecodeString(text)
-	if err != nil || len(raw) < 4 {
-		return p, fmt.Errorf("%w: no cursor of this list", event.ErrMalformed)
-	}
-	body, sum := raw[:len(raw)-4], binary.BigEndian.Uint32(raw[len(raw)-4:])
-	if crc32.Checksum(body, crc32.MakeTable(crc32.Castagnoli)) != sum {
-		return p, fmt.Errorf("%w: checksum does not match", event.ErrMalformed)
+	body, err := event.Unseal(text)
+	if err != nil {
+		return p, err
 	}
 	r := event.NewReader(body)
 	if v := r.Uint8(); v != orphanCursorVersion {

@@ -6,7 +6,9 @@ import (
 	"errors"
 	"io"
 	"slices"
+	"strings"
 	"time"
+	"unicode"
 
 	"github.com/geogate/geogate/router"
 )
@@ -180,8 +182,12 @@ func (s *Server) ownerOf(unit string, owner **string, epoch **uint64, state **st
 	*owner, *epoch, *state = orNull(r.Owner), &e, &st
 }
 
-// maxCommand bounds the body of an ownership command.
-const maxCommand = 16 << 10
+// maxCommand bounds the body of an ownership command, maxReason its reason: each
+// unit's record has it, and so has each refusal.
+const (
+	maxCommand = 16 << 10
+	maxReason  = 1000
+)
 
 // commandTime bounds the wait for the end of a command: some leases' worth.
 const commandTime = 2 * time.Minute
@@ -193,22 +199,9 @@ func (s *Server) command(verb router.Verb) handler {
 		if _, err := c.query(); err != nil {
 			return err
 		}
-		c.readDeadline(bodyTime)
-		dec := json.NewDecoder(io.LimitReader(c.r.Body, maxCommand))
-		dec.DisallowUnknownFields()
-		var body struct {
-			Region string `json:"region"`
-			Unit   string `json:"unit"`
-			Reason string `json:"reason"`
-		}
-		if err := dec.Decode(&body); err != nil {
-			return wrong(Malformed, atPointer("", "want an object with region or unit, and reason"))
-		}
-		switch {
-		case (body.Region == "") == (body.Unit == ""):
-			return wrong(Malformed, atPointer("", "want either region or unit"))
-		case verb == router.VerbFence && body.Reason == "":
-			return wrong(Malformed, atPointer("/reason", "a fence needs a reason: it stays in the audit"))
+		body, err := c.commandBody(verb)
+		if err != nil {
+			return err
 		}
 		if s.deps.Ownership == nil {
 			return s.refuseCommand(ErrNoRegister)
@@ -216,13 +209,46 @@ func (s *Server) command(verb router.Verb) handler {
 		// The plan goes on without its client, so its end is worth waiting for.
 		ctx, cancel := context.WithTimeout(c.r.Context(), commandTime)
 		defer cancel()
-		result, err := s.deps.Ownership.Command(ctx, router.Command{Verb: verb, Region: body.Region, Unit: body.Unit, Reason: body.Reason})
+		result, err := s.deps.Ownership.Command(ctx, body)
 		if err != nil {
 			return s.refuseCommand(err)
 		}
 		c.w.Header().Set("Cache-Control", "no-store")
 		return c.send(typeJSON, append(marshal(result), '\n'))
 	}
+}
+
+// commandBody is what an ownership command asks for. Its type has to be said: a web
+// page in a browser on this machine can send others unasked.
+func (c *call) commandBody(verb router.Verb) (cmd router.Command, err error) {
+	if media, err := c.contentType(); err != nil {
+		return cmd, err
+	} else if media != typeJSON {
+		return cmd, problem(UnsupportedMediaType, "a command has Content-Type %s", typeJSON)
+	}
+	c.readDeadline(bodyTime)
+	dec := json.NewDecoder(io.LimitReader(c.r.Body, maxCommand))
+	dec.DisallowUnknownFields()
+	var body struct {
+		Region string `json:"region"`
+		Unit   string `json:"unit"`
+		Reason string `json:"reason"`
+	}
+	if err := dec.Decode(&body); err != nil {
+		return cmd, wrong(Malformed, atPointer("", "want an object with region or unit, and reason"))
+	}
+	_, after := dec.Token()
+	switch {
+	case after != io.EOF:
+		return cmd, wrong(Malformed, atPointer("", "something follows the object"))
+	case (body.Region == "") == (body.Unit == ""):
+		return cmd, wrong(Malformed, atPointer("", "want either region or unit"))
+	case verb == router.VerbFence && body.Reason == "":
+		return cmd, wrong(Malformed, atPointer("/reason", "a fence needs a reason: it stays in the audit"))
+	case len(body.Reason) > maxReason || strings.ContainsFunc(body.Reason, func(r rune) bool { return !unicode.IsGraphic(r) }):
+		return cmd, wrong(Malformed, atPointer("/reason", "want one line of text, up to %d bytes", maxReason))
+	}
+	return router.Command{Verb: verb, Region: body.Region, Unit: body.Unit, Reason: body.Reason}, nil
 }
 
 func (s *Server) refuseCommand(err error) error {

@@ -40,13 +40,11 @@ func NewProbeServer(listen string, probes []Probe, metrics prometheus.Gatherer, 
 
 func readiness(w http.ResponseWriter, r *http.Request, probes []Probe) {
 	var bad strings.Builder
-	for _, p := range probes {
-		ctx, cancel := context.WithTimeout(r.Context(), probeTime)
-		if err := p.Ready(ctx); err != nil {
-			fmt.Fprintf(&bad, "[-]%s %v\n", p.Name, err)
+	askProbes(r.Context(), probes, func(name string, err error) {
+		if err != nil {
+			noteUnready(&bad, name, err)
 		}
-		cancel()
-	}
+	})
 	w.Header().Set("Cache-Control", "no-store")
 	if bad.Len() > 0 {
 		w.WriteHeader(http.StatusServiceUnavailable)

@@ -113,11 +113,11 @@ func (a *Audit) AppendKey(b []byte) []byte {
 }
 
 // AppendValue appends the record value: u8 version, 2 if the code Orphan occurs,
-// else 1; length-prefixed topic; u16 incarnation; uvarint revision; 32 bytes digest; uvarint generation, uvarint
-// producer id, u16 producer epoch; uvarint number of rules and each
-// length-prefixed, in the order in which runs first name them; uvarint first
-// offset; uvarint number of runs and for each: uvarint count, u8 code and, if a
-// rule decided, uvarint index of the rule.
+// else 1; length-prefixed topic; u16 incarnation; uvarint revision; 32 bytes
+// digest; uvarint generation, uvarint producer id, u16 producer epoch; uvarint
+// number of rules and each length-prefixed, in the order in which runs first name
+// them; uvarint first offset; uvarint number of runs and for each: uvarint count,
+// u8 code and, if a rule decided, uvarint index of the rule.
 func (a *Audit) AppendValue(b []byte) []byte {
 	version := byte(auditVersion)
 	if slices.ContainsFunc(a.Runs, func(r Run) bool { return r.Code == Orphan }) {

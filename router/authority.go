@@ -101,6 +101,9 @@ const (
 	// openReads bounds questions, which are hints.
 	openReads = 16
 	openPause = 500 * time.Millisecond
+	// mostPause bounds the pauses before the watch is begun again: what creates a
+	// consumer may be out of office for an election.
+	mostPause = 5 * time.Second
 	// openTime bounds one attempt: a question to a cluster that has no leader yet
 	// is lost, not kept.
 	openTime = 1500 * time.Millisecond
@@ -513,7 +516,7 @@ func (a *Authority) follow(ctx context.Context, after uint64) {
 			return
 		case <-time.After(pause):
 		}
-		pause = min(2*pause, 30*time.Second)
+		pause = min(2*pause, mostPause)
 	}
 }
 

@@ -107,6 +107,7 @@ type known[T any] struct {
 // lease is what the newest acknowledged renewal gives.
 type lease struct {
 	rev   uint64 // of the region's record
+	seq   uint64 // of the renewal itself
 	until time.Duration
 }
 
@@ -115,6 +116,10 @@ type proof struct {
 	epoch event.Epoch
 	rev   uint64
 	mark  uint64 // version of the mark that holds the epoch
+	// after is the claim's own revision: it counts once the lease was renewed behind
+	// it. A fence of the region takes the units that it finds when it is stored, so
+	// a claim that was stored after it must not count, and one before it is found.
+	after uint64
 }
 
 // bump is an own write of a region's record.

@@ -42,7 +42,12 @@ func (c *Ownership) renew(now time.Duration) {
 		}
 		c.renewAt = first + c.cfg.Lease.Renew
 		if c.regions[c.cfg.Region].rev == rev {
-			c.lease = lease{rev: rev, until: first + c.cfg.Lease.hold()}
+			c.lease = lease{rev: rev, seq: seq, until: first + c.cfg.Lease.hold()}
+		}
+		for _, p := range c.proofs {
+			if p.after >= seq {
+				c.renewAt = now // claimed while this renewal was on its way
+			}
 		}
 	})
 }
@@ -83,14 +88,20 @@ func (c *Ownership) prove(now time.Duration, unit string) {
 // own writes a record that makes the region the owner.
 func (c *Ownership) own(now time.Duration, purpose string, next UnitRecord, expect uint64) {
 	rev := c.lease.rev
+	u := c.units[next.Unit]
+	fresh := u == nil || u.rec.Owner == ""
 	next.Claim = c.nextID()
-	c.writeUnit(now, purpose, next, expect, func(_ time.Duration, _ uint64, ok bool) {
+	c.writeUnit(now, purpose, next, expect, func(now time.Duration, seq uint64, ok bool) {
 		// The proof counts for the lease under which it was sent, and only if
 		// nothing newer has said otherwise.
 		u := c.units[next.Unit]
 		if ok && c.lease.rev == rev && u.rec.State == UnitActive && u.rec.Owner == c.cfg.Region && u.rec.Epoch == next.Epoch {
 			c.moved++
-			c.proofs[next.Unit] = proof{epoch: next.Epoch, rev: rev, mark: c.markOf(next.Unit, next.Epoch)}
+			p := proof{epoch: next.Epoch, rev: rev, mark: c.markOf(next.Unit, next.Epoch)}
+			if fresh {
+				p.after, c.renewAt = seq, now
+			}
+			c.proofs[next.Unit] = p
 		}
 	})
 }

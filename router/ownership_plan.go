@@ -223,18 +223,17 @@ func (p *plan) fenceUnits(now time.Duration) {
 		if p.cmd.Unit != "" && unit != p.cmd.Unit || p.cmd.Unit == "" && u.rec.Last != p.region || p.fenced(unit) {
 			continue
 		}
-		if ended(&u.rec) {
-			if p.cmd.Unit != "" {
-				p.repeat(now, unit)
-				return
-			}
-			continue
+		switch over := ended(&u.rec); {
+		case over && p.cmd.Unit != "":
+			p.repeat(now, unit)
+			return
+		case over && u.rec.State == UnitFenced && u.rec.Scope == ScopeUnit:
+			continue // nobody may claim it
 		}
 		waiting = true
-		if !c.free(now, p.purpose(unit)) {
-			continue
+		if c.free(now, p.purpose(unit)) {
+			p.fenceUnit(now, unit)
 		}
-		p.fenceUnit(now, unit)
 	}
 	switch {
 	case waiting:
@@ -295,14 +294,22 @@ func (p *plan) fencedRecord(u *UnitRecord) UnitRecord {
 	return next
 }
 
+// fenceUnit writes that nobody owns the unit. One that was fenced and cut before
+// is written as well, and keeps its cut: a claim of it that is on its way, from
+// before the region's fence, is refused by that.
 func (p *plan) fenceUnit(now time.Duration, unit string) {
 	c, u := p.c, p.c.units[unit]
 	next := p.fencedRecord(&u.rec)
-	c.writeUnit(now, p.purpose(unit), next, u.rev, func(now time.Duration, seq uint64, ok bool) {
-		if !ok {
-			return
+	t := &taken{epoch: next.Epoch}
+	if ended(&u.rec) {
+		n := len(u.rec.Epochs)
+		t.written, t.end = true, n == 0 || !u.rec.Epochs[n-1].Applied
+	}
+	c.writeUnit(now, p.purpose(unit), next, u.rev, func(_ time.Duration, seq uint64, ok bool) {
+		if ok {
+			t.rev = seq
+			p.units[unit] = t
 		}
-		p.units[unit] = &taken{epoch: next.Epoch, rev: seq}
 	})
 }
 
@@ -361,7 +368,7 @@ func (p *plan) awaitDrained(now time.Duration) {
 		return
 	}
 	for unit, t := range p.units {
-		if !c.allDrained(p.region, unit, t.epoch) {
+		if !t.written && !c.allDrained(p.region, unit, t.epoch) {
 			return
 		}
 	}
@@ -480,7 +487,7 @@ func (p *plan) writeCut(now time.Duration, unit string, t *taken) {
 	next.Epochs = slices.Clone(u.rec.Epochs)
 	last := &next.Epochs[n-1]
 	// What was applied of an epoch may be nothing: a cut lies never below its start.
-	last.Ended, last.Applied, last.Cut = true, !t.end, MergeExtents(t.ends, last.Start)
+	last.Ended, last.Applied, last.Cut = true, !t.end, raise(t.ends, last.Start)
 	c.writeUnit(now, p.purpose("cut "+unit), next, u.rev, func(_ time.Duration, seq uint64, ok bool) {
 		t.written = t.written || ok
 	})

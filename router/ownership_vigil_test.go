@@ -16,25 +16,37 @@ type machine struct {
 	now    time.Duration
 	seq    uint64
 	silent bool
-	done   []router.OwnershipEffect // since the last call of took
+	deaf   bool               // the watch brings nothing
+	before func(router.Write) // called before a write is stored
+	// regions are revisions of other regions' writes which the instance has not
+	// heard of: whatever is conditional on an older one is refused.
+	regions map[string]uint64
+	done    []router.OwnershipEffect // since the last call of took
 }
 
+const unit = "default/us"
+
 func newMachine(t *testing.T) *machine {
+	t.Helper()
+	m := startMachine(t)
+	m.step(router.Opened{Created: 1})
+	m.pass(time.Second)
+	if _, err := m.c.Tokens().Grant(m.now, unit); err != nil {
+		t.Fatalf("no grant from a register that stores everything: %v", err)
+	}
+	m.took()
+	return m
+}
+
+func startMachine(t *testing.T) *machine {
 	t.Helper()
 	topology, err := router.NewTopology(twoRegions...)
 	if err != nil {
 		t.Fatal(err)
 	}
-	m := &machine{t: t, now: time.Hour, c: router.NewOwnership(router.OwnershipConfig{
-		Region: "us", ID: 1, Regions: topology, Instance: "us-0", Life: "l", Home: []string{"default/us"}, Lease: router.DefaultLease(),
+	return &machine{t: t, now: time.Hour, c: router.NewOwnership(router.OwnershipConfig{
+		Region: "us", ID: 1, Regions: topology, Instance: "us-0", Life: "l", Home: []string{unit}, Lease: router.DefaultLease(),
 	})}
-	m.step(router.Opened{Created: 1})
-	m.pass(time.Second)
-	if _, err := m.c.Tokens().Grant(m.now, "default/us"); err != nil {
-		t.Fatalf("no grant from a register that stores everything: %v", err)
-	}
-	m.took()
-	return m
 }
 
 // step gives an event and answers writes.
@@ -44,13 +56,30 @@ func (m *machine) step(ev router.OwnershipEvent) {
 	for _, e := range effects {
 		switch e := e.(type) {
 		case router.Write:
-			if !m.silent {
-				m.seq++
-				m.step(router.Written{Op: e.Op, Outcome: router.Stored, Seq: m.seq})
-				m.step(router.Seen{Subject: e.Subject, Seq: m.seq, Data: e.Data})
-			}
+			m.write(e)
+		case router.List:
+			m.step(router.Listed{Unit: e.Unit, Rev: e.Rev, Ref: e.Ref, OK: true})
+		case router.Settle:
+			m.step(router.Settled{Unit: e.Unit, Epoch: e.Epoch, OK: true})
 		case router.Persist:
 			m.step(router.Persisted{Version: e.Version})
+		}
+	}
+}
+
+func (m *machine) write(w router.Write) {
+	if m.before != nil {
+		m.before(w)
+	}
+	switch {
+	case m.silent:
+	case w.Expect < m.regions[w.Guard]:
+		m.step(router.Written{Op: w.Op, Outcome: router.Conflict})
+	default:
+		m.seq++
+		m.step(router.Written{Op: w.Op, Outcome: router.Stored, Seq: m.seq})
+		if !m.deaf {
+			m.step(router.Seen{Subject: w.Subject, Seq: m.seq, Data: w.Data})
 		}
 	}
 }
@@ -153,5 +182,80 @@ func TestPlanOutlivesReconnection(t *testing.T) {
 	m.step(router.Opened{Created: 2})
 	if count(m.took(), func(a router.Answer) bool { return a.Ref == 2 && a.Result.Exit == router.ExitRegressed }) != 1 {
 		t.Error("a command goes on with a register that is another one")
+	}
+}
+
+// TestClaimBesideFence: a claim that is stored right behind a fence of the region,
+// of which the claimant has not heard, gives nothing to hold: the fence took the
+// units that were there when it was stored, and is answered without this one.
+func TestClaimBesideFence(t *testing.T) {
+	for _, first := range []bool{true, false} {
+		m := startMachine(t)
+		if !first { // claimed before, and given back
+			m.step(router.Opened{Created: 1})
+			m.pass(time.Second)
+			m.step(router.Ask{Ref: 1, Command: router.Command{Verb: router.VerbFence, Unit: unit, Reason: "x"}})
+			m.pass(router.DefaultLease().Wait())
+			m.step(router.Ask{Ref: 2, Command: router.Command{Verb: router.VerbUnfence, Unit: unit}})
+		}
+		m.before = func(w router.Write) {
+			var r router.UnitRecord
+			if w.Subject != router.UnitSubject(unit) || json.Unmarshal(w.Data, &r) != nil || r.Owner != "us" {
+				return
+			}
+			m.before = nil
+			m.seq++ // another gateway's fence of the region; its broadcast is lost, the watch late
+			m.regions = map[string]uint64{router.RegionSubject("us"): m.seq}
+			m.deaf = true
+		}
+		if first {
+			m.step(router.Opened{Created: 1})
+		}
+		for m.before != nil && m.now < 2*time.Hour {
+			m.pass(100 * time.Millisecond)
+			if g, err := m.c.Tokens().Grant(m.now, unit); err == nil && m.before == nil {
+				t.Fatalf("first claim %t: a unit claimed behind the fence of its region is held in epoch %d", first, g.Epoch)
+			}
+		}
+		if m.before != nil {
+			t.Fatal("the unit was never claimed")
+		}
+		for range 50 {
+			m.pass(100 * time.Millisecond)
+			if g, err := m.c.Tokens().Grant(m.now, unit); err == nil {
+				t.Fatalf("first claim %t: a unit claimed behind the fence of its region is held in epoch %d", first, g.Epoch)
+			}
+		}
+	}
+}
+
+// TestRepeatedRegionFence: a fence of a region that is fenced already writes each
+// unit that the region might be claiming, so that no such claim is stored, and says
+// of each cut what the fence said that set it.
+func TestRepeatedRegionFence(t *testing.T) {
+	m := newMachine(t)
+	fence := router.Command{Verb: router.VerbFence, Region: "eu", Reason: "x"}
+	lost := router.UnitRecord{
+		Version: 1, Unit: "default/eu", Epoch: 33, State: router.UnitFenced, Scope: router.ScopeRegion, Last: "eu", By: "us", Reason: "x",
+		Epochs: []router.Tenure{{Epoch: 18, Owner: "eu", Ended: true, Applied: true}},
+	}
+	data, err := json.Marshal(lost)
+	if err != nil {
+		t.Fatal(err)
+	}
+	m.seq++
+	m.step(router.Seen{Subject: router.UnitSubject("default/eu"), Seq: m.seq, Data: data})
+	m.step(router.Ask{Ref: 7, Command: fence})
+	m.pass(time.Second)
+	effects := m.took()
+	if n := count(effects, func(w router.Write) bool { return w.Subject == router.UnitSubject("default/eu") }); n != 1 {
+		t.Errorf("the unit was written %d times", n)
+	}
+	answered := func(a router.Answer) bool {
+		return a.Ref == 7 && a.Result.Exit == router.ExitLoss && len(a.Result.Units) == 1 &&
+			a.Result.Units[0] == router.FencedUnit{Unit: "default/eu", Epoch: 33, Cut: router.CutApplied}
+	}
+	if count(effects, answered) != 1 {
+		t.Errorf("a fence after one with loss was answered in %+v", effects)
 	}
 }

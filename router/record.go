@@ -102,8 +102,9 @@ type Tenure struct {
 	// Start is where the owner's logs ended when the epoch began. A partition or
 	// incarnation that is not in it begins at offset 0: it appeared later.
 	Start []Extent `json:"start,omitempty"`
-	// Ended is set once the cut is known; the cut of a partition that is not in
-	// Cut is 0, since nothing of it had authority.
+	// Ended is set once the cut is known. A partition that is not in Cut, because no
+	// other region is given anything of its topic, is cut where the next epoch of the
+	// same owner begins: there is nobody who could have gone on without it.
 	Ended bool     `json:"ended,omitempty"`
 	Cut   []Extent `json:"cut,omitempty"`
 	// Applied is set where the cut is what other regions had applied: answered
@@ -129,6 +130,19 @@ func Offset(extents []Extent, topic string, incarnation uint16, partition int32)
 		}
 	}
 	return 0, false
+}
+
+// raise is what of extents is listed, but nowhere below the floor.
+func raise(extents, floor []Extent) []Extent {
+	out := MergeExtents(nil, extents)
+	for i := range out {
+		for p, offset := range out[i].Offsets {
+			if least, ok := Offset(floor, out[i].Topic, out[i].Incarnation, int32(p)); ok && offset >= 0 {
+				out[i].Offsets[p] = max(offset, least)
+			}
+		}
+	}
+	return out
 }
 
 // MergeExtents is the higher of both for every partition.

@@ -58,6 +58,9 @@ func (c *Ownership) Tokens() *Tokens {
 	}
 	t.Until, t.Live = c.lease.until, c.lease.rev
 	for unit, p := range c.proofs {
+		if p.after >= c.lease.seq {
+			continue
+		}
 		if p.rev == c.lease.rev && p.mark <= c.durable {
 			t.Held[unit] = p.epoch
 		}

@@ -89,7 +89,7 @@ func (w *Witness) Load(ctx context.Context) (map[string]event.Epoch, error) {
 		fs.EachRecord(func(r *kgo.Record) {
 			next = r.Offset + 1
 			var t testimony
-			if r.Attrs.IsControl() || json.Unmarshal(r.Value, &t) != nil {
+			if r.Attrs.IsControl() || json.Unmarshal(r.Value, &t) != nil || t.Version != recordVersion {
 				return
 			}
 			w.last = max(w.last, t.Revision)

@@ -30,8 +30,9 @@ func (g *gatewayFlag) bind(cmd *cobra.Command, env environment) {
 		"`URL` of the gateway's management listener ($GEOGATE_GATEWAY)")
 }
 
-// get asks the gateway for a path, with a query if it has one, and gives the answer's body. A gateway that
-// does not answer, or not as one, gives the code for unreachable.
+// get asks the gateway for a path, with a query if it has one, and gives the
+// answer's body. A gateway that does not answer, or not as one, gives the code for
+// unreachable.
 func (g *gatewayFlag) get(cmd *cobra.Command, path string) ([]byte, error) {
 	return g.ask(cmd, http.MethodGet, path, nil, askTimeout)
 }
@@ -44,7 +45,7 @@ const commandTimeout = 150 * time.Second
 func (g *gatewayFlag) post(cmd *cobra.Command, path string, body any) ([]byte, error) {
 	b, err := json.Marshal(body)
 	if err != nil {
-		return nil, err
+		return nil, fmt.Errorf("encode request: %w", err)
 	}
 	return g.ask(cmd, http.MethodPost, path, b, commandTimeout)
 }
@@ -85,7 +86,11 @@ func (g *gatewayFlag) ask(cmd *cobra.Command, method, path string, send []byte, 
 func problemError(resp *http.Response, body []byte) error {
 	var problem struct{ Title, Detail, Code string }
 	if strings.HasPrefix(resp.Header.Get("Content-Type"), "application/problem+json") && json.Unmarshal(body, &problem) == nil {
-		return exitWith(exitInternal, "gateway answers %s: %s: %s", problem.Code, problem.Title, problem.Detail)
+		code := exitInternal
+		if resp.StatusCode == http.StatusBadRequest {
+			code = exitUsage
+		}
+		return exitWith(code, "gateway answers %s: %s: %s", problem.Code, problem.Title, problem.Detail)
 	}
 	return exitWith(exitUnreachable, "what listens there answers %s; is it a gateway's management listener?", resp.Status)
 }

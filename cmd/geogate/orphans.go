@@ -45,12 +45,8 @@ Exit codes: 0 listed, also if there are none; 3 no such unit; 12 the gateway can
 			if err := checkOutput(output); err != nil {
 				return err
 			}
-			_, known, err := units(cmd, &address)
-			if err != nil {
+			if _, err := findUnit(cmd, &address, args[0]); err != nil {
 				return err
-			}
-			if !knows(known, args[0]) {
-				return exitWith(exitPrecondition, "unit %s is not known to the register", args[0])
 			}
 			list, err := orphans(cmd, &address, args[0])
 			if err != nil {
@@ -65,15 +61,6 @@ Exit codes: 0 listed, also if there are none; 3 no such unit; 12 the gateway can
 	address.bind(cmd, env)
 	cmd.Flags().StringVarP(&output, "output", "o", "text", "`form` of the output: text or json")
 	return cmd
-}
-
-func knows(list []unitAnswer, unit string) bool {
-	for _, u := range list {
-		if u.Unit == unit {
-			return true
-		}
-	}
-	return false
 }
 
 // orphans asks page by page for all of a unit, as the gateway wrote them.

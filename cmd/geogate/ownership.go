@@ -150,8 +150,9 @@ type unitAnswer struct {
 	} `json:"epochs"`
 }
 
-func units(cmd *cobra.Command, address *gatewayFlag) ([]byte, []unitAnswer, error) {
-	body, err := address.get(cmd, "/v1/ownership")
+// units asks for all units; body is the gateway's answer as it is.
+func units(cmd *cobra.Command, address *gatewayFlag) (body []byte, list []unitAnswer, err error) {
+	body, err = address.get(cmd, "/v1/ownership")
 	if err != nil {
 		return nil, nil, err
 	}
@@ -160,6 +161,21 @@ func units(cmd *cobra.Command, address *gatewayFlag) ([]byte, []unitAnswer, erro
 	}
 	err = decodeAnswer(body, &answer)
 	return body, answer.Units, err
+}
+
+// findUnit asks for one unit; that there is none ends with the code of an unmet
+// precondition.
+func findUnit(cmd *cobra.Command, address *gatewayFlag, name string) (unitAnswer, error) {
+	_, list, err := units(cmd, address)
+	if err != nil {
+		return unitAnswer{}, err
+	}
+	for _, u := range list {
+		if u.Unit == name {
+			return u, nil
+		}
+	}
+	return unitAnswer{}, exitWith(exitPrecondition, "unit %s is not known to the register; see all with: geogate owner list", name)
 }
 
 func newOwnerList(env environment) *cobra.Command {
@@ -208,16 +224,11 @@ func newOwnerGet(env environment) *cobra.Command {
 		Short: "Show one unit: owner, epochs, and where each began and was cut",
 		Args:  usageArgs(cobra.ExactArgs(1)),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			_, list, err := units(cmd, &address)
+			u, err := findUnit(cmd, &address, args[0])
 			if err != nil {
 				return err
 			}
-			for _, u := range list {
-				if u.Unit == args[0] {
-					return printUnit(cmd.OutOrStdout(), u)
-				}
-			}
-			return exitWith(exitPrecondition, "unit %s is not known to the register", args[0])
+			return printUnit(cmd.OutOrStdout(), u)
 		},
 	}
 	address.bind(cmd, env)
@@ -234,7 +245,11 @@ func printUnit(out io.Writer, u unitAnswer) error {
 	for _, e := range u.Epochs {
 		logs := places(e.Start, e.Cut)
 		if len(logs) == 0 {
-			fmt.Fprintf(w, "%d\t%s\tall\t0\t%s\n", e.Epoch, e.Owner, map[bool]string{true: "0", false: "-"}[e.Ended])
+			cut := "-"
+			if e.Ended {
+				cut = "0"
+			}
+			fmt.Fprintf(w, "%d\t%s\tall\t0\t%s\n", e.Epoch, e.Owner, cut)
 		}
 		for _, l := range logs {
 			cut := "-"

@@ -26,7 +26,7 @@ type Tenure struct {
 	// later incarnation begins at offset 0, an earlier one has no part in the epoch.
 	Start []Point
 	// Ended is set once the cut is known. An incarnation that is not in Cut is cut
-	// at 0.
+	// at 0, but one that a later one in Cut has replaced is whole.
 	Ended bool
 	Cut   []Point // exclusive
 }
@@ -39,16 +39,19 @@ func (t *Tenure) Interval(incarnation uint16) (start, cut int64) {
 	}
 	start, _ = pointOf(t.Start, incarnation)
 	cut = NoCut
-	if t.Ended {
+	if t.Ended && !replaced(t.Cut, incarnation) {
 		cut, _ = pointOf(t.Cut, incarnation)
 	}
 	return start, max(start, cut)
 }
 
 // after tells whether the epoch began when an incarnation had been replaced.
-func (t *Tenure) after(incarnation uint16) bool {
+func (t *Tenure) after(incarnation uint16) bool { return replaced(t.Start, incarnation) }
+
+// replaced tells whether points name later incarnations and not this one.
+func replaced(points []Point, incarnation uint16) bool {
 	later := false
-	for _, p := range t.Start {
+	for _, p := range points {
 		if p.Incarnation == incarnation {
 			return false
 		}
@@ -85,14 +88,14 @@ type Authority struct {
 	Logs     [MaxRegion + 1]Tenures
 }
 
-// Standing says whether a record counts.
-type Standing uint8
+// Judgement says whether a record counts.
+type Judgement uint8
 
-// The standings.
+// The judgements.
 const (
 	// Authoritative: the record lies in an interval of its unit, written under
 	// that interval's epoch or without a gateway.
-	Authoritative Standing = iota
+	Authoritative Judgement = iota
 	// Orphan: it does not, and no later revision changes that.
 	Orphan
 	// Unsettled: the register, as it is known here, cannot tell yet.
@@ -102,7 +105,7 @@ const (
 // Judge says whether the record at a dot counts, written under an epoch (gg-u) or,
 // with epoch 0, without a gateway. An Orphan stays one under every later revision;
 // an Authoritative record may become one when the cut of its epoch becomes known.
-func (a *Authority) Judge(at Dot, epoch Epoch) Standing {
+func (a *Authority) Judge(at Dot, epoch Epoch) Judgement {
 	if a == nil {
 		return Authoritative
 	}
@@ -125,7 +128,7 @@ func (a *Authority) Judge(at Dot, epoch Epoch) Standing {
 }
 
 // unstamped judges a record that only its place can vouch for.
-func (l *Tenures) unstamped(at Dot) Standing {
+func (l *Tenures) unstamped(at Dot) Judgement {
 	for i := range l.List {
 		start, cut := l.List[i].Interval(at.Incarnation)
 		switch {
@@ -186,7 +189,7 @@ func (a *Authority) Known(v Vector) Vector {
 
 // Orphans tells whether records of an origin that counted under the old authority
 // may not under this one, and from which point of the log on.
-func (a *Authority) Orphans(old *Authority, origin RegionID) (from Point, any bool) {
+func (a *Authority) Orphans(old *Authority, origin RegionID) (from Point, found bool) {
 	if a == nil {
 		return Point{}, false
 	}
@@ -197,8 +200,8 @@ func (a *Authority) Orphans(old *Authority, origin RegionID) (from Point, any bo
 		}
 	}
 	behind := func(t *Tenure) {
-		if p := t.lowest(); !any || p.Compare(from) < 0 {
-			from, any = p, true
+		if p := t.lowest(); !found || p.Compare(from) < 0 {
+			from, found = p, true
 		}
 	}
 	list := a.Logs[origin].List
@@ -213,24 +216,26 @@ func (a *Authority) Orphans(old *Authority, origin RegionID) (from Point, any bo
 			behind(&list[i-1])
 		}
 	}
-	return from, any
+	return from, found
 }
 
-// lowest is the first point of the log that lies behind the tenure's cut.
+// lowest is the first point of the log that lies behind the tenure's cut; no log
+// comes to that of a tenure without one.
 func (t *Tenure) lowest() Point {
-	if len(t.Start) == 0 {
-		_, next := t.Interval(0)
-		return Point{Next: next}
-	}
-	low := Point{Incarnation: math.MaxUint16}
-	for _, points := range [][]Point{t.Start, t.Cut} {
-		for _, p := range points {
-			if p.Incarnation < low.Incarnation {
-				low.Incarnation = p.Incarnation
-			}
+	low := Point{math.MaxUint16, NoCut}
+	consider := func(incarnation uint16) {
+		if _, cut := t.Interval(incarnation); cut != NoCut && incarnation < low.Incarnation {
+			low = Point{incarnation, cut}
 		}
 	}
-	_, low.Next = t.Interval(low.Incarnation)
+	if len(t.Start) == 0 {
+		consider(0) // it need not be listed
+	}
+	for _, points := range [][]Point{t.Start, t.Cut} {
+		for _, p := range points {
+			consider(p.Incarnation)
+		}
+	}
 	return low
 }
 

@@ -26,7 +26,7 @@ func TestJudge(t *testing.T) {
 		what   string
 		at     event.Dot
 		epoch  event.Epoch
-		expect event.Standing
+		expect event.Judgement
 	}{
 		{"inside", event.Dot{Region: 2, Offset: 9}, 18, event.Authoritative},
 		{"at the cut", event.Dot{Region: 2, Offset: 10}, 18, event.Orphan},
@@ -96,14 +96,21 @@ func TestJudgeIncarnations(t *testing.T) {
 	old.Logs[2] = event.Tenures{Known: 18, List: []event.Tenure{{Epoch: 18}}}
 	cut := &event.Authority{Revision: 2}
 	cut.Logs[2] = event.Tenures{Known: 33, List: []event.Tenure{{Epoch: 18, Ended: true, Cut: []event.Point{{Incarnation: 1, Next: 4}}}}}
-	if from, any := cut.Orphans(old, 2); !any || from != (event.Point{}) || cut.Judge(event.Dot{Region: 2, Offset: 3}, 18) != event.Orphan {
-		t.Errorf("orphans from %v, %v: an incarnation that the cut does not list is cut at 0", from, any)
+	if from, any := cut.Orphans(old, 2); !any || from != (event.Point{Incarnation: 1, Next: 4}) {
+		t.Errorf("orphans from %v, %v: whoever has come to an incarnation has had those before", from, any)
+	}
+	for at, want := range map[event.Dot]event.Judgement{
+		{Region: 2, Offset: 3}: event.Authoritative, {Region: 2, Incarnation: 1, Offset: 4}: event.Orphan, {Region: 2, Incarnation: 2}: event.Orphan,
+	} {
+		if got := cut.Judge(at, 18); got != want {
+			t.Errorf("%v: %v, want %v", at, got, want)
+		}
 	}
 	again := &event.Authority{Revision: 3}
 	again.Logs[2] = event.Tenures{Known: 34, List: []event.Tenure{
 		{Epoch: 18, Ended: true, Cut: []event.Point{{Next: 4}}}, {Epoch: 34, Start: []event.Point{{Incarnation: 1, Next: 2}}},
 	}}
-	for offset, want := range map[int64]event.Standing{3: event.Authoritative, 4: event.Orphan} {
+	for offset, want := range map[int64]event.Judgement{3: event.Authoritative, 4: event.Orphan} {
 		if got := again.Judge(event.Dot{Region: 2, Offset: offset}, 0); got != want {
 			t.Errorf("without a gateway at %d of a log that was replaced before the next interval: %v, want %v", offset, got, want)
 		}

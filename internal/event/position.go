@@ -94,10 +94,28 @@ type Cursor struct {
 
 var castagnoli = crc32.MakeTable(crc32.Castagnoli)
 
-// String is the opaque form: base64url without padding of version u8, view u8,
-// topic hash, uvarint number of entries, the entries sorted by partition, then
-// region (u8 region, u16 incarnation, uvarint partition, uvarint next offset),
-// visible region u8, and CRC-32C of all before.
+// Seal is the opaque form of a cursor's bytes: base64url without padding of the
+// bytes and their CRC-32C. It may append to b.
+func Seal(b []byte) string {
+	return opaque.EncodeToString(binary.BigEndian.AppendUint32(b, crc32.Checksum(b, castagnoli)))
+}
+
+// Unseal is the inverse of Seal; its errors wrap ErrMalformed.
+func Unseal(text string) ([]byte, error) {
+	raw, err := opaque.DecodeString(text)
+	if err != nil {
+		return nil, fmt.Errorf("%w: %w", ErrMalformed, err)
+	}
+	n := len(raw) - crc32.Size
+	if n < 0 || crc32.Checksum(raw[:n], castagnoli) != binary.BigEndian.Uint32(raw[n:]) {
+		return nil, fmt.Errorf("%w: checksum does not match", ErrMalformed)
+	}
+	return raw[:n], nil
+}
+
+// String is the opaque form: version u8, view u8, topic hash, uvarint number of
+// entries, the entries sorted by partition, then region (u8 region, u16
+// incarnation, uvarint partition, uvarint next offset), visible region u8, sealed.
 func (c Cursor) String() string {
 	b := append([]byte{cursorVersion, byte(c.View)}, c.Topic[:]...)
 	n := 0
@@ -118,19 +136,16 @@ func (c Cursor) String() string {
 		}
 	}
 	b = append(b, byte(c.Visible))
-	return opaque.EncodeToString(binary.BigEndian.AppendUint32(b, crc32.Checksum(b, castagnoli)))
+	return Seal(b)
 }
 
 // ParseCursor is the inverse of String; its errors wrap ErrMalformed.
 func ParseCursor(text string) (Cursor, error) {
-	raw, err := opaque.DecodeString(text)
+	body, err := Unseal(text)
 	if err != nil {
-		return Cursor{}, fmt.Errorf("parse cursor: %w: %w", ErrMalformed, err)
+		return Cursor{}, fmt.Errorf("parse cursor: %w", err)
 	}
-	if len(raw) < 4 || crc32.Checksum(raw[:len(raw)-4], castagnoli) != binary.BigEndian.Uint32(raw[len(raw)-4:]) {
-		return Cursor{}, fmt.Errorf("parse cursor: %w: checksum does not match", ErrMalformed)
-	}
-	r := NewReader(raw[:len(raw)-4])
+	r := NewReader(body)
 	if v := r.Uint8(); v != cursorVersion {
 		r.Fail("cursor version %d is not supported", v)
 	}

@@ -22,7 +22,7 @@ func TestIntervalsOfARegisterAlone(t *testing.T) {
 		region event.RegionID
 		offset int64
 		epoch  event.Epoch
-		want   event.Standing
+		want   event.Judgement
 	}{
 		{"flights", 1, 4, 17, event.Authoritative},
 		{"flights", 1, 5, 17, event.Orphan},

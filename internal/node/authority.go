@@ -15,6 +15,7 @@ import (
 	"github.com/geogate/geogate/internal/event"
 	"github.com/geogate/geogate/internal/seat"
 	"github.com/geogate/geogate/internal/txn"
+	"github.com/geogate/geogate/residency"
 	"github.com/geogate/geogate/router"
 )
 
@@ -114,7 +115,8 @@ func (u *unitLogs) Settle(ctx context.Context, unit string) error {
 
 // Applied implements router.UnitLogs: the most of this region's committed vectors,
 // of what has arrived where nothing folds, and of what other regions have
-// published.
+// published. A topic of which no other region is given anything is left out: that
+// nobody has applied it says nothing.
 func (u *unitLogs) Applied(ctx context.Context, unit, region string) ([]router.Extent, error) {
 	topics, err := u.topicsOf(ctx, unit)
 	if err != nil {
@@ -127,11 +129,36 @@ func (u *unitLogs) Applied(ctx context.Context, unit, region string) ([]router.E
 	var out extents
 	for _, t := range topics {
 		for p := range t.Partitions {
+			if !u.given(t, p, origin) {
+				continue
+			}
 			at := u.appliedAt(t, p, origin)
 			out.set(t.Name, at.Incarnation, p, at.Next)
 		}
 	}
 	return out, nil
+}
+
+// given tells whether any region is given records of an origin's topic: the
+// residency policy lets at least some of them leave, and there is a remote topic
+// here, or another region has published that it has applied some.
+func (u *unitLogs) given(t gateway.Topic, p int32, origin event.RegionID) bool {
+	for _, r := range u.n.topology.Others(u.n.topology.Name(origin)) {
+		if g := u.n.guard(); g != nil {
+			rule := g.Rule(t.Name, u.n.topology.Name(origin), r.Name)
+			if rule.Effect == residency.Deny && rule.Rule != residency.StoppedRule {
+				continue
+			}
+		}
+		if r.ID == u.n.own {
+			if _, made := u.n.control.Remote(origin, t.Name); made {
+				return true
+			}
+		} else if told, ok := u.n.control.Progress(r.ID, t.Name, p); ok && told.Promised[origin] != (event.Point{}) {
+			return true
+		}
+	}
+	return false
 }
 
 func (u *unitLogs) appliedAt(t gateway.Topic, p int32, origin event.RegionID) event.Point {
@@ -295,10 +322,6 @@ func reachOf(u *router.UnitRecord, topology *router.Topology, topic string, part
 	}
 	return v
 }
-
-// Authority is what the instance knows of ownership, nil without a register. The
-// folds and the links read intervals from it.
-func (n *Node) Authority() *router.Authority { return n.authority }
 
 // ownership implements gateway.Ownership.
 type ownership struct {

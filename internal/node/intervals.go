@@ -77,13 +77,24 @@ func (i *intervals) from(t *router.Tokens, topic string, partition int32) *event
 // partition of its log is concerned.
 func tenures(u *router.UnitRecord, region, topic string, partition int32) event.Tenures {
 	out := event.Tenures{Known: u.Epoch}
-	for _, e := range u.Epochs {
-		if e.Owner == region {
-			out.List = append(out.List, event.Tenure{
-				Epoch: e.Epoch, Start: points(e.Start, topic, partition),
-				Ended: e.Ended, Cut: points(e.Cut, topic, partition),
-			})
+	for i, e := range u.Epochs {
+		if e.Owner != region {
+			continue
 		}
+		t := event.Tenure{
+			Epoch: e.Epoch, Start: points(e.Start, topic, partition),
+			Ended: e.Ended, Cut: points(e.Cut, topic, partition),
+		}
+		if e.Ended && len(t.Cut) == 0 {
+			// The cut leaves the partition out: the next epoch ends this one.
+			switch next := i + 1; {
+			case next == len(u.Epochs):
+				t.Ended = false
+			case u.Epochs[next].Owner == region:
+				t.Cut = points(u.Epochs[next].Start, topic, partition)
+			}
+		}
+		out.List = append(out.List, t)
 	}
 	return out
 }
@@ -98,7 +109,7 @@ func points(extents []router.Extent, topic string, partition int32) (out []event
 }
 
 // intervals is the newest table of a topic's partition for the links: nil without
-// a register. What it says changes only when Authority().Changed() is closed.
+// a register. It may give another table once intervalsChanged was closed.
 func (n *Node) intervals(topic string, partition int32) *event.Authority {
 	return n.tables.of(topic, partition)
 }

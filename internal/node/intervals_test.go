@@ -89,8 +89,26 @@ func TestIntervalsOfAPartition(t *testing.T) {
 	if g.table("flights", 1) != a {
 		t.Error("the table is made anew")
 	}
-	if a := g.table("flights", 0); a.Logs[2].List[1].Cut != nil || !reflect.DeepEqual(a.Logs[2].List[1].Start, []event.Point{{Next: 8}}) {
+	if a := g.table("flights", 0); a.Logs[2].List[1].Cut != nil || a.Logs[2].List[1].Ended || !reflect.DeepEqual(a.Logs[2].List[1].Start, []event.Point{{Next: 8}}) {
 		t.Errorf("partition 0: %+v", a.Logs[2])
+	}
+	// A cut leaves out what no other region is given: there the next epoch ends the
+	// one before, unless it is another region's.
+	for _, c := range []struct {
+		unit, next string
+		want       []event.Tenure
+	}{
+		{"orders/eu", "", []event.Tenure{{Epoch: 18}}},
+		{"orders/eu", "eu", []event.Tenure{{Epoch: 18, Ended: true, Cut: []event.Point{{Next: 6}}}, {Epoch: 34, Start: []event.Point{{Next: 6}}}}},
+		{"orders/eu", "us", []event.Tenure{{Epoch: 18, Ended: true}}},
+	} {
+		u := owned(c.unit, "eu", 33, router.Tenure{Epoch: 18, Owner: "eu", Ended: true, Applied: true, Cut: []router.Extent{extent("other", 0, 3)}})
+		if c.next != "" {
+			u.Epochs = append(u.Epochs, router.Tenure{Epoch: 34, Owner: c.next, Start: []router.Extent{extent("orders", 0, 6)}})
+		}
+		if got := tenures(&u, "eu", "orders", 0).List; !reflect.DeepEqual(got, c.want) {
+			t.Errorf("left out, then %q: %+v, want %+v", c.next, got, c.want)
+		}
 	}
 	// What happens to other units makes no new table.
 	g.sees(5, false, owned("orders/us", "us", 17, router.Tenure{Epoch: 17, Owner: "us"}))
@@ -115,7 +133,7 @@ func TestIntervalsOfOneRegionsUnit(t *testing.T) {
 		region event.RegionID
 		offset int64
 		epoch  event.Epoch
-		want   event.Standing
+		want   event.Judgement
 	}{
 		{2, 4, 18, event.Authoritative},
 		{2, 5, 18, event.Orphan},
@@ -138,7 +156,7 @@ func TestIntervalsWaitForTheWatch(t *testing.T) {
 	us := router.Tenure{Epoch: 17, Owner: "us"}
 	g.sees(1, false, owned("air/us", "us", 17, us))
 	first := g.table("flights", 0)
-	cut := owned("air/us", "", 33, router.Tenure{Epoch: 17, Owner: "us", Ended: true})
+	cut := owned("air/us", "", 33, router.Tenure{Epoch: 17, Owner: "us", Ended: true, Cut: []router.Extent{extent("flights", 0, 5)}})
 	g.sees(9, true, cut)
 	if got := g.table("flights", 0); got != first {
 		t.Errorf("by hearsay: %+v", got)

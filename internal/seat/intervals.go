@@ -27,10 +27,10 @@ type cuts struct {
 // cutsAgain is when logs that could not be read are read again.
 const cutsAgain = 250 * time.Millisecond
 
-// standing judges an item that its log calls valid, for the fold and the indexes
+// judge says of an item that its log calls valid, for the fold and the indexes
 // before it. settled is false where only the register, as it is not known here yet,
 // can tell: the origin waits. What was folded once was settled then.
-func (in *inputs) standing(it *Item) (settled bool) {
+func (in *inputs) judge(it *Item) (settled bool) {
 	if in.seat.cfg.Authority == nil || it.Verdict != Valid {
 		return true
 	}
@@ -61,8 +61,8 @@ func (in *inputs) follow(ctx context.Context) (moved bool, err error) {
 		return false, nil
 	}
 	for r := event.RegionID(1); r <= event.MaxRegion; r++ {
-		from, any := next.Orphans(in.table, r)
-		if !any || from.Compare(in.folded[r]) >= 0 {
+		from, found := next.Orphans(in.table, r)
+		if !found || from.Compare(in.folded[r]) >= 0 {
 			continue
 		}
 		orphans, err := in.behind(ctx, r, from, next)

@@ -163,8 +163,11 @@ func TestLateCut(t *testing.T) {
 	if got := f.given(since); !slices.Equal(got, want) {
 		t.Errorf("given %q\nwant %q", got, want)
 	}
-	for i := range 6 {
-		if it := f.items[since+i]; i < 3 && (it.Event.At.Offset != []int64{2, 4, 6}[i] || it.Barrier != []int64{0, 3, 3}[i]) {
+	f.mu.Lock()
+	revoked := slices.Clone(f.items[since : since+3])
+	f.mu.Unlock()
+	for i, it := range revoked {
+		if it.Event.At.Offset != []int64{2, 4, 6}[i] || it.Barrier != []int64{0, 3, 3}[i] {
 			t.Errorf("revoked %+v", it)
 		}
 	}

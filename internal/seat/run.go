@@ -394,7 +394,7 @@ func (in *inputs) release(r event.RegionID, upTo event.Point, items []Item) []It
 	n := 0
 	delete(in.unsettled, r)
 	for n < len(in.pending[r]) && in.pending[r][n].Next.Compare(upTo) <= 0 {
-		if it := &in.pending[r][n]; !in.standing(it) {
+		if it := &in.pending[r][n]; !in.judge(it) {
 			in.unsettled[r] = it.Event.Epoch
 			break
 		}

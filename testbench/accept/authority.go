@@ -27,23 +27,30 @@ func unitOf(topic, region string) string {
 	return domain
 }
 
-// offsetIn is what a list of extents says of a partition; 0 where it says nothing.
-func offsetIn(list []extent, topic string, at event.Dot) int64 {
+// offsetIn is what a list of extents says of a partition.
+func offsetIn(list []extent, topic string, at event.Dot) (offset int64, ok bool) {
 	i := slices.IndexFunc(list, func(e extent) bool { return e.Topic == topic && e.Incarnation == at.Incarnation })
-	if i < 0 || int(at.Partition) >= len(list[i].Offsets) {
-		return 0
+	if i < 0 || int(at.Partition) >= len(list[i].Offsets) || list[i].Offsets[at.Partition] < 0 {
+		return 0, false
 	}
-	return max(list[i].Offsets[at.Partition], 0)
+	return list[i].Offsets[at.Partition], true
 }
 
 // authoritative tells whether an event of a topic, accepted by a region under an
 // epoch of the unit, counts; if not, why.
 func (u unit) authoritative(topic, region string, at event.Dot, epoch event.Epoch) (bool, string) {
-	for _, e := range u.Epochs {
+	for i, e := range u.Epochs {
 		if e.Epoch != uint64(epoch) {
 			continue
 		}
-		start, cut := offsetIn(e.Start, topic, at), offsetIn(e.Cut, topic, at)
+		start, _ := offsetIn(e.Start, topic, at)
+		cut, ok := offsetIn(e.Cut, topic, at)
+		if e.Ended && !ok { // nobody else is given the topic: it goes on to the next epoch
+			e.Ended = i+1 < len(u.Epochs)
+			if e.Ended {
+				cut, _ = offsetIn(u.Epochs[i+1].Start, topic, at)
+			}
+		}
 		switch {
 		case e.Owner != region:
 			return false, fmt.Sprintf("epoch %d was %s's", epoch, e.Owner)

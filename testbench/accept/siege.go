@@ -235,12 +235,12 @@ func (s *siege) round(ctx context.Context, c scenario) error {
 		f.heard = f.began
 		err = s.refused(ctx, f.answered, "NOT_OWNER")
 	}
-	if err != nil {
-		return err
-	}
 	eu.end()
 	s.fenceIsAnswered(c, f)
 	s.nothingAfter(c, f)
+	if err != nil {
+		return err
+	}
 	s.refusalsSayWhy(c, f)
 	if err := s.orphansAreListed(ctx, c); err != nil {
 		return err

@@ -12,7 +12,8 @@
 // come; Hold keeps requests of one kind back. Neither changes any frame.
 //
 // StartTCP gives the same for a server that is no Kafka, without rewriting
-// anything, and Tap keeps what goes through a proxy of either kind in files.
+// anything; such a proxy can also Swallow one direction alone. Tap keeps what goes
+// through a proxy of either kind in files.
 //
 // HAZARD: answers in versions newer than kmsg knows are passed as they are, as
 // are the new leader's addresses in Produce and Fetch errors; a client may then
@@ -22,7 +23,6 @@ package cutproxy
 import (
 	"errors"
 	"fmt"
-	"io"
 	"log/slog"
 	"net"
 	"slices"
@@ -42,7 +42,7 @@ const (
 // any goroutine.
 type Proxy struct {
 	host  string // address that every listener binds
-	plain bool   // forwards bytes and knows no frames
+	plain bool   // forwards bytes, knows no frames, and listens while cut
 
 	mu     sync.Mutex
 	doors  map[string]*door // by the broker's own address
@@ -50,6 +50,7 @@ type Proxy struct {
 	conns  map[net.Conn]struct{}
 	cut    bool
 	closed bool
+	deaf   [2]bool                 // plain: swallows what clients send, what comes back
 	losing map[int16]bool          // api keys whose answers are lost
 	held   map[int16]chan struct{} // api keys whose requests wait until it is closed
 	tapDir string                  // where new connections are written down; empty: nowhere
@@ -62,7 +63,7 @@ type Proxy struct {
 type door struct {
 	broker string       // where its connections go
 	addr   string       // where it listens; kept while cut
-	ln     net.Listener // nil while cut
+	ln     net.Listener // nil while closed
 }
 
 // Start listens for the cluster that upstream's addresses lead to: on listen
@@ -74,7 +75,9 @@ func Start(upstream []string, listen string) (*Proxy, error) {
 }
 
 // StartTCP listens for one server that is no Kafka: bytes go through as they
-// are, and only Cut, Heal and Tap apply.
+// are, and of the faults only Cut and Swallow apply. While cut it resets whoever
+// connects and keeps its port, which would be somebody else's before long. The
+// server need not be reachable yet.
 func StartTCP(upstream, listen string) (*Proxy, error) {
 	return start([]string{upstream}, listen, true)
 }
@@ -126,11 +129,24 @@ func (p *Proxy) Cut() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.cut = true
-	p.shutLocked()
+	if p.plain {
+		p.dropLocked()
+	} else {
+		p.shutLocked()
+	}
 }
 
-// Heal listens again on the same addresses. After an error it may be called
-// again.
+// Swallow keeps connections open and carries on nothing of what clients send
+// (there), of what comes back, or of both. What is swallowed is lost, and so Heal
+// resets those connections. Only a proxy of StartTCP does it.
+func (p *Proxy) Swallow(there, back bool) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.deaf = [2]bool{p.deaf[0] || there, p.deaf[1] || back}
+}
+
+// Heal takes Cut and Swallow back: it listens again on the same addresses and
+// carries everything. After an error it may be called again.
 func (p *Proxy) Heal() error {
 	deadline := time.Now().Add(healWait)
 	for {
@@ -155,7 +171,10 @@ func (p *Proxy) heal() error {
 			}
 		}
 	}
-	p.cut = false
+	if p.deaf != [2]bool{} {
+		p.dropLocked()
+	}
+	p.cut, p.deaf = false, [2]bool{}
 	return nil
 }
 
@@ -234,6 +253,10 @@ func (p *Proxy) shutLocked() {
 			d.ln = nil
 		}
 	}
+	p.dropLocked()
+}
+
+func (p *Proxy) dropLocked() {
 	for c := range p.conns {
 		reset(c)
 	}
@@ -287,6 +310,10 @@ func (p *Proxy) accept(ln net.Listener, broker string) {
 // serve joins a client to its broker until either side ends.
 func (p *Proxy) serve(client net.Conn, broker string) {
 	defer client.Close()
+	if p.isCut() {
+		reset(client)
+		return
+	}
 	upstream, err := net.DialTimeout("tcp", broker, dialWait)
 	if err != nil {
 		slog.Debug("dial upstream", "broker", broker, "err", err)
@@ -311,7 +338,7 @@ func (p *Proxy) serve(client net.Conn, broker string) {
 	var both sync.WaitGroup
 	both.Go(func() {
 		if p.plain {
-			io.Copy(upstream, there)
+			p.pour(upstream, there, 0)
 		} else {
 			forwardRequests(upstream, there, &asked)
 		}
@@ -320,7 +347,7 @@ func (p *Proxy) serve(client net.Conn, broker string) {
 	both.Go(func() {
 		defer close(asked.gone)
 		if p.plain {
-			io.Copy(client, back)
+			p.pour(client, back, 1)
 		} else if forwardResponses(client, back, &asked, p.local) {
 			reset(client)
 		}
@@ -328,6 +355,12 @@ func (p *Proxy) serve(client net.Conn, broker string) {
 		upstream.Close()
 	})
 	both.Wait()
+}
+
+func (p *Proxy) isCut() bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.cut
 }
 
 // register makes the connections known to Cut; it refuses while cut.

@@ -75,48 +75,6 @@ func TestTapKeepsBothDirectionsApart(t *testing.T) {
 	}
 }
 
-func TestPlainProxyCutsAndHeals(t *testing.T) {
-	p, err := cutproxy.StartTCP(echo(t), "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer p.Close()
-	conn, err := net.Dial("tcp", p.Addr())
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer conn.Close()
-	conn.SetDeadline(time.Now().Add(10 * time.Second))
-	answers := func(c net.Conn) bool {
-		_, werr := c.Write([]byte("x"))
-		_, rerr := io.ReadFull(c, make([]byte, 1))
-		return werr == nil && rerr == nil
-	}
-	if !answers(conn) {
-		t.Fatal("no answer through the proxy")
-	}
-	p.Cut()
-	if answers(conn) {
-		t.Error("an answer through a cut proxy")
-	}
-	if c, err := net.Dial("tcp", p.Addr()); err == nil {
-		c.Close()
-		t.Error("a cut proxy accepts")
-	}
-	if err := p.Heal(); err != nil {
-		t.Fatal(err)
-	}
-	again, err := net.Dial("tcp", p.Addr())
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer again.Close()
-	again.SetDeadline(time.Now().Add(10 * time.Second))
-	if !answers(again) {
-		t.Error("no answer after the heal")
-	}
-}
-
 func TestTapThatCannotBeWrittenLetsNothingThrough(t *testing.T) {
 	p, err := cutproxy.StartTCP(echo(t), "127.0.0.1:0")
 	if err != nil {

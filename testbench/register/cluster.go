@@ -26,7 +26,7 @@ const nowhere = "127.0.0.1:1"
 type Cluster struct {
 	at    [Size]string
 	dirs  [Size]string
-	lines [Size][Size]*cutproxy.Line // from, to; nil in the diagonal
+	lines [Size][Size]*cutproxy.Proxy // from, to; nil in the diagonal
 
 	mu      sync.Mutex
 	servers [Size]*embed.NATSServer // nil while stopped
@@ -49,7 +49,7 @@ func Start(dir string) (*Cluster, error) {
 			if i == j {
 				continue
 			}
-			if c.lines[i][j], err = cutproxy.StartLine(c.at[j]); err != nil {
+			if c.lines[i][j], err = cutproxy.StartTCP(c.at[j], "127.0.0.1:0"); err != nil {
 				c.Close()
 				return nil, err
 			}
@@ -113,11 +113,11 @@ func (c *Cluster) Deafen(i int) {
 // Rejoin heals every line of server i.
 func (c *Cluster) Rejoin(i int) {
 	for _, l := range c.of(i) {
-		l.Heal()
+		_ = l.Heal() // errors once it is closed, with the cluster
 	}
 }
 
-func (c *Cluster) of(i int) (out []*cutproxy.Line) {
+func (c *Cluster) of(i int) (out []*cutproxy.Proxy) {
 	for j := range Size {
 		if j != i {
 			out = append(out, c.lines[i][j], c.lines[j][i])
@@ -156,19 +156,16 @@ func (c *Cluster) Restart(i int) error {
 }
 
 // Keep copies what a stopped server i has on disk; Bring puts a copy in place of
-// what it has: a disk that was rolled back. Wipe leaves it nothing.
+// what it has: a disk that was rolled back.
 func (c *Cluster) Keep(i int, to string) error { return os.CopyFS(to, os.DirFS(c.dirs[i])) }
 
 // Bring puts a copy in place of what server i has.
 func (c *Cluster) Bring(i int, from string) error {
-	if err := c.Wipe(i); err != nil {
+	if err := os.RemoveAll(c.dirs[i]); err != nil {
 		return err
 	}
 	return os.CopyFS(c.dirs[i], os.DirFS(from))
 }
-
-// Wipe leaves server i nothing.
-func (c *Cluster) Wipe(i int) error { return os.RemoveAll(c.dirs[i]) }
 
 // Close ends all servers and lines.
 func (c *Cluster) Close() {

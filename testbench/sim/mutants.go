@@ -54,7 +54,7 @@ var mutants = []mutant{
 		{"dedupe/index.go", "		if c.At.Region == own {\n", "		if c.At.Region == own && len(last) == 1 {\n"},
 	}},
 	{"void-keeps-key", "a fenced record keeps its key", []edit{
-		{"dedupe/index.go", "		if !c.Void {\n			valid", "		if !c.Void || true {\n			valid"},
+		{"dedupe/index.go", "	return !c.Void && in.Judge(c.At, c.Epoch) != event.Orphan", "	return in.Judge(c.At, c.Epoch) != event.Orphan"},
 	}},
 	{"closed-over-flight", "the closed stamp ignores writes in flight", []edit{
 		{"internal/seat/core.go", "			closed = min(closed, w.stamp-1)\n", ""},
@@ -113,7 +113,7 @@ var mutants = []mutant{
 		{"conflict/fold.go", "	t := settle(copies, s.ev.At, s.cfg.Window)\n	s.tellTwins(&t)\n	switch {", "	t := settle(copies, s.ev.At, s.cfg.Window)\n	s.tellTwins(&t)\n	switch {\n	case len(copies) > 1:\n		return nil"},
 	}},
 	{"no-refold", "a smaller twin that comes later does not refold its entity", []edit{
-		{"conflict/fold.go", "	case len(t.moved) > 0:\n		return s.revoke(&t)", "	case len(t.moved) > 0:\n		return s.apply(nil)"},
+		{"conflict/fold.go", "	case len(t.moved) > 0:\n		return s.revoke(s.ev.Key, &revision{}, &t)", "	case len(t.moved) > 0:\n		return s.apply(nil)"},
 	}},
 	{"twins-by-arrival", "of twins the one that came first stands", []edit{
 		{"conflict/twins.go", "	slices.SortFunc(copies, compareCopies)\n	var groups", "	var groups"},
@@ -131,7 +131,7 @@ var mutants = []mutant{
 		{"testbench/sim/world/fold.go", "	if !f.s.indexesReach(v) {\n", "	if false {\n"},
 	}},
 	{"copies-ahead", "the fold takes copies from the journal that its vector has not reached", []edit{
-		{"conflict/partition.go", "func(c Copy) bool { return !s.out.Position.Vector.Covers(c.At) })", "func(c Copy) bool { return c.ID.IsZero() })"},
+		{"conflict/partition.go", "		if !s.out.Position.Vector.Covers(c.At) {\n			continue\n		}\n		orphan", "		orphan"},
 	}},
 	{"metas-ahead", "a refold takes events that the vector has not reached", []edit{
 		{"conflict/fold.go", "func(m Meta) bool { return !s.out.Position.Vector.Covers(m.At) })", "func(m Meta) bool { return m.Stamp == 0 })"},
@@ -146,9 +146,75 @@ var mutants = []mutant{
 		{"conflict/entity.go", "		case at < 0:\n			say(Concurrent, loser, winner)", "		case at < 0 && loser.At != e.Shown:\n		case at < 0:\n			say(Concurrent, loser, winner)"},
 	}},
 	{"events-each-copy", "the merged view of events has each copy", []edit{
-		{"conflict/fold.go", "	if len(emitted) < len(t.groups) {", "	if len(emitted) < len(copies) {"},
+		{"conflict/facts.go", "	if len(shown) < len(t.groups) {", "	if len(shown) < len(copies) {"},
 	}},
 	{"no-aliases", "a cursor knows no aliases", []edit{
 		{"conflict/store.go", "	if at < 0 {\n		return nil\n	}", "	if at >= -1 {\n		return nil\n	}"},
+	}},
+	// Owners and cuts. That a seat accepts only once its index has read to the cuts of
+	// the unit's earlier epochs cannot be told from what its own barrier enforces, as
+	// long as a unit goes back to the region that owned it last; it becomes a mutant
+	// with the plans that move units between regions.
+	{"seat-no-second-check", "a seat answers though its lease has ended meanwhile", []edit{
+		{"internal/seat/authority.go", "	return c.env.Authority == nil || c.env.Authority.Holds(w.grant)", "	return c.env.Authority == nil || w.grant.Live != 0"},
+	}},
+	{"newer-epoch-is-orphan", "a reader calls a record of an epoch above those it knows an orphan", []edit{
+		{"internal/event/authority.go", "	if epoch > log.Known {\n		return Unsettled\n", "	if epoch > log.Known {\n		return Orphan\n"},
+	}},
+	{"newer-epoch-counts", "a record of an epoch above those that are known is not held", []edit{
+		{"internal/event/authority.go", "	if epoch > log.Known {\n		return Unsettled\n", "	if epoch > log.Known {\n		return Authoritative\n"},
+	}},
+	{"epoch-ignored", "a record in an interval counts whatever its epoch", []edit{
+		{"internal/event/authority.go", "	if epoch == 0 {\n		return log.unstamped(at)", "	if epoch <= log.Known {\n		return log.unstamped(at)"},
+	}},
+	{"orphan-keeps-key", "an orphan keeps its key", []edit{
+		{"dedupe/index.go", "	return !c.Void && in.Judge(c.At, c.Epoch) != event.Orphan", "	return !c.Void && (in == nil || c.Stamp > 0)"},
+	}},
+	{"orphans-folded", "the fold counts what is given to it as an orphan", []edit{
+		{"conflict/partition.go", "	if it.Verdict == Orphan || at.Authority.Judge(it.Event.At, it.Event.Epoch) == event.Orphan {", "	if it.Verdict == Cuts {"},
+	}},
+	{"late-cut-not-revoked", "a cut that is known late leaves what was folded behind it", []edit{
+		{"testbench/sim/world/intervals.go", "		s.fold.push(g.orphans...)\n", ""},
+	}},
+	{"start-revokes-nothing", "a start that comes to be known leaves what was folded below it", []edit{
+		{"internal/event/authority.go", "		if o == nil && i > 0 {", "		if o == nil && i > len(list) {"},
+	}},
+	{"copies-never-revive", "a copy that was void does not revive when the one that stood is an orphan", []edit{
+		{"conflict/fold.go", "			copies, err := s.copies(m.Key, s.table)", "			copies, err := s.copies(m.Key, nil)"},
+		{"conflict/orphans.go", "	if s.out.Position.Revoking == 0 {\n		return false, nil", "	if table == nil || s.out.Position.Revoking == 0 {\n		return false, nil"},
+	}},
+	{"journal-drops-orphans", "the journal keeps nothing of an orphan, whatever becomes of the table", []edit{
+		{"conflict/store.go", "		if it.Verdict != Valid && it.Verdict != Orphan || ", "		if it.Verdict != Valid || "},
+	}},
+	{"refold-with-orphans", "a refold takes orphans in", []edit{
+		{"conflict/orphans.go", "	if table.Judge(at, epoch) == event.Orphan {\n", "	if table == nil {\n		return false, nil\n	}\n	if epoch > 1<<40 {\n"},
+	}},
+	{"no-retraction", "an orphan that was emitted is not taken back", []edit{
+		{"conflict/facts.go", "	s.out.Merged = append(s.out.Merged, Merged{Event: gone, Corrects: true})", "	_ = gone"},
+	}},
+	{"link-ignores-cuts", "a link goes on behind a cut that it knows", []edit{
+		{"replicate/intervals.go", "	for at := int64(0); at != event.NoCut; {", "	for at := event.NoCut; at != event.NoCut; {"},
+	}},
+	{"cut-during-audit", "what was decided before a cut came to be known is sent behind it", []edit{
+		{"replicate/plan.go", "!c.governed(part.s) || part.bounds != part.s.bounds", "!c.governed(part.s) || part.bounds < 0"},
+	}},
+	// Borders.
+	{"old-ruling-used", "a ruling of a policy that is not in force any more is used", []edit{
+		{"replicate/core.go", "return s.Ruling == nil || s.Ruling.Version == c.version }", "return s.Ruling == nil || s.Ruling.Version <= c.version }"},
+	}},
+	{"restricted-uses-vector", "a context takes restricted origins from the vector", []edit{
+		{"conflict/state.go", "		vector[r] = event.Point{}\n		for i := range s.Live {", "		for i := range s.Live {"},
+	}},
+	{"restriction-lifted", "a restriction that is lifted lets the vector be used again", []edit{
+		{"replicate/plan.go", "	return s.pos.Restricted || s.Ruling != nil", "	return s.Ruling != nil"},
+		{"conflict/partition.go", "	if it.Restricted {\n		at.Restricted |= 1 << it.Origin\n	}", "	at.Restricted |= 1 << it.Origin\n	if !it.Restricted {\n		at.Restricted &^= 1 << it.Origin\n	}"},
+		{"testbench/sim/world/border.go", "(at.Restricted | s.p.ctl.restricted[s.tp.Topic]) &^", "at.Restricted &^"},
+	}},
+	{"restriction-not-carried", "positions and runs do not say that records may be missing", []edit{
+		{"replicate/plan.go", "	return s.pos.Restricted || s.Ruling != nil && s.Ruling.Effect == residency.PerRecord", "	return s.Ruling != nil && s.Ruling.Effect > residency.PerRecord"},
+		{"testbench/sim/world/border.go", "(at.Restricted | s.p.ctl.restricted[s.tp.Topic]) &^", "at.Restricted &^"},
+	}},
+	{"superseded-verdict-counts", "what a deposed instance decides counts", []edit{
+		{"residency/audit.go", "		cmp.Compare(a.ProducerEpoch, before.ProducerEpoch)) >= 0", "		cmp.Compare(a.ProducerEpoch, before.ProducerEpoch)) >= -1"},
 	}},
 }

@@ -52,6 +52,9 @@ var ownershipMutants = []mutant{
 		{ownershipClaim, "ok && c.lease.rev == rev && u.rec.State == UnitActive && u.rec.Owner == c.cfg.Region && u.rec.Epoch == next.Epoch", "ok && rev != 0 && u != nil"},
 		{ownershipClaim, "proof{epoch: next.Epoch, rev: rev,", "proof{epoch: next.Epoch, rev: c.lease.rev,"},
 	}},
+	{"claim-beside-fence", "a claim counts though nothing proves that no fence of the region lies before it", []edit{
+		{"router/tokens.go", "		if p.after >= c.lease.seq {\n", "		if p.after > 1<<60 {\n"},
+	}},
 	{"no-second-check", "the lease is not checked after the read-back", []edit{
 		{"testbench/sim/ownership/proc.go", "if p.Holds(unit, g) {", "if p.Alive() {"},
 	}},

@@ -1,13 +1,13 @@
 package world_test
 
 import (
+	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/geogate/geogate/gateway"
 	"github.com/geogate/geogate/internal/node"
@@ -60,15 +60,13 @@ func status(t *testing.T, r *world.Region) gateway.Status {
 	return st
 }
 
-func eventually(t *testing.T, what string, f func() bool) {
-	t.Helper()
-	tick := time.NewTicker(20 * time.Millisecond)
-	defer tick.Stop()
-	for late := time.Now().Add(30 * time.Second); !f(); <-tick.C {
-		if time.Now().After(late) {
-			t.Fatalf("waited too long for %s", what)
+func eventually(w *world.World, what string, so func() bool) {
+	w.Eventually(what, func() error {
+		if !so() {
+			return errors.New("it is not so")
 		}
-	}
+		return nil
+	})
 }
 
 // TestBorder keeps keys of one region at home, through changes of the policy.
@@ -89,8 +87,8 @@ func TestBorder(t *testing.T) {
 		eu.Put(github, fmt.Sprintf("pub-%d", i), `3`)
 	}
 	w.Run("only what rules allow arrives", func(t *testing.T, _ *world.World) {
-		eventually(t, "all that may cross", func() bool { return len(keys(us)) == 11 })
-		eventually(t, "everything at home", func() bool { return len(keys(eu)) == 21 })
+		eventually(w, "all that may cross", func() bool { return len(keys(us)) == 11 })
+		eventually(w, "everything at home", func() bool { return len(keys(eu)) == 21 })
 		if slices.ContainsFunc(keys(us), func(k string) bool { return strings.HasPrefix(k, "prv") }) {
 			t.Fatalf("us shows %v", keys(us))
 		}
@@ -120,14 +118,14 @@ func TestBorder(t *testing.T) {
 	})
 	w.Run("a change is obeyed without a restart", func(t *testing.T, _ *world.World) {
 		change(fromUS, euOpen)
-		eventually(t, "the change", func() bool { return status(t, eu).Residency.Revision == 2 })
+		eventually(w, "the change", func() bool { return status(t, eu).Residency.Revision == 2 })
 		eu.Put(github, "prv-open", `4`)
-		eventually(t, "what is allowed now", func() bool { return slices.Contains(keys(us), "prv-open") })
+		eventually(w, "what is allowed now", func() bool { return slices.Contains(keys(us), "prv-open") })
 		change(fromUS, euKeys)
-		eventually(t, "the change back", func() bool { return status(t, eu).Residency.Revision == 3 })
+		eventually(w, "the change back", func() bool { return status(t, eu).Residency.Revision == 3 })
 		eu.Put(github, "prv-closed", `5`)
 		eu.Put(github, "pub-last", `6`)
-		eventually(t, "the last one", func() bool { return slices.Contains(keys(us), "pub-last") })
+		eventually(w, "the last one", func() bool { return slices.Contains(keys(us), "pub-last") })
 		if slices.Contains(keys(us), "prv-closed") {
 			t.Fatalf("us shows %v", keys(us))
 		}
@@ -136,15 +134,15 @@ func TestBorder(t *testing.T) {
 		if err := os.Remove(path); err != nil {
 			t.Fatal(err)
 		}
-		eventually(t, "a warning", func() bool {
+		eventually(w, "a warning", func() bool {
 			st := status(t, eu)
 			return st.Residency.State == "on" && len(st.Warnings) > 0 && strings.Contains(strings.Join(st.Warnings, " "), "does not load")
 		})
-		eventually(t, "the stop", func() bool { return status(t, eu).Residency.State == "stopped" })
+		eventually(w, "the stop", func() bool { return status(t, eu).Residency.State == "stopped" })
 		eu.Put(github, "pub-late", `7`)
 		change(fromUS, euKeys)
-		eventually(t, "the file again", func() bool { return status(t, eu).Residency.State == "on" })
-		eventually(t, "what waited", func() bool { return slices.Contains(keys(us), "pub-late") })
+		eventually(w, "the file again", func() bool { return status(t, eu).Residency.State == "on" })
+		eventually(w, "what waited", func() bool { return slices.Contains(keys(us), "pub-late") })
 	})
 }
 
@@ -168,7 +166,7 @@ func TestRestrictedContext(t *testing.T) {
 		t.Fatalf("us shows %+v", e)
 	}
 	change(fromUS, euOpen) // what was hidden stays so, and us does not claim to have seen it
-	eventually(t, "the change", func() bool { return status(t, eu).Residency.Revision == 2 })
+	eventually(w, "the change", func() bool { return status(t, eu).Residency.Revision == 2 })
 	for i := range 8 {
 		behind = eu.Put(flights, fmt.Sprintf("later-%d", i), `{}`)
 	}

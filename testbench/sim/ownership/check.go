@@ -31,6 +31,15 @@ func (s *sim) held(p *proc, unit string, epoch event.Epoch) {
 	}
 }
 
+// notFenced (I10) checks an answer to a producer: none leaves a region whose fence
+// was answered as done and stands.
+func (s *sim) notFenced(p *proc, unit string) {
+	plan := s.firm[p.Region]
+	if r, ok := s.reg.Region(p.Region); ok && plan != "" && r.State == router.RegionFenced && r.Plan == plan && !s.reg.Forgot() {
+		s.Violate("I10", "%s answers a write of %s, and the fence %s of its region was answered before", p.Name, unit, plan)
+	}
+}
+
 // checkEnd holds the end of a history against what was promised.
 func (s *sim) checkEnd() {
 	if s.reg.Forgot() {

@@ -73,6 +73,7 @@ func (p *proc) clientWrite() {
 			p.Later(s.between(time.Millisecond, 20*time.Millisecond), func() {
 				if p.Holds(unit, g) {
 					s.held(p, unit, g.Epoch)
+					s.notFenced(p, unit)
 					rec.acked = true
 					s.counts["writes answered"]++
 				}

@@ -81,6 +81,8 @@ type sim struct {
 	refs   uint64
 	asked  map[uint64]bool
 	kinds  map[string]string // kind of the cut, by unit and the fence's epoch
+	fences map[uint64]string // region of each fence of a region that was asked for
+	firm   map[string]string // by region: the newest fence that was answered as done
 }
 
 // unitLog is the log of a unit in its region: one partition.
@@ -120,11 +122,13 @@ func newSim(seed uint64, o Options) *sim {
 	s := &sim{
 		seed: seed, rnd: rand.New(rand.NewPCG(seed, 0x6f776e)), counts: make(map[string]int),
 		logs: make(map[string]*unitLog), asked: make(map[uint64]bool), kinds: make(map[string]string),
+		fences: make(map[uint64]string), firm: make(map[string]string),
 	}
 	if o.Trace {
 		s.trace = &strings.Builder{}
 	}
 	s.reg = register.NewStream(s, router.DefaultLease())
+	s.reg.Beside = s.fenceBeside
 	s.reg.NoCasts, s.fast = s.chance(0.2) || o.NoCasts, s.chance(0.5)
 	return s
 }
@@ -319,7 +323,9 @@ func (s *sim) surround(victim *proc, other func() *proc, at time.Duration) {
 	}
 	fencer := other()
 	s.After(at, func() { s.ask(fencer, fence) })
-	if fence.Unit != "" && s.chance(0.6) {
+	if fence.Unit != "" && s.chance(0.15) {
+		s.reg.SlowFence(unit)
+	} else if fence.Unit != "" && s.chance(0.6) {
 		s.reg.HalfFence(unit)
 		if s.chance(0.7) {
 			victim.Prey()
@@ -348,6 +354,16 @@ func (s *sim) surround(victim *proc, other func() *proc, at time.Duration) {
 	}
 }
 
+// fenceBeside has some instance of another region fence a region.
+func (s *sim) fenceBeside(region string) {
+	for _, i := range s.rnd.Perm(len(s.procs)) {
+		if p := s.procs[i]; p.Region != region && p.Alive() {
+			s.ask(p, router.Command{Verb: router.VerbFence, Region: region, Reason: "beside"})
+			return
+		}
+	}
+}
+
 // operate asks some instance for a fence or an unfence.
 func (s *sim) operate() {
 	p, target := s.pick(), s.pick()
@@ -369,14 +385,23 @@ func (s *sim) ask(p *proc, cmd router.Command) uint64 {
 	if p.Alive() {
 		s.asked[s.refs] = true
 	}
+	if cmd.Verb == router.VerbFence && cmd.Region != "" {
+		s.fences[s.refs] = cmd.Region
+	}
 	p.Ask(s.refs, cmd)
 	return s.refs
 }
 
 func (s *sim) answered(a router.Answer) {
 	delete(s.asked, a.Ref)
+	done := a.Result.Exit == router.ExitDone || a.Result.Exit == router.ExitLoss
+	if region := s.fences[a.Ref]; region != "" && done {
+		if r, ok := s.reg.Region(region); ok && r.State == router.RegionFenced {
+			s.firm[region] = r.Plan
+		}
+	}
 	for _, u := range a.Result.Units {
-		if a.Result.Exit == router.ExitDone || a.Result.Exit == router.ExitLoss {
+		if done {
 			key := unitEpoch(u.Unit, u.Epoch)
 			if s.kinds[key] == "" || u.Cut == router.CutEnd {
 				s.kinds[key] = u.Cut

@@ -34,6 +34,28 @@ func (r *Stream) lurks(w *router.Write) bool {
 	return false
 }
 
+// overtaken holds back a claim that a deaf instance has sent until a fence of its
+// region, asked for at this moment, is stored: the fence finds nothing to take.
+func (r *Stream) overtaken(p *Instance, w *router.Write) bool {
+	u, ok := unitRecord(w.Data)
+	if !ok || u.Owner == "" || u.Epoch <= r.epochs[u.Unit] || r.Calm() || r.Beside == nil {
+		return false
+	}
+	until, waits := r.overtakes[w.ID]
+	if !waits {
+		until = r.Now()
+		if chance(r, 0.1) {
+			r.Count("overtaken claims")
+			until += 200 * time.Millisecond
+			p.Blind(r.Lease.Duration)
+			r.Beside(u.Owner)
+		}
+		r.overtakes[w.ID] = until
+	}
+	record, _ := r.Region(u.Owner)
+	return r.Now() < until && record.State == router.RegionUp
+}
+
 // strike cuts off those who would learn from their next renewal that a claim has
 // made their leases void: they go on for as long as the protocol lets them.
 func (r *Stream) strike(by *Instance, w router.Write) {
@@ -47,6 +69,7 @@ func (r *Stream) strike(by *Instance, w router.Write) {
 			then()
 		}
 	}
+	r.slowed(by, &w)
 	region := claims(&w)
 	for _, p := range r.Instances {
 		if region != "" && p.prey && p.Region == region && !r.Calm() {
@@ -76,6 +99,32 @@ func (p *Instance) silence(id string) {
 		p.wakeWatch()
 	})
 }
+
+// slowed makes a gap in a fence that makes leases void before the unit is FENCED:
+// what its carrier writes of units comes late, and what the owner's instances have
+// renewed meanwhile is the last that they hear.
+func (r *Stream) slowed(by *Instance, w *router.Write) {
+	var x router.RegionRecord
+	if json.Unmarshal(w.Data, &x) != nil || !strings.HasPrefix(x.Reason, "fence of ") {
+		return
+	}
+	unit := strings.TrimPrefix(x.Reason, "fence of ")
+	if !r.slow[unit] || r.Calm() {
+		return
+	}
+	delete(r.slow, unit)
+	r.Count("slow fences")
+	by.dam = r.Now() + r.Lease.Renew*8/3
+	for _, p := range r.Instances {
+		if p.Region == x.Region && p != by {
+			p.cutLater(r.Lease.Renew*13/6, r.Lease.Duration*2)
+		}
+	}
+}
+
+// SlowFence lets what the next carrier of a unit's fence writes come late, once it
+// has made the leases of the unit's owner void.
+func (r *Stream) SlowFence(unit string) { r.slow[unit] = true }
 
 // cutLater cuts the instance off in a while, for a while.
 func (p *Instance) cutLater(in, d time.Duration) {

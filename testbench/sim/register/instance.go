@@ -44,6 +44,7 @@ type Instance struct {
 	off    time.Duration // cut off from the register until then
 	deaf   time.Duration // the watch brings nothing until then
 	mute   bool          // what it hears by the watch and by broadcasts is lost
+	dam    time.Duration // what it writes of units comes no sooner
 	fresh  time.Duration // when its last renewal was stored
 	prey   bool          // is cut off at the moment at which its leases are made void
 	late   func()        // the next renewal is stored and not answered; then this runs
@@ -244,7 +245,7 @@ func (p *Instance) RollBack() {
 
 // Heal ends every fault.
 func (p *Instance) Heal() {
-	p.awake, p.off, p.deaf, p.prey, p.mute, p.late, p.await = 0, 0, 0, false, false, nil, ""
+	p.dam, p.awake, p.off, p.deaf, p.prey, p.mute, p.late, p.await = 0, 0, 0, 0, false, false, nil, ""
 	p.disturb = p.s.Now()
 	p.wakeWatch()
 }

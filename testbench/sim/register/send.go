@@ -36,6 +36,14 @@ func (p *Instance) send(w router.Write) {
 			s.After(time.Millisecond, arrive)
 			return
 		}
+		if _, unit := unitRecord(w.Data); unit && p.dam > s.Now() {
+			s.After(p.dam-s.Now(), arrive)
+			return
+		}
+		if s.overtaken(p, &w) {
+			s.After(time.Millisecond, arrive)
+			return
+		}
 		if s.stall > s.Now() {
 			// What waits in an election may still be stored, long after its sender
 			// has given it up.

@@ -23,6 +23,9 @@ type Stream struct {
 	// before it hears of it.
 	Crash func(by *Instance, subject string) bool
 
+	// Beside, if set, has a region fenced by somebody of another one, now.
+	Beside func(region string)
+
 	created int64
 	log     []message
 	last    map[string]uint64 // newest sequence of a subject
@@ -35,7 +38,9 @@ type Stream struct {
 	units  map[string]router.UnitRecord // newest of each unit
 
 	half      map[string]bool                   // units whose next fencer dies as soon as the unit is FENCED
+	slow      map[string]bool                   // units whose next fencer pauses when it has made leases void
 	testified map[string]map[string]event.Epoch // by region: what its own Kafka has copied
+	overtakes map[string]time.Duration          // until when claims are held back, by message id
 }
 
 type message struct {
@@ -48,7 +53,7 @@ func NewStream(h Host, lease router.LeaseConfig) *Stream {
 	return &Stream{
 		Host: h, Lease: lease, created: 1, last: map[string]uint64{}, ids: map[string]uint64{},
 		owners: map[string]string{}, epochs: map[string]event.Epoch{}, units: map[string]router.UnitRecord{},
-		half: map[string]bool{}, testified: map[string]map[string]event.Epoch{},
+		half: map[string]bool{}, slow: map[string]bool{}, testified: map[string]map[string]event.Epoch{}, overtakes: map[string]time.Duration{},
 	}
 }
 
@@ -56,6 +61,15 @@ func NewStream(h Host, lease router.LeaseConfig) *Stream {
 func (r *Stream) Unit(unit string) (u router.UnitRecord, ok bool) {
 	u, ok = r.units[unit]
 	return u, ok
+}
+
+// Region is the newest record of a region; ok is false where there is none.
+func (r *Stream) Region(name string) (rec router.RegionRecord, ok bool) {
+	seq := r.last[router.RegionSubject(name)]
+	if seq == 0 {
+		return rec, false
+	}
+	return rec, json.Unmarshal(r.log[seq-1].data, &rec) == nil
 }
 
 // Revision is the newest revision of the records of some units.

@@ -414,7 +414,9 @@ func (w *World) ambush() {
 		undo.Verb = router.VerbUnfence
 		w.After(at+w.between(10*time.Millisecond, 4*time.Second), func() { w.ask(other(), undo) })
 	}
-	switch d := w.between(time.Second, 5*time.Second); w.rand.IntN(5) {
+	switch d := w.between(time.Second, 5*time.Second); w.rand.IntN(7) {
+	case 5, 6:
+		w.deafen(victim.region, d)
 	case 0:
 		victim.inst.LateRetry(fence)
 		return
@@ -438,6 +440,24 @@ func (w *World) ambush() {
 		victim.inst.Prey()
 	}
 	fence()
+}
+
+// deafen lets a region hear nothing of the register, and what it writes come nowhere,
+// while it goes on to receive: so a write of its own and a twin from elsewhere meet
+// there before it learns that its own does not count.
+func (w *World) deafen(r *region, d time.Duration) {
+	for _, p := range r.procs {
+		p.inst.Cut(d)
+	}
+	for _, to := range w.regions {
+		if to == r {
+			continue
+		}
+		way := [2]event.RegionID{r.id, to.id}
+		w.oneWay[way]++
+		w.After(d, func() { w.oneWay[way] = max(0, w.oneWay[way]-1) })
+		w.After(w.between(0, 500*time.Millisecond), func() { w.twin(r, to) })
+	}
 }
 
 // healOwnership ends the faults of the register and gives every unit back to its

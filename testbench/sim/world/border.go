@@ -365,3 +365,26 @@ func (w *World) restrictedIn(r *region, tp kafka.TP) (origins []event.RegionID) 
 	}
 	return origins
 }
+
+// checkContexts (G5): a write covers of its own entity what its region was shown, or
+// what something that it was shown had seen; never what was kept from it.
+func (w *World) checkContexts(tp kafka.TP, t *truth) {
+	if w.border == nil {
+		return
+	}
+	for _, e := range t.sound {
+		r := w.regions[e.At.Region-1]
+		for _, d := range t.sound {
+			if !e.Stamped || d.At.Region == e.At.Region || string(d.Key) != string(e.Key) || !saw(e, d.At) || w.met(r, tp, d.At) || t.byDot[d.At].orphan {
+				continue
+			}
+			shown := slices.ContainsFunc(t.sound, func(x *event.Event) bool {
+				return x.At != d.At && string(x.Key) == string(d.Key) && w.met(r, tp, x.At) && saw(x, d.At) && saw(e, x.At)
+			})
+			if !shown {
+				w.fail("G5", "%v of %v covers %v, which was kept from its region", e.At, tp, d.At)
+				return
+			}
+		}
+	}
+}

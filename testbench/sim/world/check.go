@@ -64,6 +64,9 @@ func (w *World) check() {
 		t := w.truth(tp)
 		w.checkReplays(tp, t)
 		w.checkOwners(tp, t)
+		if tp.Topic == entityTopic {
+			w.checkContexts(tp, t)
+		}
 		w.checkVerdicts(tp, t)
 		w.checkClock(tp, t)
 		w.checkAnswers(tp, t)
@@ -73,6 +76,9 @@ func (w *World) check() {
 			steps := w.committed(r, tp)
 			w.checkSteps(r, tp, steps)
 			w.checkClaims(r, tp, t, steps)
+			if w.own != nil && slices.ContainsFunc(w.regions, func(from *region) bool { return w.parked(r, from, tp) }) {
+				continue // what was folded and then lost with the remote log's tail cannot be read again to be revoked
+			}
 			if tp.Topic == entityTopic {
 				w.checkEntities(r, tp, t, steps)
 				w.checkFeed(r, tp, t, steps)

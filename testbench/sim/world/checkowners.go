@@ -215,6 +215,7 @@ func (w *World) checkOwners(tp kafka.TP, t *truth) {
 	for _, r := range w.regions {
 		steps := w.committed(r, tp)
 		lists[r] = orphansOf(steps)
+		w.checkHeldBack(r, tp, t, steps)
 		for _, d := range slices.SortedFunc(maps.Keys(lists[r]), compareDots) {
 			if e := t.byDot[d]; e == nil || e.void || e.broken || !e.orphan {
 				w.fail("G7", "%s lists %v of %v as an orphan, which it is not", r.name, d, tp)
@@ -239,6 +240,9 @@ func (w *World) checkOwners(tp kafka.TP, t *truth) {
 		w.counts["orphans"]++
 		for _, r := range w.regions {
 			at := w.position(r, tp).Vector
+			if w.parked(r, w.regions[e.At.Region-1], tp) {
+				continue // lost with the remote log's tail, with a recorded reason
+			}
 			if _, listed := lists[r][e.At]; !listed && w.met(r, tp, e.At) && at.Covers(e.At) {
 				w.fail("G7", "%s has met the orphan %v of %v and does not list it", r.name, e.At, tp)
 			}
@@ -251,6 +255,25 @@ func (w *World) checkOwners(tp kafka.TP, t *truth) {
 				w.checkPromise(o, &a, e)
 			}
 		}
+	}
+}
+
+// checkHeldBack (G7): a fold takes no event about which only a later record of the
+// register can tell, not to mention one before it has any table.
+func (w *World) checkHeldBack(r *region, tp kafka.TP, t *truth, steps []*step) {
+	var before conflict.Position
+	for n, s := range steps {
+		for _, e := range t.sound {
+			if before.Vector.Covers(e.At) || !s.position.Vector.Covers(e.At) || !w.met(r, tp, e.At) {
+				continue
+			}
+			open := func(a *event.Authority) bool { return a == nil || standing(a, e.At, e.Epoch) == unknown }
+			if open(before.Authority) && open(s.position.Authority) {
+				w.fail("G7", "%s %v: step %d by %s folds %v of epoch %d, of which its table cannot tell", r.name, tp, n, s.by, e.At, e.Epoch)
+				return
+			}
+		}
+		before = s.position
 	}
 }
 

@@ -9,4 +9,10 @@
 // The files named for a part (seat, link, inputs, fold, control) are the same
 // thin adapters that the product has around its cores, without sockets and
 // goroutines.
+//
+// About half of the seeds have an ownership register besides (package register):
+// instances hold leases and lose them, operators fence and unfence regions and units,
+// tables of what counts reach seats and links late and out of step, folds revoke,
+// links stop at cuts. A third have residency policies that change. The checkers
+// judge places by the register's last word and by the audit, in a way of their own.
 package world

@@ -1,6 +1,8 @@
 package world
 
 import (
+	"time"
+
 	"github.com/geogate/geogate/internal/control"
 	"github.com/geogate/geogate/internal/event"
 	"github.com/geogate/geogate/internal/offsets"
@@ -163,6 +165,14 @@ func (g *rereading) take(it seat.Item) bool {
 	return true
 }
 
+// again reads from the beginning once more, when more is known of the copy.
+func (g *rereading) again(from *region) {
+	if !g.s.closed {
+		g.off, g.orphans = false, nil
+		g.remote(from)
+	}
+}
+
 func (g *rereading) local() {
 	s, p := g.s, g.s.p
 	log := seat.NewLog(p.region.id, 0, seat.NoBarrier)
@@ -209,6 +219,10 @@ func (g *rereading) remote(from *region) {
 	s, p := g.s, g.s.p
 	tp := remoteTP(from, s.tp)
 	id := p.region.kafka.TopicID(tp.Topic)
+	if c, ok := p.ctl.links[from].Covered(id, tp.Partition); !ok || c.Source.Compare(g.until) < 0 {
+		p.after(200*time.Millisecond, func() { g.again(from) })
+		return
+	}
 	log := seat.NewLog(from.id, 0, seat.NoBarrier)
 	p.list(p.dial(p.region), tp, true, func(end int64) {
 		if end == 0 {
@@ -222,9 +236,13 @@ func (g *rereading) remote(from *region) {
 					continue
 				}
 				loc := p.ctl.links[from].Locate(id, tp.Partition, r.Offset, -1)
-				if loc.State != control.Mapped {
-					g.finish() // not described: nothing of it was folded
+				switch loc.State {
+				case control.Pending:
+					g.off = true
+					p.after(200*time.Millisecond, func() { g.again(from) })
 					return
+				case control.Foreign:
+					continue
 				}
 				at := event.Dot{Region: from.id, Incarnation: loc.Incarnation, Partition: tp.Partition, Offset: loc.Source}
 				log.Marker(loc.Barrier, loc.Barrier != offsets.NoBarrier)

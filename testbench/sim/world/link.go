@@ -591,7 +591,12 @@ func parsePosition(r *kafka.Record) (replicate.PositionRecord, error) {
 
 // eventText is what the trace says of a link's event.
 func eventText(ev any) string {
-	if f, ok := ev.(replicate.Fetched); ok {
+	switch f := ev.(type) {
+	case replicate.IntervalsKnown: // no pointers in a trace
+		return fmt.Sprintf("intervals of %d partitions", len(f.Authorities))
+	case replicate.Assigned:
+		return fmt.Sprintf("%d streams", len(f.Streams))
+	case replicate.Fetched:
 		var b strings.Builder
 		for _, p := range f.Parts {
 			fmt.Fprintf(&b, "fetched %s/%d", p.Part.Topic, p.Part.Number)

@@ -81,6 +81,19 @@ func (w *World) write(n int) {
 	w.attempt(o, pick(w.rand, w.regions...))
 }
 
+// twin writes an entity under one key in one region and, before that can have come
+// there, in another.
+func (w *World) twin(a, b *region) {
+	o := &op{n: w.cfg.writes + len(w.ops), tp: kafka.TP{Topic: entityTopic}}
+	q := event.Request{Topic: entityTopic, Key: fmt.Appendf(nil, "p0-e%d", w.rand.IntN(w.cfg.entities)), Op: event.Put, Value: fmt.Appendf(nil, "v%d", o.n), Partition: -1}
+	o.req.Request = q
+	o.req.Idempotency = event.HashKey([]byte(event.PublicSecret), "", q.Topic, fmt.Sprintf("k%d", o.n))
+	o.req.Fingerprint = q.Fingerprint()
+	w.ops = append(w.ops, o)
+	w.attempt(o, a)
+	w.After(w.between(100*time.Millisecond, 600*time.Millisecond), func() { w.attempt(o, b) })
+}
+
 // attempt sends the request to an instance of a region: mostly the one that
 // holds the seat, sometimes one that only held it before.
 func (w *World) attempt(o *op, r *region) {
@@ -301,6 +314,7 @@ func (w *World) heal() {
 	w.healOwnership()
 	w.After(500*time.Millisecond, w.reload)
 	clear(w.cuts)
+	clear(w.oneWay)
 	for _, r := range w.regions {
 		for _, p := range r.procs {
 			p.start()

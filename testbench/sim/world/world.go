@@ -90,6 +90,7 @@ type World struct {
 	regions  []*region
 	seats    []kafka.TP // the local partitions, the same in every region
 	cuts     map[[2]event.RegionID]int
+	oneWay   map[[2]event.RegionID]int // what processes of the first send to the second is lost
 	shards   map[[2]event.RegionID]int // wanted for the link from, to
 	objects  []any
 	ops      []*op
@@ -119,7 +120,7 @@ type Options struct {
 
 // Run plays the history of a seed and checks it.
 func Run(seed uint64, o Options) Result {
-	w := &World{sched: newSched(seed), cuts: map[[2]event.RegionID]int{}, shards: map[[2]event.RegionID]int{}, verdicts: map[verdictKey]seat.Item{}, counts: map[string]int{}, highest: map[string]event.Epoch{}}
+	w := &World{sched: newSched(seed), cuts: map[[2]event.RegionID]int{}, shards: map[[2]event.RegionID]int{}, verdicts: map[verdictKey]seat.Item{}, counts: map[string]int{}, highest: map[string]event.Epoch{}, oneWay: map[[2]event.RegionID]int{}}
 	w.cfg.drawRegister(seed)
 	w.cfg.drawBorder(seed)
 	if o.Trace {
@@ -149,6 +150,9 @@ func (w *World) play() {
 	w.run(w.cfg.length, w.failed)
 	w.heal()
 	w.nextLook = w.now + 2*time.Second
+	if w.border != nil {
+		w.nextLook = w.now + 6*time.Second // what links have in flight of topics that stay ends by itself
+	}
 	if w.counts["truncations"] > 0 {
 		w.nextLook = w.now + 20*time.Second // a link that has nothing to copy looks now and then
 	}
@@ -289,7 +293,9 @@ func cutKey(a, b *region) [2]event.RegionID {
 	return [2]event.RegionID{min(a.id, b.id), max(a.id, b.id)}
 }
 
-func (w *World) isCut(a, b *region) bool { return a != b && w.cuts[cutKey(a, b)] > 0 }
+func (w *World) isCut(a, b *region) bool {
+	return a != b && (w.cuts[cutKey(a, b)] > 0 || w.oneWay[[2]event.RegionID{a.id, b.id}] > 0)
+}
 
 func (w *World) latency(a, b *region) time.Duration {
 	if a == b {

@@ -20,54 +20,60 @@ func said(t *testing.T, c net.Conn, within time.Duration) error {
 	return err
 }
 
-func TestLine(t *testing.T) {
-	l, err := cutproxy.StartLine(echo(t))
+func TestPlainProxyCutsSwallowsAndHeals(t *testing.T) {
+	p, err := cutproxy.StartTCP(echo(t), "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(l.Close)
+	t.Cleanup(func() { p.Close() })
 	dial := func() net.Conn {
 		t.Helper()
-		c, err := net.Dial("tcp", l.Addr())
+		c, err := net.Dial("tcp", p.Addr())
 		if err != nil {
 			t.Fatal(err)
 		}
 		t.Cleanup(func() { c.Close() })
 		return c
 	}
+	heal := func() {
+		t.Helper()
+		if err := p.Heal(); err != nil {
+			t.Fatal(err)
+		}
+	}
 	c := dial()
 	if err := said(t, c, 5*time.Second); err != nil {
-		t.Fatalf("through the line: %v", err)
+		t.Fatalf("through the proxy: %v", err)
 	}
-	l.Cut()
+	p.Cut()
 	if err := said(t, c, 5*time.Second); err == nil {
 		t.Error("a connection outlived the cut")
 	}
-	if c, err := net.Dial("tcp", l.Addr()); err == nil { // it may be reset before that returns
+	if c, err := net.Dial("tcp", p.Addr()); err == nil { // it may be reset before that returns
 		if err := said(t, c, 5*time.Second); err == nil {
-			t.Error("a connection got through a cut line")
+			t.Error("a connection got through a cut proxy")
 		}
 		c.Close()
 	}
-	l.Heal()
+	heal()
 	c = dial()
 	if err := said(t, c, 5*time.Second); err != nil {
-		t.Errorf("after the line was healed: %v", err)
+		t.Errorf("after the heal: %v", err)
 	}
 	for _, way := range [][2]bool{{true, false}, {false, true}} {
-		l.Swallow(way[0], way[1])
+		p.Swallow(way[0], way[1])
 		if err := said(t, c, 100*time.Millisecond); err == nil {
-			t.Errorf("a byte came through a deaf line %v", way)
+			t.Errorf("a byte came through a deaf proxy %v", way)
 		} else if e, ok := err.(net.Error); !ok || !e.Timeout() {
-			t.Errorf("a deaf line ended the connection: %v", err)
+			t.Errorf("a deaf proxy ended the connection: %v", err)
 		}
-		l.Heal()
+		heal()
 		if err := said(t, c, 5*time.Second); err == nil {
 			t.Error("what was swallowed is missing from a connection that goes on")
 		}
 		c = dial()
 		if err := said(t, c, 5*time.Second); err != nil {
-			t.Errorf("after the line was healed: %v", err)
+			t.Errorf("after the heal: %v", err)
 		}
 	}
 }

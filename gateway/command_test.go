@@ -1,0 +1,69 @@
+package gateway
+
+import (
+	"context"
+	"strings"
+	"testing"
+
+	"github.com/geogate/geogate/router"
+)
+
+// commanded takes ownership commands.
+type commanded struct {
+	owned
+	got []router.Command
+}
+
+func (o *commanded) Command(_ context.Context, c router.Command) (router.Result, error) {
+	o.got = append(o.got, c)
+	return router.Result{Units: []router.FencedUnit{}}, nil
+}
+
+// TestCommandBodies: a command is carried out only as it was meant: by a client
+// that says that it sends JSON, which a web page cannot have a browser do, with
+// nothing behind it, and a reason that fits into a line.
+func TestCommandBodies(t *testing.T) {
+	reg := &commanded{}
+	w := newWorld(t, func(_ *Config, d *Deps) { d.Ownership = reg })
+	h := w.s.Management()
+	const good = `{"region":"eu","reason":"planned: Wartung, 15 min"}`
+	for name, tt := range map[string]struct {
+		media, body string
+		status      int
+		code        string
+	}{
+		"good":              {"application/json; charset=utf-8", good, 200, ""},
+		"no type":           {"", good, 415, "UNSUPPORTED_MEDIA_TYPE"},
+		"a page's type":     {"text/plain", good, 415, "UNSUPPORTED_MEDIA_TYPE"},
+		"a form":            {"application/x-www-form-urlencoded", good, 415, "UNSUPPORTED_MEDIA_TYPE"},
+		"two objects":       {"application/json", good + good, 400, "MALFORMED"},
+		"trailing bytes":    {"application/json", good + "x", 400, "MALFORMED"},
+		"no reason":         {"application/json", `{"region":"eu"}`, 400, "MALFORMED"},
+		"both":              {"application/json", `{"region":"eu","unit":"air/eu","reason":"x"}`, 400, "MALFORMED"},
+		"unknown member":    {"application/json", `{"region":"eu","reason":"x","force":true}`, 400, "MALFORMED"},
+		"terminal's escape": {"application/json", `{"region":"eu","reason":"\u001b[31mx"}`, 400, "MALFORMED"},
+		"two lines":         {"application/json", `{"region":"eu","reason":"a\nb"}`, 400, "MALFORMED"},
+		"right to left":     {"application/json", `{"region":"eu","reason":"\u202ex"}`, 400, "MALFORMED"},
+		"long reason":       {"application/json", `{"region":"eu","reason":"` + strings.Repeat("x", maxReason+1) + `"}`, 400, "MALFORMED"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			before := len(reg.got)
+			req := request{method: "POST", path: "/v1/fence", body: tt.body}
+			if tt.media != "" {
+				req.header = map[string]string{"Content-Type": tt.media}
+			}
+			r := do(t, h, req)
+			if r.StatusCode != tt.status {
+				t.Fatalf("answered %d %s", r.StatusCode, text(t, r))
+			}
+			if tt.status != 200 {
+				if p := problemOf(t, r); p["code"] != tt.code {
+					t.Errorf("answered %v", p)
+				}
+			}
+			if done := len(reg.got) > before; done != (tt.status == 200) {
+				t.Errorf("carried out: %t", done)
+			}
+		})
+	}
+}
