@@ -294,6 +294,27 @@ func oldMessage(magic byte, attrs byte, offset, ts int64, key, value []byte) []b
 	return append(out, m...)
 }
 
+// Two records of a compressed set that claim one offset are none: what is decided
+// about the one would be done with the other.
+func TestOldFormatsRise(t *testing.T) {
+	for _, magic := range []byte{0, 1} {
+		for _, offsets := range [][]int64{{3, 3}, {4, 3}, {-2, 3}, {2, 9, 3}} {
+			var set []byte
+			for _, o := range offsets {
+				set = append(set, oldMessage(magic, 0, o, 100, bytes.Repeat([]byte("k"), 100), nil)...)
+			}
+			packed, used, err := compress(kgo.CodecGzip, set)
+			if err != nil || used != kgo.CodecGzip {
+				t.Fatal(err)
+			}
+			b := Batch(oldMessage(magic, 1, 3, 102, nil, packed))
+			if err := b.Each(func(Record) error { return nil }); !errors.Is(err, ErrMalformed) {
+				t.Errorf("magic %d, offsets %v: %v", magic, offsets, err)
+			}
+		}
+	}
+}
+
 func TestOldFormats(t *testing.T) {
 	for _, magic := range []byte{0, 1} {
 		var set []byte

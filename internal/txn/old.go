@@ -31,7 +31,14 @@ func (b Batch) eachOld(fn func(Record) error) error {
 	if err != nil {
 		return err
 	}
+	last := int64(-1)
 	for _, r := range recs {
+		// Records are told apart by their offsets: of two with the same one, the
+		// second could be taken for the first.
+		if r.Offset <= last || r.Offset > b.BaseOffset() {
+			return fmt.Errorf("%w: offset %d after %d", ErrMalformed, r.Offset, last)
+		}
+		last = r.Offset
 		if err := fn(r); err != nil {
 			return err
 		}
