@@ -99,7 +99,7 @@ func TestJudgeIncarnations(t *testing.T) {
 	if from, any := cut.Orphans(old, 2); !any || from != (event.Point{Incarnation: 1, Next: 4}) {
 		t.Errorf("orphans from %v, %v: whoever has come to an incarnation has had those before", from, any)
 	}
-	for at, want := range map[event.Dot]event.Standing{
+	for at, want := range map[event.Dot]event.Judgement{
 		{Region: 2, Offset: 3}: event.Authoritative, {Region: 2, Incarnation: 1, Offset: 4}: event.Orphan, {Region: 2, Incarnation: 2}: event.Orphan,
 	} {
 		if got := cut.Judge(at, 18); got != want {
