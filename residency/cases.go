@@ -46,10 +46,7 @@ func LoadCases(path string, regions []string) (*Cases, error) {
 // deployment's regions; nil accepts any. The error is a [*strict.Errors].
 func ParseCases(name string, src []byte, regions []string) (*Cases, error) {
 	var f Cases
-	if err := strict.Decode(name, src, &f); err != nil {
-		return nil, err
-	}
-	doc, err := strict.Parse(name, src)
+	doc, err := strict.Read(name, src, &f)
 	if err != nil {
 		return nil, err
 	}

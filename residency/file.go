@@ -120,10 +120,7 @@ func readFile(what, path string) ([]byte, error) {
 // mistakes and their places, those inside predicates included.
 func Parse(name string, src []byte, regions []string) (*Policy, error) {
 	var f File
-	if err := strict.Decode(name, src, &f); err != nil {
-		return nil, err
-	}
-	doc, err := strict.Parse(name, src)
+	doc, err := strict.Read(name, src, &f)
 	if err != nil {
 		return nil, err
 	}

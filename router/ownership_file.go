@@ -215,10 +215,7 @@ func LoadOwnership(path string) (*Policy, error) {
 // is a [*strict.Errors] with all mistakes and their places.
 func ParseOwnership(name string, src []byte) (*Policy, error) {
 	var file OwnershipFile
-	if err := strict.Decode(name, src, &file); err != nil {
-		return nil, err
-	}
-	doc, err := strict.Parse(name, src)
+	doc, err := strict.Read(name, src, &file)
 	if err != nil {
 		return nil, err
 	}

@@ -63,10 +63,7 @@ func (f *configFlags) load(env environment) (configuration, error) {
 	// Strictly first, and alone: a mistake in the file is one also where the
 	// environment covers it.
 	file := node.Defaults()
-	if err := strict.Decode(f.file, src, &file); err != nil {
-		return c, &exitError{code: exitPrecondition, err: err}
-	}
-	doc, err := strict.Parse(f.file, src)
+	doc, err := strict.Read(f.file, src, &file)
 	if err != nil {
 		return c, &exitError{code: exitPrecondition, err: err}
 	}

@@ -87,10 +87,7 @@ func loadWitness(file string) (node.WitnessConfig, error) {
 	if err != nil {
 		return c, exitWith(exitPrecondition, "read configuration: %w", err)
 	}
-	if err := strict.Decode(file, src, &c); err != nil {
-		return c, &exitError{code: exitPrecondition, err: err}
-	}
-	doc, err := strict.Parse(file, src)
+	doc, err := strict.Read(file, src, &c)
 	if err != nil {
 		return c, &exitError{code: exitPrecondition, err: err}
 	}

@@ -67,13 +67,23 @@ func (k kind) String() string {
 // defaults are set beforehand. The error is a [*Errors]; into then holds what
 // could be read and must not be used.
 func Decode(name string, src []byte, into any) error {
+	_, err := Read(name, src, into)
+	return err
+}
+
+// Read is Decode for who goes on to check what was read: the document has the
+// places of what is wrong with it.
+func Read(name string, src []byte, into any) (*Document, error) {
 	d, errs := parse(name, src)
 	if d != nil {
 		// Values that parse refused are marked and pass silently, so the rest of
 		// the file is checked in the same run.
 		errs.All = append(errs.All, d.decode(into)...)
 	}
-	return errs.err()
+	if err := errs.err(); err != nil {
+		return nil, err
+	}
+	return d, nil
 }
 
 // Parse reads the shape of a file. The error is a [*Errors]: the first syntax

@@ -3,7 +3,6 @@ package register
 import (
 	"errors"
 	"fmt"
-	"io"
 	"net"
 	"os"
 	"path/filepath"
@@ -186,104 +185,43 @@ var errDown = errors.New("register: the server is down")
 // Dialer connects a client to servers of the cluster in process, each time to the
 // next of those it was given that run.
 type Dialer struct {
-	c *Cluster
-
-	mu    sync.Mutex
+	*Door
+	c     *Cluster
 	among []int
-	last  int
-	open  map[*line]struct{}
+
+	turn sync.Mutex
+	last int
 }
 
 // Dialer makes a dialler for some servers, the first of them first.
 func (c *Cluster) Dialer(among ...int) *Dialer {
-	return &Dialer{c: c, among: among, last: -1, open: make(map[*line]struct{})}
+	d := &Dialer{c: c, among: among, last: -1}
+	d.Door = NewDoor(d.next)
+	return d
 }
 
 // At is the server of the last connection.
 func (d *Dialer) At() int {
-	d.mu.Lock()
-	defer d.mu.Unlock()
+	d.turn.Lock()
+	defer d.turn.Unlock()
 	if d.last < 0 {
 		return -1
 	}
 	return d.among[d.last%len(d.among)]
 }
 
-// InProcessConn implements nats.InProcessConnProvider.
-func (d *Dialer) InProcessConn() (net.Conn, error) {
-	d.mu.Lock()
-	defer d.mu.Unlock()
+func (d *Dialer) next() (net.Conn, error) {
+	d.turn.Lock()
+	defer d.turn.Unlock()
 	for range d.among {
 		d.last++
 		s := d.c.Server(d.among[d.last%len(d.among)])
 		if s == nil {
 			continue
 		}
-		conn, err := s.Dialer().InProcessConn()
-		if err != nil {
-			continue
+		if conn, err := s.Dialer().InProcessConn(); err == nil {
+			return conn, nil
 		}
-		l := &line{Conn: conn, d: d}
-		d.open[l] = struct{}{}
-		return l, nil
 	}
 	return nil, errDown
-}
-
-// Deafen loses what the server answers from now on, until Break.
-func (d *Dialer) Deafen() {
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	for l := range d.open {
-		l.mute()
-	}
-}
-
-// Break ends every connection; the client connects again.
-func (d *Dialer) Break() {
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	for l := range d.open {
-		l.Conn.Close()
-	}
-	clear(d.open)
-}
-
-// line is one connection of a client.
-type line struct {
-	net.Conn
-	d *Dialer
-
-	mu   sync.Mutex
-	deaf bool
-}
-
-func (l *line) mute() {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	l.deaf = true
-}
-
-// Read implements net.Conn; what comes while the line is deaf is lost.
-func (l *line) Read(b []byte) (int, error) {
-	for {
-		n, err := l.Conn.Read(b)
-		l.mu.Lock()
-		deaf := l.deaf
-		l.mu.Unlock()
-		if !deaf || err != nil {
-			if deaf {
-				return 0, io.ErrUnexpectedEOF
-			}
-			return n, err
-		}
-	}
-}
-
-// Close implements net.Conn.
-func (l *line) Close() error {
-	l.d.mu.Lock()
-	delete(l.d.open, l)
-	l.d.mu.Unlock()
-	return l.Conn.Close()
 }

@@ -15,6 +15,7 @@ import (
 
 	"github.com/geogate/geogate/internal/node"
 	"github.com/geogate/geogate/testbench/cutproxy"
+	"github.com/geogate/geogate/testbench/register"
 )
 
 const (
@@ -33,7 +34,7 @@ type Instance struct {
 	dir    string
 	own    *cutproxy.Proxy            // to the region's Kafka
 	links  map[string]*cutproxy.Proxy // to each target's, by region
-	door   *door                      // to the ownership register; nil: there is none
+	door   *register.Door             // to the ownership register; nil: there is none
 	away   int                        // more than 0: its proxies are cut, since it was killed
 
 	node atomic.Pointer[node.Node] // nil while it does not run
@@ -197,7 +198,7 @@ func (in *Instance) kill() error {
 		p.Cut()
 	}
 	if in.door != nil {
-		in.door.cut()
+		in.door.Shut()
 	}
 	for i := len(in.runs) - 1; i > 0; i-- {
 		in.runs[i].stop()
@@ -220,7 +221,7 @@ func (in *Instance) back() error {
 	}
 	in.away = 0
 	if in.door != nil {
-		in.door.heal()
+		in.door.Open()
 	}
 	errs := []error{in.own.Heal()}
 	for to, p := range in.links {

@@ -3,19 +3,16 @@ package world
 import (
 	"context"
 	"encoding/json"
-	"errors"
 	"fmt"
-	"net"
 	"net/http"
 	"net/url"
 	"path/filepath"
-	"sync"
-	"sync/atomic"
 	"time"
 
 	"github.com/geogate/geogate/internal/embed"
 	"github.com/geogate/geogate/internal/node"
 	"github.com/geogate/geogate/router"
+	"github.com/geogate/geogate/testbench/register"
 )
 
 // lease is about as short as a lease may be, so that a test need not wait long for
@@ -46,7 +43,7 @@ func (in *Instance) useRegister(c *node.Config, d *node.Deps) {
 		return
 	}
 	if in.door == nil {
-		in.door = &door{to: w.register.Dialer(), open: make(map[*doorConn]bool)}
+		in.door = register.NewDoor(w.register.Dialer().InProcessConn)
 	}
 	c.NATS = node.NATSConfig{Mode: "solo", Embedded: &node.EmbeddedNATS{Name: "ctl"}, Lease: lease}
 	d.NATS = in.door
@@ -56,96 +53,15 @@ func (in *Instance) useRegister(c *node.Config, d *node.Deps) {
 // arrives any more, and no connection tells.
 func (w *World) CutRegister(region string) {
 	for _, in := range w.Region(region).instances {
-		in.door.cut()
+		in.door.Shut()
 	}
 }
 
 // HealRegister takes CutRegister back.
 func (w *World) HealRegister(region string) {
 	for _, in := range w.Region(region).instances {
-		in.door.heal()
+		in.door.Open()
 	}
-}
-
-// door is one instance's way to the register.
-type door struct {
-	to embed.NATSDialer
-
-	mu   sync.Mutex
-	shut bool
-	open map[*doorConn]bool
-}
-
-// InProcessConn implements node.InProcessDialer.
-func (d *door) InProcessConn() (net.Conn, error) {
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	if d.shut {
-		return nil, errors.New("the register is cut off")
-	}
-	c, err := d.to.InProcessConn()
-	if err != nil {
-		return nil, err
-	}
-	x := &doorConn{Conn: c, door: d}
-	d.open[x] = true
-	return x, nil
-}
-
-func (d *door) cut() {
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	d.shut = true
-	for c := range d.open {
-		c.lost.Store(true)
-	}
-}
-
-// heal breaks what was cut, as a connection is broken whose packets were lost for
-// too long.
-func (d *door) heal() {
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	d.shut = false
-	for c := range d.open {
-		if c.lost.Load() {
-			_ = c.Conn.Close()
-			delete(d.open, c)
-		}
-	}
-}
-
-// doorConn is a connection that may lose everything.
-type doorConn struct {
-	net.Conn
-	door *door
-	lost atomic.Bool
-}
-
-// Write implements net.Conn.
-func (c *doorConn) Write(b []byte) (int, error) {
-	if c.lost.Load() {
-		return len(b), nil
-	}
-	return c.Conn.Write(b)
-}
-
-// Read implements net.Conn.
-func (c *doorConn) Read(b []byte) (int, error) {
-	for {
-		n, err := c.Conn.Read(b)
-		if err != nil || !c.lost.Load() {
-			return n, err
-		}
-	}
-}
-
-// Close implements net.Conn.
-func (c *doorConn) Close() error {
-	c.door.mu.Lock()
-	delete(c.door.open, c)
-	c.door.mu.Unlock()
-	return c.Conn.Close()
 }
 
 // Fence has a gateway of the region fence a region, or a unit if that has a slash
