@@ -85,6 +85,7 @@ type Ownership struct {
 	loops   []loop // own renewals that the watch has to bring back
 	blind   int
 	heard   time.Duration // when the register was last heard of
+	brought time.Duration // when the watch last brought something
 	askAt   time.Duration // when to ask next what became of region and units
 	ranOut  bool          // the lease has run out, and nobody took it
 	soft    uint64        // how often it has
@@ -263,6 +264,7 @@ func (c *Ownership) open(now time.Duration, ev Opened) {
 	}
 	c.behind, c.heard = 0, now
 	if !c.opened {
+		c.brought = now
 		// Only at the start: who has been there goes on while the watch catches up,
 		// since every write is conditional on what it knows.
 		c.goal = max(c.goal, ev.Last)
@@ -304,6 +306,7 @@ func (c *Ownership) fail(why string) {
 func (c *Ownership) saw(now time.Duration, ev Seen) {
 	c.heard = now
 	if !ev.Rumour {
+		c.brought = now
 		if ev.Seq <= c.seen {
 			return
 		}

@@ -19,14 +19,16 @@ func (c *Ownership) checkLoops(now time.Duration) {
 }
 
 // checkSilence finds out that nothing is answered any more, although renewals or
-// questions are on their way: the server may be cut off from the others, and
+// questions are on their way, or that the watch stops before it has brought the
+// register as far as it went: the server may be cut off from the others, and
 // another one may not be. It is found within 3·R of the last answer.
 func (c *Ownership) checkSilence(now time.Duration) {
-	if !c.opened || c.regress != "" || c.released || now-c.heard <= c.silence() {
+	stuck := c.seen < c.goal && now-c.brought > c.silence()
+	if !c.opened || c.regress != "" || c.released || !stuck && now-c.heard <= c.silence() {
 		return
 	}
 	c.blind++
-	c.heard = now // the next server gets as long
+	c.heard, c.brought = now, now // the next server gets as long
 	c.do(Rewatch{From: c.seen, Reconnect: true})
 }
 

@@ -319,3 +319,21 @@ func TestWaitsForLongerLeases(t *testing.T) {
 		t.Error("the fence has not gone on after the lease")
 	}
 }
+
+// TestSilentFromTheStart: a watch that brings nothing when the register is opened is
+// begun again, although questions are answered.
+func TestSilentFromTheStart(t *testing.T) {
+	m := startMachine(t)
+	m.step(router.Opened{Created: 1, Last: 40})
+	region, err := json.Marshal(router.RegionRecord{Version: 1, Region: "us", ID: 1, Live: 1, State: router.RegionUp, By: "us"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for range 8 {
+		m.pass(time.Second)
+		m.step(router.Seen{Subject: router.RegionSubject("us"), Seq: 40, Data: region, Rumour: true})
+	}
+	if count(m.took(), moves) == 0 {
+		t.Error("the watch is not begun again")
+	}
+}
