@@ -7,20 +7,21 @@ import (
 
 	"github.com/geogate/geogate/internal/node"
 	"github.com/geogate/geogate/internal/strict"
+	"github.com/geogate/geogate/router"
 )
 
 // The exit codes that exist so far, of the one table that all commands share.
 // A script may rely on each.
 const (
-	exitOK           = 0  // done
-	exitInternal     = 1  // something went wrong that no other code names
-	exitUsage        = 2  // the command line is wrong; nothing was done
-	exitPrecondition = 3  // what the command needs is not so; nothing was done
-	exitMoved        = 6  // another instance took over, or a unit was given away meanwhile
-	exitInProgress   = 8  // what was begun goes on
-	exitLoss         = 10 // done, and something that was answered may not count
-	exitUnreachable  = 12 // the gateway, or the register, cannot be reached
-	exitRegression   = 13 // the register shows an epoch that was passed already
+	exitOK           = router.ExitDone         // 0: done
+	exitInternal     = 1                       // something went wrong that no other code names
+	exitUsage        = 2                       // the command line is wrong; nothing was done
+	exitPrecondition = router.ExitPrecondition // 3: what the command needs is not so; nothing was done
+	exitMoved        = router.ExitMoved        // 6: another instance took over, or a unit was given away meanwhile
+	exitInProgress   = router.ExitInProgress   // 8: what was begun goes on
+	exitLoss         = router.ExitLoss         // 10: done, and something that was answered may not count
+	exitUnreachable  = router.ExitUnreachable  // 12: the gateway, or the register, cannot be reached
+	exitRegression   = router.ExitRegressed    // 13: the register shows an epoch that was passed already
 )
 
 // exitError is an error that has its exit code.
