@@ -271,6 +271,11 @@ func (m *merged) fact(ctx context.Context, ev *event.Event, retracts bool) (bool
 func (m *merged) cursor() event.Cursor {
 	c := event.Cursor{View: event.MergedView, Topic: event.HashTopic(m.t.Name), Visible: m.s.cfg.Region, At: make(map[int32]event.Vector, 2*len(m.at))}
 	for p, v := range m.at {
+		for r := range v {
+			if m.s.cfg.Topology.Name(event.RegionID(r)) == "" {
+				v[r] = event.Point{} // of a region that has left: no read would take the cursor
+			}
+		}
 		c.At[p] = v
 	}
 	for p, next := range m.place {

@@ -10,6 +10,7 @@ import (
 
 	"github.com/geogate/geogate/gateway"
 	"github.com/geogate/geogate/internal/control"
+	"github.com/geogate/geogate/internal/event"
 	"github.com/geogate/geogate/router"
 )
 
@@ -36,6 +37,9 @@ func (t *topics) identify(ctx context.Context, topic gateway.Topic, partition in
 		t.log.Error("topic was deleted and made again: a new incarnation of its log begins",
 			"topic", topic.Name, "partition", partition, "incarnation", next.Number, "ended", next.End)
 	}
+	if err := t.checkOrigin(topic, partition); err != nil {
+		return err
+	}
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), topicTimeout)
 	defer cancel()
 	// The one is the record, the other travels to the other regions.
@@ -45,6 +49,24 @@ func (t *topics) identify(ctx context.Context, topic gateway.Topic, partition in
 		}
 	}
 	return t.await(ctx, topic, partition, next.Number)
+}
+
+// checkOrigin refuses a log that has another region's number in the records of its
+// cluster: the region's id in the configuration is not the one that it has, and
+// under it the region would take its own events for somebody else's.
+func (t *topics) checkOrigin(topic gateway.Topic, partition int32) error {
+	for r := event.RegionID(1); r <= event.MaxRegion; r++ {
+		if r == t.own {
+			continue
+		}
+		for _, x := range t.follower.Incarnations(r, topic.Name, partition) {
+			if x.ID == topic.ID {
+				return fmt.Errorf("check topic %s: %w: its log in this cluster belongs to the region with id %d, and the configuration gives this region id %d; a region's id never changes",
+					topic.Name, ErrRefused, r, t.own)
+			}
+		}
+	}
+	return nil
 }
 
 // await returns once control has read the record back.

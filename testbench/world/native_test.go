@@ -98,3 +98,23 @@ func TestChangedKind(t *testing.T) {
 	w.StartAgain("us")
 	refuses(w, us, "it was of kind events before (cleanup.policy of github.merged is delete) and the policy now says entity")
 }
+
+// A region's id cannot change: under another one it would take its own events for
+// somebody else's.
+func TestChangedRegionID(t *testing.T) {
+	t.Parallel()
+	change := false
+	w := world.Start(t, world.Options{Regions: 1, Configure: func(c *node.Config) {
+		r := c.Regions["us"]
+		if r.ID = 1; change {
+			r.ID = 7
+		}
+		c.Regions["us"] = r
+	}})
+	us := w.Region("us")
+	us.Put(github, "a", `1`)
+	w.Stop("us")
+	change = true
+	w.StartAgain("us")
+	refuses(w, us, "belongs to the region with id 1, and the configuration gives this region id 7")
+}
