@@ -77,16 +77,8 @@ func (s *siege) quiet(ctx context.Context) error {
 	begun := time.Now()
 	ctx, cancel := context.WithTimeout(ctx, quietWait)
 	defer cancel()
-	for _, r := range s.w.regions() {
-		var l linkStatus
-		var err error
-		ok := poll(ctx, 50*time.Millisecond, func() bool {
-			l, err = s.w.link(ctx, r)
-			return err == nil && l.State == "running" && l.LagRecords != nil && *l.LagRecords == 0
-		})
-		if !ok {
-			return fmt.Errorf("link from %s has lag after %s: %+v: %w", r.name, quietWait, l, errors.Join(ctx.Err(), err))
-		}
+	if err := s.w.linksIdle(ctx); err != nil {
+		return err
 	}
 	last := make(map[place]answer)
 	for _, a := range s.answers() {
@@ -511,14 +503,8 @@ func (s *siege) mergedTopics(ctx context.Context, all map[string][]judged) error
 // farewell stops all three processes in order, and the brokers, whose files are then
 // whole.
 func (s *siege) farewell() error {
-	for _, r := range s.w.regions() {
-		code, err := r.down()
-		if err != nil {
-			return err
-		}
-		if code != 0 {
-			s.note("%s exits %d after SIGTERM", r.name, code)
-		}
+	if err := s.w.down(s.note); err != nil {
+		return err
 	}
 	if err := s.w.witness.Stop(stopWait); err != nil {
 		return err

@@ -383,16 +383,8 @@ func (s *story) quiet(ctx context.Context) error {
 	begun := time.Now()
 	ctx, cancel := context.WithTimeout(ctx, quietWait)
 	defer cancel()
-	for _, r := range s.w.regions() {
-		var l linkStatus
-		var err error
-		ok := poll(ctx, 50*time.Millisecond, func() bool {
-			l, err = s.w.link(ctx, r)
-			return err == nil && l.State == "running" && l.LagRecords != nil && *l.LagRecords == 0
-		})
-		if !ok {
-			return fmt.Errorf("link from %s has lag after %s: %+v: %w", r.name, quietWait, l, errors.Join(ctx.Err(), err))
-		}
+	if err := s.w.linksIdle(ctx); err != nil {
+		return err
 	}
 	highs, err := s.ledger.highs(s.w)
 	if err != nil {

@@ -328,14 +328,8 @@ func (s *story) commands(ctx context.Context, _ logs) error {
 
 // farewell stops both gateways in order.
 func (s *story) farewell() error {
-	for _, r := range s.w.regions() {
-		code, err := r.down()
-		if err != nil {
-			return err
-		}
-		if code != 0 {
-			s.note("%s exits %d after SIGTERM", r.name, code)
-		}
+	if err := s.w.down(s.note); err != nil {
+		return err
 	}
 	s.report("both gateways drain and exit 0 in the end", "2 regions")
 	return nil

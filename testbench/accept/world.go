@@ -133,6 +133,37 @@ func startWorld(ctx context.Context, o options, dir, bin string) (*world, error)
 	return w, errors.Join(<-errs, <-errs)
 }
 
+// linksIdle waits until both links have nothing left to do, as long as ctx lasts.
+func (w *world) linksIdle(ctx context.Context) error {
+	for _, r := range w.regions() {
+		var l linkStatus
+		var err error
+		ok := poll(ctx, 50*time.Millisecond, func() bool {
+			l, err = w.link(ctx, r)
+			return err == nil && l.State == "running" && l.LagRecords != nil && *l.LagRecords == 0
+		})
+		if !ok {
+			return fmt.Errorf("link from %s has lag after %s: %+v: %w", r.name, quietWait, l, errors.Join(ctx.Err(), err))
+		}
+	}
+	return nil
+}
+
+// down stops both gateways in order, and notes those that do not say that all is
+// well.
+func (w *world) down(note func(format string, args ...any)) error {
+	for _, r := range w.regions() {
+		code, err := r.down()
+		if err != nil {
+			return err
+		}
+		if code != 0 {
+			note("%s exits %d after SIGTERM", r.name, code)
+		}
+	}
+	return nil
+}
+
 func (w *world) startKafka(ctx context.Context, o options, dir string, r *region) (err error) {
 	if o.kafka == "apache" {
 		r.broker, err = apache.Start(ctx, apache.Config{Version: o.version, Dir: filepath.Join(dir, "kafka-"+r.name), HeapMB: 640})
