@@ -524,7 +524,7 @@ func (w *World) unsettled() string {
 	}
 	for _, r := range w.regions {
 		for _, tp := range w.seats {
-			if slices.ContainsFunc(w.regions, func(from *region) bool { return w.parked(r, from, tp) }) {
+			if w.parkedAny(r, tp) {
 				continue // a fold without its journal takes no table
 			}
 			newest := r.procs[r.assigned[tp]].tableOf(tp)

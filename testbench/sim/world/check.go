@@ -76,7 +76,7 @@ func (w *World) check() {
 			steps := w.committed(r, tp)
 			w.checkSteps(r, tp, steps)
 			w.checkClaims(r, tp, t, steps)
-			if w.own != nil && slices.ContainsFunc(w.regions, func(from *region) bool { return w.parked(r, from, tp) }) {
+			if w.own != nil && w.parkedAny(r, tp) {
 				continue // what was folded and then lost with the remote log's tail cannot be read again to be revoked
 			}
 			if tp.Topic == entityTopic {

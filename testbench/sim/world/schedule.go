@@ -354,7 +354,7 @@ func (w *World) undrained() string {
 			if len(steps) > 0 {
 				v = steps[len(steps)-1].position.Vector
 			}
-			if slices.ContainsFunc(w.regions, func(from *region) bool { return w.parked(r, from, tp) }) {
+			if w.parkedAny(r, tp) {
 				continue // a fold without its journal waits for what was lost, too
 			}
 			for _, from := range w.regions {
@@ -389,6 +389,12 @@ func (w *World) slots(from *region) []int32 {
 		}
 	}
 	return out
+}
+
+// parkedAny tells whether what any region copies to r of a partition is held back: a
+// fold of r that has lost its store then cannot be brought up to where it was.
+func (w *World) parkedAny(r *region, tp kafka.TP) bool {
+	return slices.ContainsFunc(w.regions, func(from *region) bool { return w.parked(r, from, tp) })
 }
 
 // parked tells whether a link has recorded, for good, why it does not copy a
