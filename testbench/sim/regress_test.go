@@ -33,6 +33,7 @@ var regressions = []struct {
 	{603, "a region moves past orphans that a link left out, before it knows of the cut"},
 	{1272, "a policy takes a topic back while a transaction of it is in flight"},
 	{1369, "a fold begins anew under the table before, and its journal has gone by the next"},
+	{3727, "a remote log loses its tail after a policy has taken the topic back"},
 	{2475, "a fold that has lost its store waits for a remote log that has lost its tail, and so hears of no cut"},
 	{2090, "the cut is known of a log with records that came without a gateway, and no start"},
 }

@@ -61,6 +61,9 @@ func (q *queue) Pop() any {
 }
 
 // sim is one history.
+// fence is a fence of a region that an instance was asked for.
+type fence struct{ region, by string }
+
 type sim struct {
 	seed     uint64
 	rnd      *rand.Rand
@@ -81,7 +84,7 @@ type sim struct {
 	refs   uint64
 	asked  map[uint64]bool
 	kinds  map[string]string // kind of the cut, by unit and the fence's epoch
-	fences map[uint64]string // region of each fence of a region that was asked for
+	fences map[uint64]fence  // region of each fence of a region that was asked for
 	firm   map[string]string // by region: the newest fence that was answered as done
 }
 
@@ -122,7 +125,7 @@ func newSim(seed uint64, o Options) *sim {
 	s := &sim{
 		seed: seed, rnd: rand.New(rand.NewPCG(seed, 0x6f776e)), counts: make(map[string]int),
 		logs: make(map[string]*unitLog), asked: make(map[uint64]bool), kinds: make(map[string]string),
-		fences: make(map[uint64]string), firm: make(map[string]string),
+		fences: make(map[uint64]fence), firm: make(map[string]string),
 	}
 	if o.Trace {
 		s.trace = &strings.Builder{}
@@ -386,7 +389,7 @@ func (s *sim) ask(p *proc, cmd router.Command) uint64 {
 		s.asked[s.refs] = true
 	}
 	if cmd.Verb == router.VerbFence && cmd.Region != "" {
-		s.fences[s.refs] = cmd.Region
+		s.fences[s.refs] = fence{cmd.Region, p.Name}
 	}
 	p.Ask(s.refs, cmd)
 	return s.refs
@@ -395,9 +398,11 @@ func (s *sim) ask(p *proc, cmd router.Command) uint64 {
 func (s *sim) answered(a router.Answer) {
 	delete(s.asked, a.Ref)
 	done := a.Result.Exit == router.ExitDone || a.Result.Exit == router.ExitLoss
-	if region := s.fences[a.Ref]; region != "" && done {
-		if r, ok := s.reg.Region(region); ok && r.State == router.RegionFenced {
-			s.firm[region] = r.Plan
+	if f, ok := s.fences[a.Ref]; ok && done {
+		// It may be answered long after it was undone, while another one is on its way.
+		r, known := s.reg.Region(f.region)
+		if known && r.State == router.RegionFenced && strings.HasPrefix(r.Plan, f.by+"/") {
+			s.firm[f.region] = r.Plan
 		}
 	}
 	for _, u := range a.Result.Units {

@@ -47,7 +47,9 @@ func (w *World) checkDot(in *remoteIn, r *kafka.Record, at event.Dot) {
 func (w *World) checkRemote(tp kafka.TP, t *truth) {
 	for _, r := range w.regions {
 		for _, from := range w.regions {
-			if from != r && !w.parked(r, from, tp) {
+			// Nobody looks after the remote log of a topic that is carried no more.
+			left := w.counts["truncations"] > 0 && !w.carriedInTheEnd(r, from, tp)
+			if from != r && !w.parked(r, from, tp) && !left {
 				w.checkRuns(r, from, tp)
 			}
 		}
