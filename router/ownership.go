@@ -400,6 +400,9 @@ func (c *Ownership) noteUnit(seq uint64, data []byte) error {
 	}
 	old := c.units[r.Unit]
 	if old != nil && seq <= old.rev {
+		if r.Epoch > old.rec.Epoch { // epochs rise with revisions, unless those began again
+			return fmt.Errorf("epoch %d of %s is older than epoch %d there", r.Epoch, r.Unit, old.rec.Epoch)
+		}
 		return nil
 	}
 	if old != nil && r.Epoch < old.rec.Epoch {

@@ -337,3 +337,17 @@ func TestSilentFromTheStart(t *testing.T) {
 		t.Error("the watch is not begun again")
 	}
 }
+
+// TestHigherEpochUnderOlderRevision: a register that went back hands its revisions
+// out again. Who hears of a higher epoch under one of them stops.
+func TestHigherEpochUnderOlderRevision(t *testing.T) {
+	m := newMachine(t)
+	fenced, err := json.Marshal(router.UnitRecord{Version: 1, Unit: unit, Epoch: 50, State: router.UnitFenced, Scope: router.ScopeUnit, Last: "us", By: "eu", Reason: "x"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	m.step(router.Seen{Subject: router.UnitSubject(unit), Seq: 1, Data: fenced, Rumour: true})
+	if _, err := m.c.Tokens().Grant(m.now, unit); err == nil {
+		t.Error("the unit is held still")
+	}
+}
