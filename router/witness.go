@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"strings"
 	"time"
 
 	"github.com/twmb/franz-go/pkg/kadm"
@@ -88,8 +87,11 @@ func (w *Witness) Load(ctx context.Context) (map[string]event.Epoch, error) {
 		}
 		fs.EachRecord(func(r *kgo.Record) {
 			next = r.Offset + 1
-			var t testimony
-			if r.Attrs.IsControl() || json.Unmarshal(r.Value, &t) != nil || t.Version != recordVersion {
+			if r.Attrs.IsControl() {
+				return
+			}
+			t, err := readTestimony(r.Value)
+			if err != nil {
 				return
 			}
 			w.last = max(w.last, t.Revision)
@@ -197,12 +199,23 @@ func (w *Witness) write(ctx context.Context, begun *bool, pending []Seen) error 
 // errors of a register that is not one of ours.
 var errForeignRecord = errors.New("router: not a record of the register")
 
+// readTestimony reads a value of either topic, whatever it is about.
+func readTestimony(value []byte) (t testimony, err error) {
+	if err := json.Unmarshal(value, &t); err != nil {
+		return t, fmt.Errorf("%w: %w", errForeignRecord, err)
+	}
+	if t.Version != recordVersion {
+		return t, fmt.Errorf("%w: version %d is not known", errForeignRecord, t.Version)
+	}
+	return t, nil
+}
+
 // ParseTestimony reads a value of [OwnershipTopic] or [OwnersTopic] that is about
 // a unit.
 func ParseTestimony(value []byte) (revision uint64, u UnitRecord, err error) {
-	var t testimony
-	if err := json.Unmarshal(value, &t); err != nil || t.Version != recordVersion {
-		return 0, UnitRecord{}, fmt.Errorf("%w: %s", errForeignRecord, strings.TrimSpace(fmt.Sprint(err)))
+	t, err := readTestimony(value)
+	if err != nil {
+		return 0, UnitRecord{}, err
 	}
 	u, err = decode[UnitRecord](t.Record)
 	if err == nil && u.Unit == "" {
