@@ -176,53 +176,6 @@ func TestExitCodes(t *testing.T) {
 	}
 }
 
-// TestArchitectureNames looks every name of ARCHITECTURE.md up: packages, tests,
-// checkers, files, and functions or types with their methods and fields.
-func TestArchitectureNames(t *testing.T) {
-	text := read(t, "ARCHITECTURE.md")
-	tests, words, packages := make(map[string]bool), make(map[string]bool), make(map[string]bool)
-	word := regexp.MustCompile(`\w+`)
-	test := regexp.MustCompile(`(?m)^func (Test\w+)\(`)
-	sources(t, func(name, src string) {
-		for _, m := range test.FindAllStringSubmatch(src, -1) {
-			tests[m[1]] = true
-		}
-		for _, w := range word.FindAllString(src, -1) {
-			words[w] = true
-		}
-		packages[path.Dir(name)] = true
-	})
-	isFile := regexp.MustCompile(`^[\w/.-]+/[\w/.*-]*$|\.(go|md)$`)
-	isName := regexp.MustCompile(`^[A-Za-z]\w*(\.[A-Za-z]\w*)*$`)
-	for _, m := range regexp.MustCompile("`([^`\n]+)`").FindAllStringSubmatch(text, -1) {
-		switch name := m[1]; {
-		case strings.HasPrefix(name, "Test"):
-			if !tests[name] {
-				t.Errorf("there is no test %s", name)
-			}
-		case name == "store/" || name == "internal/expr": // made at run time; of a later issue
-		case isFile.MatchString(name):
-			if all, err := filepath.Glob(filepath.Join(root, name)); err != nil || len(all) == 0 {
-				t.Errorf("there is no file %s", name)
-			}
-		case isName.MatchString(name) && !strings.HasPrefix(name, "_"):
-			for _, part := range strings.Split(name, ".") {
-				if !words[part] {
-					t.Errorf("%s: the code has no %s", name, part)
-				}
-			}
-		}
-	}
-	for name := range packages {
-		if strings.HasPrefix(name, "testbench/") || name == "." {
-			continue
-		}
-		if !strings.Contains(text, "\n| `"+name+"` |") {
-			t.Errorf("the table of packages lacks %s", name)
-		}
-	}
-}
-
 // TestDecisionsAreListed holds the index of decisions against the files.
 func TestDecisionsAreListed(t *testing.T) {
 	index := read(t, "docs/adr/README.md")
