@@ -367,18 +367,15 @@ func TestNoInit(t *testing.T) {
 // TestNoSleepInTests refuses tests that wait for a time instead of a condition.
 func TestNoSleepInTests(t *testing.T) {
 	root := os.DirFS("../..")
-	err := fs.WalkDir(root, ".", func(name string, d fs.DirEntry, err error) error {
-		if err != nil || d.IsDir() || !strings.HasSuffix(name, "_test.go") || strings.HasPrefix(name, "tools/") {
-			return err
-		}
+	for _, name := range testFiles(t, root) {
 		src, err := fs.ReadFile(root, name)
 		if err != nil {
-			return err
+			t.Fatal(err)
 		}
 		fset := token.NewFileSet()
 		f, err := parser.ParseFile(fset, name, src, 0)
 		if err != nil {
-			return err
+			t.Fatal(err)
 		}
 		ast.Inspect(f, func(n ast.Node) bool {
 			if sel, ok := n.(*ast.SelectorExpr); ok && sel.Sel.Name == "Sleep" {
@@ -388,10 +385,6 @@ func TestNoSleepInTests(t *testing.T) {
 			}
 			return true
 		})
-		return nil
-	})
-	if err != nil {
-		t.Fatal(err)
 	}
 }
 
