@@ -1,5 +1,6 @@
 # Everything that people and CI run. Overridable: PKG=./router/ RUN=TestX for
-# test and race, SEED= and SEEDS= for sim, FUZZTIME= for fuzz, ARGS= for demo.
+# test, race, test-slow and flaky, COUNT=, SEED= and BUDGET=60s for flaky, SEED=
+# and SEEDS= for sim, FUZZTIME= for fuzz, ARGS= for demo.
 
 BIN      := bin
 GO       ?= go
@@ -9,16 +10,19 @@ FUZZTIME ?= 20s
 SEEDS    ?= 200
 SOAK     ?= 10000
 WORLDS   ?= logs ownership
+# Given on the command line or in the environment, they go to flaky.
+FLAKY    := $(if $(COUNT),-count $(COUNT)) $(if $(SEED),-seed $(SEED)) $(if $(BUDGET),-budget $(BUDGET)) $(if $(RUN),-run '$(RUN)') \
+            $(if $(LOGS),-logs $(LOGS))
 TOOL     := $(GO) tool -modfile=tools/go.mod
 # The race detector needs cgo; the programs do not, and run anywhere without it.
 BUILD    := CGO_ENABLED=0 $(GO) build -trimpath
 RACE     := CGO_ENABLED=1 $(GO) test -race -timeout 12m $(if $(RUN),-run '$(RUN)')
 
 .DEFAULT_GOAL := help
-.PHONY: help demo build test race check fmt lint vuln fuzz sim soak bench accept gcc
+.PHONY: help demo build test test-slow race flaky check fmt lint vuln fuzz sim soak bench accept gcc
 
 help: ## Show this list
-	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "  %-8s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  %-9s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 demo: build ## Run two regions and a witness, with data, in this terminal (ARGS="--fresh --ports auto")
 	$(BIN)/geogate demo $(ARGS)
@@ -29,8 +33,14 @@ build: ## Build bin/geogate
 test: gcc ## Run all tests that need no other service, with the race detector
 	$(RACE) $(PKG)
 
+test-slow: gcc ## Run all tests and list the slowest ten and the slowest packages
+	@$(RACE) -json $(PKG) | $(GO) run ./testbench/slow
+
 race: gcc ## Run the tests of PKG again, without the cache
 	$(RACE) -count=1 $(PKG)
+
+flaky: gcc ## Run every package's tests COUNT times, alone and beside a load, and print what failed how often
+	$(GO) run ./testbench/flaky -pkg '$(PKG)' $(FLAKY)
 
 check: lint vuln ## Format, vet, staticcheck, import table, known vulnerabilities
 
