@@ -16,6 +16,9 @@
 //
 // # How
 //
+// A write is decoded, permitted, stored and answered: Server.writeRecords in
+// write.go names the file of each step.
+//
 // The rest of the process is reached through the interfaces in ports.go. Errors of
 // all of them become problems (RFC 9457) in problem.go and nowhere else. Kafka is
 // read in logs.go by a bounded pool of clients without groups.

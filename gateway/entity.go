@@ -59,7 +59,7 @@ func (s *Server) entity(c *call, key []byte, waitText string) error {
 		}
 	}
 	p := router.Partition(key, t.Partitions)
-	st, err := s.seat(ctx, t, p)
+	st, err := s.seats.open(ctx, t, p)
 	if err != nil {
 		return err
 	}

@@ -96,7 +96,7 @@ func TestFollow(t *testing.T) {
 	if l := next(sc2, false); l.Dot != "us/0/1/0" {
 		t.Errorf("resumed with %+v", l)
 	}
-	w.s.stop()
+	w.s.drain.stop()
 	for sc.Scan() {
 	}
 	if sc.Err() != nil {

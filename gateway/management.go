@@ -114,7 +114,7 @@ func (s *Server) readyz(c *call) error {
 		}
 	}
 	askProbes(c.r.Context(), s.deps.Probes, note)
-	if s.draining() {
+	if s.drain.stopping() {
 		note("gateway", fmt.Errorf("draining"))
 	} else {
 		note("gateway", nil)

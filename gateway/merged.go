@@ -46,7 +46,7 @@ func (s *Server) allSeats(ctx, wait context.Context, t Topic) ([]Seat, error) {
 	var wg sync.WaitGroup
 	for p := range out {
 		wg.Go(func() {
-			st, err := s.seat(ctx, t, int32(p))
+			st, err := s.seats.open(ctx, t, int32(p))
 			if err == nil {
 				out[p], err = st, st.CaughtUp(wait)
 			}

@@ -40,7 +40,7 @@ func newMetrics(s *Server) *metrics {
 		}),
 		held: prometheus.NewGaugeFunc(prometheus.GaugeOpts{
 			Name: "geogate_http_inflight_bytes", Help: "Bytes of bodies that requests hold.",
-		}, func() float64 { return float64(s.held.Load()) }),
+		}, func() float64 { return float64(s.bodies.held.Load()) }),
 		readers: prometheus.NewGaugeFunc(prometheus.GaugeOpts{
 			Name: "geogate_http_readers", Help: "Reads of records and conflicts that are open.",
 		}, func() float64 { return float64(s.logs.open.Load()) }),

@@ -13,65 +13,6 @@ import (
 	"github.com/geogate/geogate/router"
 )
 
-// unit finds the unit that a record belongs to. A record of a by_key domain whose
-// home is no region of the deployment is 422.
-func (s *Server) unit(t Topic, rec *record) (string, error) {
-	if t.Domain.Mode != router.ByKey {
-		return t.Domain.Unit(s.own), nil
-	}
-	home, err := t.Domain.Region(rec.key, rec.headers, t.Name, s.own)
-	if err != nil {
-		return "", wrong(InvalidRecord, atPointer("", "the record's home cannot be told: %v", err))
-	}
-	if _, ok := s.cfg.Topology.ID(home); !ok {
-		return "", wrong(InvalidRecord, atPointer("", "the record's home is no region of the deployment"))
-	}
-	return t.Domain.Unit(home), nil
-}
-
-// mayWrite refuses early what the seat would refuse, and what belongs to another
-// region's unit, which no seat here ever asks about.
-func (s *Server) mayWrite(t Topic, rec *record) error {
-	unit, err := s.unit(t, rec)
-	if err != nil || s.deps.Ownership == nil {
-		return err
-	}
-	err = s.deps.Ownership.Check(unit)
-	if unit != t.Domain.Unit(s.own) && (err == nil || errors.Is(err, router.ErrUnproven)) {
-		_, region := router.UnitDomain(unit)
-		err = &router.NotOwnerError{Unit: unit, Owner: region, State: router.UnitActive}
-	}
-	return s.refused(t, err)
-}
-
-// refused adds to a refusal what only the gateway knows: topic and region.
-func (s *Server) refused(t Topic, err error) error {
-	var foreign *router.NotOwnerError
-	if !errors.As(err, &foreign) {
-		return err
-	}
-	p := notOwner(foreign)
-	p.Members = append([]Member{{"topic", t.Name}, {"region", s.own}}, p.Members...)
-	return p
-}
-
-func notOwner(e *router.NotOwnerError) *Problem {
-	p := problem(NotOwner, "%s", e.Error()).with("unit", e.Unit).with("owner", orNull(e.Owner))
-	var epoch *uint64 // null where the register has nothing of the unit
-	if e.Epoch != 0 {
-		n := uint64(e.Epoch)
-		epoch = &n
-	}
-	return p.with("epoch", epoch).with("state", string(e.State))
-}
-
-func orNull(s string) *string {
-	if s == "" {
-		return nil
-	}
-	return &s
-}
-
 // unitJSON is a unit as GET /v1/ownership shows it.
 type unitJSON struct {
 	Unit     string       `json:"unit"`
@@ -144,9 +85,9 @@ func (s *Server) topicOwnership(c *call) error {
 	if err != nil {
 		return err
 	}
-	var rec record
+	var key []byte
 	if q.Has("key") {
-		rec.key = []byte(q.Get("key"))
+		key = []byte(q.Get("key"))
 	}
 	answer := struct {
 		Topic    string  `json:"topic"`
@@ -158,13 +99,13 @@ func (s *Server) topicOwnership(c *call) error {
 		State    *string `json:"state"`
 		Writable bool    `json:"writable"` // here and now
 	}{Topic: t.Name, Domain: t.Domain.Name, Mode: t.Domain.Mode.String()}
-	unit, err := s.unit(t, &rec)
+	unit, err := s.writer.unit(t, key, nil)
 	var invalid *Problem
 	if err != nil && !(errors.As(err, &invalid) && invalid.Code == InvalidRecord) {
 		return err
 	}
 	if err == nil { // else it takes headers to tell
-		answer.Unit, answer.Writable = &unit, s.mayWrite(t, &rec) == nil
+		answer.Unit, answer.Writable = &unit, s.writer.mayWrite(t, key, nil) == nil
 		if err := s.ownerOf(unit, &answer.Owner, &answer.Epoch, &answer.State); err != nil {
 			return err
 		}

@@ -312,6 +312,35 @@ func outcomeUnknown(hadKey bool) *Problem {
 	return p
 }
 
+// inTopic adds the topic and the region to a refusal by ownership, which knows
+// neither. Other errors stay as they are.
+func inTopic(err error, topic, region string) error {
+	var foreign *router.NotOwnerError
+	if !errors.As(err, &foreign) {
+		return err
+	}
+	p := notOwner(foreign)
+	p.Members = append([]Member{{"topic", topic}, {"region", region}}, p.Members...)
+	return p
+}
+
+func notOwner(e *router.NotOwnerError) *Problem {
+	p := problem(NotOwner, "%s", e.Error()).with("unit", e.Unit).with("owner", orNull(e.Owner))
+	var epoch *uint64 // null where the register has nothing of the unit
+	if e.Epoch != 0 {
+		n := uint64(e.Epoch)
+		epoch = &n
+	}
+	return p.with("epoch", epoch).with("state", string(e.State))
+}
+
+func orNull(s string) *string {
+	if s == "" {
+		return nil
+	}
+	return &s
+}
+
 // formatTime is a record timestamp as answers show it: RFC 3339, UTC,
 // milliseconds. Kafka's "no timestamp", -1, is shown as it is counted.
 func formatTime(ms int64) string {

@@ -154,7 +154,7 @@ func (s *Server) applied(ctx context.Context, t Topic, token *event.Token, wait 
 	if token.Partition >= t.Partitions {
 		return wrong(Malformed, atHeader(headerToken, "the token names partition %d, the topic has %d", token.Partition, t.Partitions))
 	}
-	st, err := s.seat(ctx, t, token.Partition)
+	st, err := s.seats.open(ctx, t, token.Partition)
 	if err != nil {
 		return err
 	}
@@ -196,7 +196,7 @@ func (f *feed) page(c *call, rd *reading, name string) error {
 	ctx := c.r.Context()
 	wait, cancel := context.WithTimeout(ctx, rd.wait)
 	defer cancel()
-	defer f.s.onDrain(cancel)() // nobody waits for a gateway that stops
+	defer f.s.drain.onStop(cancel)() // nobody waits for a gateway that stops
 	var body []byte
 	n := 0
 	for n < rd.limit && len(body) < maxPage {
@@ -256,7 +256,7 @@ func (s *Server) follow(c *call, f *feed) error {
 	}
 	ctx, cancel := context.WithCancel(c.r.Context())
 	defer cancel()
-	defer s.onDrain(cancel)()
+	defer s.drain.onStop(cancel)()
 	var buf []byte
 	beat := time.Now().Add(s.cfg.Heartbeat)
 	for {
@@ -279,7 +279,7 @@ func (s *Server) follow(c *call, f *feed) error {
 		}
 		switch {
 		case err == nil:
-		case s.draining() && c.r.Context().Err() == nil && ctx.Err() != nil:
+		case s.drain.stopping() && c.r.Context().Err() == nil && ctx.Err() != nil:
 			return nil // the end is clean: a reader goes on elsewhere with its cursor
 		case c.r.Context().Err() != nil:
 			return errGone

@@ -9,21 +9,9 @@ import (
 	"net/url"
 	"runtime/debug"
 	"slices"
-	"strconv"
 	"strings"
 	"time"
-
-	"github.com/geogate/geogate/internal/event"
 )
-
-// call is one request on its way through a handler.
-type call struct {
-	w    *answer
-	r    *http.Request
-	rc   *http.ResponseController
-	id   string   // X-Request-Id
-	args []string // the path's variable segments, decoded
-}
 
 // handler serves one method of a route. The error it returns is answered, unless
 // the answer has begun.
@@ -172,125 +160,4 @@ func (m *mux) fail(c *call, route string, err error) {
 	}
 	m.s.m.refused(p.Code)
 	p.write(c.w, c.id)
-}
-
-// requestID takes a client's own id if it can stand in a header, a URN and a log
-// line as it is, else makes one.
-func requestID(given string) string {
-	const most = 128
-	valid := len(given) > 0 && len(given) <= most
-	for i := 0; valid && i < len(given); i++ {
-		c := given[i]
-		valid = c >= 'a' && c <= 'z' || c >= 'A' && c <= 'Z' || c >= '0' && c <= '9' || strings.IndexByte("-._~:", c) >= 0
-	}
-	if valid {
-		return given
-	}
-	id, err := event.NewID()
-	if err != nil {
-		return "none" // without randomness nothing else works either
-	}
-	return id.String()
-}
-
-// answer remembers whether an answer has begun, and with what status.
-type answer struct {
-	http.ResponseWriter
-	status int
-}
-
-// WriteHeader implements http.ResponseWriter.
-func (a *answer) WriteHeader(status int) {
-	if a.status == 0 {
-		a.status = status
-	}
-	a.ResponseWriter.WriteHeader(status)
-}
-
-// Write implements http.ResponseWriter.
-func (a *answer) Write(b []byte) (int, error) {
-	if a.status == 0 {
-		a.status = http.StatusOK
-	}
-	return a.ResponseWriter.Write(b)
-}
-
-// Unwrap lets http.ResponseController through.
-func (a *answer) Unwrap() http.ResponseWriter { return a.ResponseWriter }
-
-// send answers 200 with a whole body.
-func (c *call) send(contentType string, body []byte) error {
-	h := c.w.Header()
-	h.Set("Content-Type", contentType)
-	h.Set("Content-Length", strconv.Itoa(len(body)))
-	c.writeDeadline(answerTime)
-	c.w.WriteHeader(http.StatusOK)
-	if _, err := c.w.Write(body); err != nil {
-		return errGone
-	}
-	return nil
-}
-
-// Deadlines are set where a body is read or an answer written, since a stream has
-// no whole time. A writer without deadlines (in a test) has none to miss.
-func (c *call) readDeadline(d time.Duration)  { _ = c.rc.SetReadDeadline(time.Now().Add(d)) }
-func (c *call) writeDeadline(d time.Duration) { _ = c.rc.SetWriteDeadline(time.Now().Add(d)) }
-
-// query reads the request's parameters: each at most once, and none that the
-// resource does not know, since a misspelt one would be a silent default.
-func (c *call) query(known ...string) (url.Values, error) {
-	q, err := url.ParseQuery(c.r.URL.RawQuery)
-	if err != nil {
-		return nil, wrong(Malformed, FieldError{Parameter: "", Detail: "the query is not well formed"})
-	}
-	for _, name := range slices.Sorted(maps.Keys(q)) {
-		switch {
-		case !slices.Contains(known, name):
-			return nil, wrong(Malformed, atParameter(name, "unknown parameter"))
-		case len(q[name]) > 1:
-			return nil, wrong(Malformed, atParameter(name, "the parameter stands %d times", len(q[name])))
-		}
-	}
-	return q, nil
-}
-
-// accept picks the first of the offered media types that the request takes best,
-// or fails with 406.
-func (c *call) accept(offered ...string) (string, error) {
-	lines := c.r.Header.Values("Accept")
-	if len(lines) == 0 {
-		return offered[0], nil
-	}
-	best, bestQ := "", 0.0
-	for _, o := range offered {
-		if q := quality(strings.Join(lines, ","), o); q > bestQ {
-			best, bestQ = o, q
-		}
-	}
-	if best == "" {
-		return "", problem(NotAcceptable, "this resource gives %s", strings.Join(offered, ", "))
-	}
-	return best, nil
-}
-
-// quality is how much an Accept header wants a media type, by the most specific
-// range that names it (RFC 9110, 12.5.1).
-func quality(accept, media string) float64 {
-	major, _, _ := strings.Cut(media, "/")
-	bestRank, q := 0, 0.0
-	for part := range strings.SplitSeq(accept, ",") {
-		name, params, _ := strings.Cut(part, ";")
-		rank := map[string]int{media: 3, major + "/*": 2, "*/*": 1}[strings.ToLower(strings.TrimSpace(name))]
-		if rank <= bestRank {
-			continue
-		}
-		bestRank, q = rank, 1
-		for p := range strings.SplitSeq(params, ";") {
-			k, v, _ := strings.Cut(strings.TrimSpace(p), "=")
-			if f, err := strconv.ParseFloat(v, 64); err == nil && strings.EqualFold(k, "q") {
-				q = f
-			}
-		}
-	}
-	return q
 }

@@ -7,11 +7,8 @@ import (
 	"log/slog"
 	"net"
 	"net/http"
-	"sync"
-	"sync/atomic"
 	"time"
 
-	"golang.org/x/sync/semaphore"
 	"golang.org/x/time/rate"
 )
 
@@ -35,19 +32,14 @@ type Server struct {
 	log    *slog.Logger
 	warned rate.Sometimes // writes warnings about refused requests
 	m      *metrics
-	budget *semaphore.Weighted // bytes of bodies in flight
-	held   atomic.Int64        // of budget, for the metric
+	bodies *budget
+	drain  drain
+	seats  seatOpener
+	writer writer
 	logs   *pool
 	scans  barrierCache
-	turn   atomic.Uint32 // where the next record without any key goes
 
 	data, manage net.Listener
-
-	writes sync.WaitGroup // write requests being answered
-
-	mu      sync.Mutex           // guards what follows, and orders ending against writes.Add
-	ending  bool                 // the server was told to end
-	atDrain map[*func()]struct{} // to be called then
 }
 
 // New binds both listeners, so that an address in use is an error now and a port
@@ -59,12 +51,13 @@ func New(cfg Config, deps Deps) (*Server, error) {
 	cfg = cfg.withDefaults()
 	s := &Server{
 		cfg: cfg, own: cfg.Topology.Name(cfg.Region), deps: deps, log: deps.Logger,
-		budget: semaphore.NewWeighted(cfg.MaxInflight), atDrain: make(map[*func()]struct{}),
+		bodies: newBudget(cfg.MaxInflight), seats: seatOpener{deps.Seats, cfg.WriteTimeout},
 	}
 	if s.log == nil {
 		s.log = slog.New(slog.DiscardHandler)
 	}
 	s.m = newMetrics(s)
+	s.writer = writer{cfg: cfg, region: s.own, ownership: deps.Ownership, seats: s.seats, m: s.m}
 	s.logs = newPool(deps.Kafka, cfg.MaxReaders)
 	var err error
 	if s.data, err = net.Listen("tcp", cfg.Listen); err != nil {
@@ -112,74 +105,16 @@ func (s *Server) Run(ctx context.Context) error {
 		left--
 	case <-ctx.Done():
 	}
-	s.stop()
+	s.drain.stop()
 	end, cancel := context.WithTimeout(context.WithoutCancel(ctx), s.cfg.Drain)
 	defer cancel()
-	s.waitWrites(end)
+	s.drain.waitWrites(end)
 	shutdown(end, data)
 	shutdown(end, manage)
 	for ; left > 0; left-- {
 		err = errors.Join(err, <-failed)
 	}
 	return err
-}
-
-// stop makes every later write DRAINING and ends followed streams.
-func (s *Server) stop() {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.ending = true
-	for f := range s.atDrain {
-		(*f)()
-	}
-	clear(s.atDrain)
-}
-
-// draining tells whether the server was told to end.
-func (s *Server) draining() bool {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return s.ending
-}
-
-// onDrain has f called when the server is told to end, at once if it was already,
-// unless forget comes first. f must not block.
-func (s *Server) onDrain(f func()) (forget func()) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if s.ending {
-		f()
-		return func() {}
-	}
-	s.atDrain[&f] = struct{}{}
-	return func() {
-		s.mu.Lock()
-		defer s.mu.Unlock()
-		delete(s.atDrain, &f)
-	}
-}
-
-// begin counts a write request in, unless the server drains.
-func (s *Server) begin() error {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if s.ending {
-		return problem(Draining, "the instance is stopping; send the request to another one or again later")
-	}
-	s.writes.Add(1)
-	return nil
-}
-
-func (s *Server) waitWrites(ctx context.Context) {
-	done := make(chan struct{})
-	go func() {
-		s.writes.Wait()
-		close(done)
-	}()
-	select {
-	case <-done:
-	case <-ctx.Done():
-	}
 }
 
 func (s *Server) server(h http.Handler) *http.Server {

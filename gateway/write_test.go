@@ -368,7 +368,7 @@ func TestInflightBudget(t *testing.T) {
 	if r := <-first; r.StatusCode != 200 {
 		t.Errorf("first: %d", r.StatusCode)
 	}
-	if held := w.s.held.Load(); held != 0 {
+	if held := w.s.bodies.held.Load(); held != 0 {
 		t.Errorf("%d bytes are still held", held)
 	}
 	w.write = w.accept
@@ -401,7 +401,7 @@ func TestChunkedBodies(t *testing.T) {
 	if r := send(201 << 10); r.StatusCode != 413 || len(w.wrote) != 1 {
 		t.Errorf("chunked and too large: %d", r.StatusCode)
 	}
-	if w.s.held.Load() != 0 {
+	if w.s.bodies.held.Load() != 0 {
 		t.Error("bytes are still held")
 	}
 }
@@ -430,8 +430,8 @@ func TestBrokenChunks(t *testing.T) {
 		}
 		_ = conn.Close()
 	}
-	if len(w.wrote) != 0 || w.s.held.Load() != 0 {
-		t.Errorf("%d records written, %d bytes held", len(w.wrote), w.s.held.Load())
+	if len(w.wrote) != 0 || w.s.bodies.held.Load() != 0 {
+		t.Errorf("%d records written, %d bytes held", len(w.wrote), w.s.bodies.held.Load())
 	}
 }
 
@@ -518,7 +518,7 @@ func TestStream(t *testing.T) {
 			t.Errorf("no write has the key %s", k)
 		}
 	}
-	if w.s.held.Load() != 0 {
+	if w.s.bodies.held.Load() != 0 {
 		t.Error("bytes are still held")
 	}
 }
@@ -542,7 +542,7 @@ func TestStreamLimits(t *testing.T) {
 	if last := got[len(got)-1]; !strings.Contains(last, "BODY_TOO_LARGE") || len(got) < 20_000 {
 		t.Errorf("%d answers, last %s", len(got), last)
 	}
-	if w.s.held.Load() != 0 {
+	if w.s.bodies.held.Load() != 0 {
 		t.Error("bytes are still held")
 	}
 }
@@ -637,7 +637,7 @@ func TestDrain(t *testing.T) {
 		return len(w.wrote) == 2
 	})
 	cancel()
-	waitFor(t, func() bool { return w.s.draining() })
+	waitFor(t, func() bool { return w.s.drain.stopping() })
 	if r := send(strings.NewReader("late"), "text/plain"); r.status != 503 || !strings.Contains(r.body, "DRAINING") {
 		t.Errorf("late write: %+v", r)
 	}

@@ -3,32 +3,11 @@ package gateway
 import (
 	"encoding/base64"
 	"errors"
-	"fmt"
 	"strconv"
 	"strings"
 
 	"github.com/geogate/geogate/internal/event"
 )
-
-// record is one write as the client asked for it, parsed but not yet held
-// against its topic.
-type record struct {
-	key         []byte // nil is null
-	value       []byte // nil is null: a tombstone
-	headers     []event.Header
-	partition   int32  // -1: not asked for
-	idempotency string // "" is none
-	contentType string // of a raw value
-}
-
-// size is what the record takes of the limit max_record.
-func (r *record) size() int64 {
-	n := len(r.key) + len(r.value)
-	for _, h := range r.headers {
-		n += len(h.Key) + len(h.Value)
-	}
-	return int64(n)
-}
 
 // maxErrors bounds how many mistakes of one record are reported.
 const maxErrors = 20
@@ -45,17 +24,17 @@ type parser struct {
 
 // parseRecord reads one record object (application/json, or a line of NDJSON).
 // The record shares memory with body. The error is a *Problem.
-func parseRecord(body []byte) (record, error) {
+func parseRecord(body []byte) (*record, error) {
 	p := parser{scanner: scanner{buf: body}, rec: record{partition: -1}}
 	if err := p.record(); err != nil {
 		var bad *syntaxError
 		if errors.As(err, &bad) {
-			return record{}, wrong(Malformed, atPointer("", "%s", bad))
+			return nil, wrong(Malformed, atPointer("", "%s", bad))
 		}
-		return record{}, err
+		return nil, err
 	}
 	if len(p.errs) == 0 {
-		return p.rec, nil
+		return &p.rec, nil
 	}
 	code := Malformed
 	if len(p.errs) == 1 && p.reserved {
@@ -63,7 +42,7 @@ func parseRecord(body []byte) (record, error) {
 	} else if len(p.errs) == 1 && p.badKey {
 		code = KeyInvalid
 	}
-	return record{}, wrong(code, p.errs...)
+	return nil, wrong(code, p.errs...)
 }
 
 // complain notes a mistake at a JSON pointer.
@@ -277,71 +256,4 @@ func escapePointer(name string) string {
 		name = strings.ToValidUTF8(name[:most], "") + "…"
 	}
 	return strings.NewReplacer("~", "~0", "/", "~1").Replace(name)
-}
-
-const maxIdempotencyKey = 255
-
-// checkIdempotencyKey allows what a structured-field string may hold, 1 to 255
-// characters.
-func checkIdempotencyKey(key string) error {
-	if len(key) == 0 || len(key) > maxIdempotencyKey {
-		return fmt.Errorf("want 1 to %d characters, have %d", maxIdempotencyKey, len(key))
-	}
-	for i := range len(key) {
-		if key[i] < 0x20 || key[i] > 0x7e {
-			return errors.New("want printable ASCII characters only")
-		}
-	}
-	return nil
-}
-
-// parseIdempotencyKey reads the header Idempotency-Key: a structured-field
-// string in quotes, or the bare key. lines are all the header's lines; none is
-// no key.
-func parseIdempotencyKey(lines []string) (string, error) {
-	if len(lines) == 0 {
-		return "", nil
-	}
-	bad := func(format string, args ...any) (string, error) {
-		return "", wrong(KeyInvalid, atHeader("Idempotency-Key", format, args...))
-	}
-	if len(lines) > 1 {
-		return bad("the header stands %d times", len(lines))
-	}
-	text := strings.Trim(lines[0], " \t")
-	key := text
-	if strings.HasPrefix(text, `"`) {
-		var err error
-		if key, err = unquote(text); err != nil {
-			return bad("%s", err)
-		}
-	} else if strings.ContainsAny(text, " \t\"") {
-		return bad("a key with spaces or quotes must be quoted")
-	}
-	if err := checkIdempotencyKey(key); err != nil {
-		return bad("%s", err)
-	}
-	return key, nil
-}
-
-// unquote reads a structured-field string (RFC 8941, 3.3.3) without parameters.
-func unquote(text string) (string, error) {
-	var b strings.Builder
-	for i := 1; i < len(text); i++ {
-		switch c := text[i]; {
-		case c == '\\':
-			if i++; i == len(text) || text[i] != '"' && text[i] != '\\' {
-				return "", errors.New("unknown escape in the quoted key")
-			}
-			b.WriteByte(text[i])
-		case c == '"':
-			if i != len(text)-1 {
-				return "", errors.New("something follows the quoted key")
-			}
-			return b.String(), nil
-		default:
-			b.WriteByte(c)
-		}
-	}
-	return "", errors.New("the quoted key has no end")
 }

@@ -8,11 +8,9 @@ import (
 	"fmt"
 	"io"
 	"net/http"
-	"strconv"
 	"sync"
 	"time"
 
-	"github.com/geogate/geogate/internal/event"
 	"github.com/geogate/geogate/internal/seat"
 )
 
@@ -33,9 +31,8 @@ const (
 type stream struct {
 	s     *Server
 	c     *call
+	head  *writeHead
 	topic Topic
-	token *event.Token
-	key   string // the header's; lines without one get <key>#<line>
 
 	in    *bufio.Reader
 	read  int64 // bytes of the body so far
@@ -54,27 +51,13 @@ type line struct {
 // writeStream answers POST …/records with application/x-ndjson. What is wrong
 // with the request as a whole is answered before the first line; from then on
 // each line has its own answer.
-func (s *Server) writeStream(c *call) error {
-	if _, err := c.accept(typeNDJSON, typeJSON); err != nil {
-		return err
-	}
-	if _, err := c.query(); err != nil {
-		return err
-	}
-	key, err := parseIdempotencyKey(c.r.Header.Values("Idempotency-Key"))
-	if err != nil {
-		return err
-	}
-	token, err := c.token(c.args[0])
-	if err != nil {
-		return err
-	}
-	topic, err := s.deps.Topics.Topic(c.r.Context(), c.args[0])
+func (s *Server) writeStream(c *call, head *writeHead) error {
+	topic, err := s.deps.Topics.Topic(c.r.Context(), head.topic)
 	if err != nil {
 		return err
 	}
 	st := &stream{
-		s: s, c: c, topic: topic, token: token, key: key,
+		s: s, c: c, head: head, topic: topic,
 		in: bufio.NewReaderSize(c.r.Body, 32<<10), last: make(map[string]chan struct{}),
 	}
 	return st.run()
@@ -91,7 +74,7 @@ func (st *stream) run() error {
 	ctx, cancel := context.WithCancel(context.WithoutCancel(st.c.r.Context()))
 	defer cancel()
 	// A stream that idles while the server drains must not hold it up.
-	defer st.s.onDrain(func() { st.c.readDeadline(0) })()
+	defer st.s.drain.onStop(func() { st.c.readDeadline(0) })()
 
 	lines := make(chan *line, streamWindow)
 	var running sync.WaitGroup
@@ -106,7 +89,7 @@ func (st *stream) run() error {
 		st.c.readDeadline(0)
 		for l := range lines {
 			<-l.done
-			st.s.give(l.held)
+			st.s.bodies.give(l.held)
 		}
 	}
 	return err
@@ -132,7 +115,7 @@ func (st *stream) answer(lines <-chan *line) error {
 			_ = st.c.rc.Flush()
 			<-l.done
 		}
-		st.s.give(l.held)
+		st.s.bodies.give(l.held)
 		st.c.writeDeadline(answerTime)
 		if _, err := st.c.w.Write(append(l.out, '\n')); err != nil {
 			return errGone
@@ -153,10 +136,10 @@ func (st *stream) readAhead(ctx context.Context, lines chan<- *line, running *sy
 		case errors.As(err, &p):
 			l.refuse(st, p)
 		case err != nil && len(text) == 0:
-			st.s.give(held)
+			st.s.bodies.give(held)
 			return
 		case len(bytes.TrimSpace(text)) == 0:
-			st.s.give(held)
+			st.s.bodies.give(held)
 			if err != nil {
 				return
 			}
@@ -168,7 +151,7 @@ func (st *stream) readAhead(ctx context.Context, lines chan<- *line, running *sy
 		case lines <- l:
 		case <-ctx.Done():
 			<-l.done
-			st.s.give(held)
+			st.s.bodies.give(held)
 			return
 		}
 		if err != nil && (p == nil || p.Code == BodyTooLarge || p.Code == Draining) {
@@ -179,16 +162,10 @@ func (st *stream) readAhead(ctx context.Context, lines chan<- *line, running *sy
 
 // start parses a line and lets its write run.
 func (st *stream) start(ctx context.Context, l *line, text []byte, running *sync.WaitGroup) {
-	rec, err := parseRecord(text)
-	if err == nil {
-		err = st.s.check(&rec)
-	}
+	rec, err := decodeLine(st.head, text, l.index)
 	if err != nil {
 		l.refuse(st, asProblem(err))
 		return
-	}
-	if rec.idempotency == "" && st.key != "" {
-		rec.idempotency = st.key + "#" + strconv.Itoa(l.index)
 	}
 	var before chan struct{}
 	if rec.key != nil {
@@ -200,7 +177,7 @@ func (st *stream) start(ctx context.Context, l *line, text []byte, running *sync
 		if before != nil {
 			<-before
 		}
-		a, err := st.store(ctx, &rec)
+		a, err := st.write(ctx, rec)
 		if err != nil {
 			if errors.Is(err, context.Canceled) {
 				err = problem(NotReady, "the stream was cut")
@@ -208,18 +185,22 @@ func (st *stream) start(ctx context.Context, l *line, text []byte, running *sync
 			l.refuse(st, asProblem(err))
 			return
 		}
-		l.out, _ = st.s.answer(st.topic, &a)
+		l.out, _ = st.s.stored(st.topic, &a)
 		close(l.done)
 	})
 }
 
-// store stores a line's record. A seat that has too much in flight has stored
-// nothing, so the stream waits for it as it waits for the byte budget.
-func (st *stream) store(ctx context.Context, rec *record) (seat.Answer, error) {
+// write permits and stores a line's record. A seat that has too much in flight
+// has stored nothing, so the stream waits for it as it waits for the byte budget.
+func (st *stream) write(ctx context.Context, rec *record) (seat.Answer, error) {
+	w, err := st.s.writer.permit(st.topic, rec)
+	if err != nil {
+		return seat.Answer{}, err
+	}
 	const first, longest = 5 * time.Millisecond, 200 * time.Millisecond
 	until := time.Now().Add(streamPatience)
 	for pause := first; ; pause = min(2*pause, longest) {
-		a, err := st.s.store(ctx, st.topic, rec, st.token)
+		a, err := st.s.writer.store(ctx, w)
 		if !errors.Is(err, seat.ErrOverloaded) || time.Now().After(until) {
 			return a, err
 		}
@@ -268,11 +249,11 @@ func (st *stream) next(ctx context.Context) (text []byte, held int64, err error)
 	var bad *Problem
 	for {
 		st.c.readDeadline(streamTime)
-		if st.s.draining() { // the deadline above may have undone run's
+		if st.s.drain.stopping() { // the deadline above may have undone run's
 			return nil, held, st.draining()
 		}
 		part, err := st.in.ReadSlice('\n')
-		if st.s.draining() && err != nil && !errors.Is(err, io.EOF) && !errors.Is(err, bufio.ErrBufferFull) {
+		if st.s.drain.stopping() && err != nil && !errors.Is(err, io.EOF) && !errors.Is(err, bufio.ErrBufferFull) {
 			return nil, held, st.draining()
 		}
 		st.read += int64(len(part))
@@ -284,7 +265,7 @@ func (st *stream) next(ctx context.Context) (text []byte, held int64, err error)
 			bad = problem(RecordTooLarge, "the line has more than the %d bytes that a record of %d can take", most, st.s.cfg.MaxRecord)
 		default:
 			if err := st.acquire(ctx, int64(len(part))); err != nil {
-				bad = problem(Overloaded, "the bodies in flight take the %d bytes there are for them", st.s.cfg.MaxInflight)
+				bad = st.s.bodies.exhausted()
 				break
 			}
 			held += int64(len(part))
@@ -309,14 +290,10 @@ func (st *stream) draining() error {
 }
 
 func (st *stream) acquire(ctx context.Context, n int64) error {
-	if st.s.take(n) {
+	if st.s.bodies.take(n) {
 		return nil
 	}
 	ctx, cancel := context.WithTimeout(ctx, streamPatience)
 	defer cancel()
-	if err := st.s.budget.Acquire(ctx, n); err != nil {
-		return err
-	}
-	st.s.held.Add(n)
-	return nil
+	return st.s.bodies.await(ctx, n)
 }

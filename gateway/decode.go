@@ -1,0 +1,87 @@
+package gateway
+
+import (
+	"maps"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/geogate/geogate/internal/event"
+)
+
+// kafkaHeader begins the names of HTTP headers that become a raw value's record
+// headers.
+const kafkaHeader = "Kafka-Header-"
+
+// record is one write as the client asked for it. Every form of a write is
+// decoded to it; nothing in it has been held against a topic yet.
+type record struct {
+	key         []byte // nil is null
+	value       []byte // nil is null: a tombstone
+	headers     []event.Header
+	partition   int32        // -1: not asked for
+	idempotency string       // "" is none
+	contentType string       // of a raw value
+	seen        *event.Token // what the client has seen; nil is not told
+}
+
+// decodeRecord makes the record of a request with one: a JSON record, or the
+// value itself. The record shares memory with body. The error is a *Problem.
+func decodeRecord(head *writeHead, body []byte) (rec *record, err error) {
+	if head.media != typeJSON {
+		rec, err = rawRecord(head, body)
+	} else {
+		rec, err = parseRecord(body)
+	}
+	if err != nil {
+		return nil, err
+	}
+	rec.seen = head.seen
+	switch {
+	case head.idempotency != "" && rec.idempotency != "" && head.idempotency != rec.idempotency:
+		return nil, wrong(KeyInvalid, atPointer("/idempotency_key", "the header Idempotency-Key names another key"))
+	case head.idempotency != "":
+		rec.idempotency = head.idempotency
+	}
+	return rec, nil
+}
+
+// decodeLine makes the record of a line of a stream; index counts the lines.
+func decodeLine(head *writeHead, line []byte, index int) (*record, error) {
+	rec, err := parseRecord(line)
+	if err != nil {
+		return nil, err
+	}
+	rec.seen = head.seen
+	if rec.idempotency == "" && head.idempotency != "" {
+		rec.idempotency = head.idempotency + "#" + strconv.Itoa(index)
+	}
+	return rec, nil
+}
+
+// rawRecord makes the record of a body that is the value itself.
+func rawRecord(head *writeHead, body []byte) (*record, error) {
+	rec := &record{value: body, partition: -1, contentType: head.header.Get("Content-Type")}
+	if head.query.Has("key") {
+		rec.key = []byte(head.query.Get("key"))
+	}
+	// HTTP's header names have no case and net/http keeps no order between them;
+	// sorted lower-case names make a retry the same request.
+	for _, name := range slices.Sorted(maps.Keys(head.header)) {
+		short, ok := strings.CutPrefix(name, kafkaHeader)
+		if !ok {
+			continue
+		}
+		short = strings.ToLower(short)
+		if _, reserved := event.Reserved([]event.Header{{Key: short}}); reserved {
+			return nil, wrong(ReservedHeader, atHeader(name, "names with the prefix %s are reserved", event.Prefix))
+		}
+		if short == "content-type" {
+			return nil, wrong(Malformed, atHeader(name, "the record's content-type is that of the request"))
+		}
+		for _, v := range head.header[name] {
+			rec.headers = append(rec.headers, event.Header{Key: short, Value: []byte(v)})
+		}
+	}
+	return rec, nil
+}

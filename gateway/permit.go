@@ -1,0 +1,137 @@
+package gateway
+
+import (
+	"errors"
+	"sync/atomic"
+
+	"github.com/geogate/geogate/internal/event"
+	"github.com/geogate/geogate/internal/seat"
+	"github.com/geogate/geogate/router"
+)
+
+// writer permits and stores records. It knows nothing of HTTP or of the form in
+// which a record came.
+type writer struct {
+	cfg       Config
+	region    string    // name of the own region
+	ownership Ownership // nil: this region may write everything
+	seats     seatOpener
+	m         *metrics
+	turn      atomic.Uint32 // partition of the next record without any key
+}
+
+// permitted is a write that may be stored; only permit makes one.
+type permitted struct {
+	topic     Topic
+	partition int32
+	request   seat.Request
+}
+
+// keyed tells whether the write has an idempotency key.
+func (p *permitted) keyed() bool { return !p.request.Idempotency.IsZero() }
+
+// permit decides whether a record may be stored in a topic, and in which
+// partition. Its error is a *Problem, or one of Ownership.Check.
+func (w *writer) permit(t Topic, rec *record) (*permitted, error) {
+	switch n := rec.size(); {
+	case n > w.cfg.MaxRecord:
+		return nil, problem(RecordTooLarge, "key, value and headers have %d bytes; the limit is %d (http.max_record)", n, w.cfg.MaxRecord)
+	case rec.value == nil && rec.key == nil:
+		return nil, wrong(InvalidRecord, atPointer("/key", "a tombstone (value null) needs a key"))
+	}
+	p := &permitted{topic: t, request: w.request(t, rec)}
+	var err error
+	if p.partition, err = w.partition(t, rec, p.request.Idempotency); err != nil {
+		return nil, err
+	}
+	if err := w.mayWrite(t, rec.key, rec.headers); err != nil {
+		return nil, err
+	}
+	return p, nil
+}
+
+// size is what the record takes of the limit Config.MaxRecord.
+func (r *record) size() int64 {
+	n := len(r.key) + len(r.value)
+	for _, h := range r.headers {
+		n += len(h.Key) + len(h.Value)
+	}
+	return int64(n)
+}
+
+// request is what the seat is asked to store.
+func (w *writer) request(t Topic, rec *record) seat.Request {
+	req := seat.Request{
+		Request: event.Request{
+			Topic: t.Name, Key: rec.key, Op: event.Put, Value: rec.value, Headers: rec.headers, Partition: rec.partition,
+		},
+		Token: rec.seen, ContentType: rec.contentType,
+	}
+	if rec.value == nil {
+		req.Op = event.Delete
+	}
+	if rec.idempotency != "" {
+		req.Idempotency = event.HashKey(w.cfg.Secret, "", t.Name, rec.idempotency)
+		req.Fingerprint = req.Request.Fingerprint()
+	}
+	return req
+}
+
+// partition is where a record goes: by its key; without one by its idempotency
+// key, so that a retry meets the first try; without both to each in turn.
+func (w *writer) partition(t Topic, rec *record, key event.IdempotencyKey) (int32, error) {
+	entity := t.Domain.Kind == router.Entity
+	if entity && rec.key == nil {
+		return 0, wrong(InvalidRecord, atPointer("/key", "a record of an entity topic needs a key"))
+	}
+	if rec.partition >= t.Partitions {
+		return 0, wrong(InvalidRecord, atPointer("/partition", "the topic has %d partitions", t.Partitions))
+	}
+	var p int32
+	switch {
+	case rec.key != nil:
+		p = router.Partition(rec.key, t.Partitions)
+	case !key.IsZero():
+		p = router.Partition(key[:], t.Partitions)
+	default:
+		p = int32(w.turn.Add(1) % uint32(t.Partitions))
+	}
+	if rec.partition < 0 || rec.partition == p {
+		return p, nil
+	}
+	if entity {
+		return 0, wrong(InvalidRecord, atPointer("/partition", "the key belongs to partition %d", p))
+	}
+	return rec.partition, nil
+}
+
+// unit finds the unit that a record belongs to. A record of a by_key domain whose
+// home is no region of the deployment is 422.
+func (w *writer) unit(t Topic, key []byte, headers []event.Header) (string, error) {
+	if t.Domain.Mode != router.ByKey {
+		return t.Domain.Unit(w.region), nil
+	}
+	home, err := t.Domain.Region(key, headers, t.Name, w.region)
+	if err != nil {
+		return "", wrong(InvalidRecord, atPointer("", "the record's home region cannot be determined: %v", err))
+	}
+	if _, ok := w.cfg.Topology.ID(home); !ok {
+		return "", wrong(InvalidRecord, atPointer("", "the record's home is not a region of the deployment"))
+	}
+	return t.Domain.Unit(home), nil
+}
+
+// mayWrite refuses early what the seat would refuse, and what belongs to another
+// region's unit, which no seat here is ever asked about.
+func (w *writer) mayWrite(t Topic, key []byte, headers []event.Header) error {
+	unit, err := w.unit(t, key, headers)
+	if err != nil || w.ownership == nil {
+		return err
+	}
+	err = w.ownership.Check(unit)
+	if unit != t.Domain.Unit(w.region) && (err == nil || errors.Is(err, router.ErrUnproven)) {
+		_, region := router.UnitDomain(unit)
+		err = &router.NotOwnerError{Unit: unit, Owner: region, State: router.UnitActive}
+	}
+	return inTopic(err, t.Name, w.region)
+}

@@ -1,0 +1,189 @@
+package gateway
+
+import (
+	"maps"
+	"mime"
+	"net/http"
+	"net/url"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/geogate/geogate/internal/event"
+)
+
+// Media types and headers of the API.
+const (
+	typeJSON    = "application/json"
+	typeNDJSON  = "application/x-ndjson"
+	headerToken = "Geogate-Token"
+)
+
+// call is one request on its way through a handler.
+type call struct {
+	w    *answer
+	r    *http.Request
+	rc   *http.ResponseController
+	id   string   // X-Request-Id
+	args []string // the path's variable segments, decoded
+}
+
+// writeHead is what a write says beside its body.
+type writeHead struct {
+	topic       string
+	media       string      // of the body, in lower case, without parameters
+	header      http.Header // of the request
+	query       url.Values
+	idempotency string       // the header's key; "" is none
+	seen        *event.Token // what the client has seen; nil is not told
+}
+
+// writeHead reads what a write says beside its body, and refuses a body that it
+// says is longer than most.
+func (c *call) writeHead(most int64) (h *writeHead, err error) {
+	h = &writeHead{topic: c.args[0], header: c.r.Header}
+	if h.media, err = c.contentType(); err != nil {
+		return nil, err
+	}
+	if n := c.r.ContentLength; n > most {
+		return nil, problem(BodyTooLarge, "the body has %d bytes; the limit is %d (http.max_body)", n, most)
+	}
+	answers, parameters := []string{typeJSON}, []string{"key"}
+	switch h.media {
+	case typeNDJSON:
+		answers, parameters = []string{typeNDJSON, typeJSON}, nil
+	case typeJSON:
+		parameters = nil
+	}
+	if _, err = c.accept(answers...); err != nil {
+		return nil, err
+	}
+	if h.query, err = c.query(parameters...); err != nil {
+		return nil, err
+	}
+	if h.seen, err = c.token(h.topic); err != nil {
+		return nil, err
+	}
+	h.idempotency, err = parseIdempotencyKey(c.r.Header.Values("Idempotency-Key"))
+	return h, err
+}
+
+// query reads the request's parameters: each at most once, and none that the
+// resource does not know, since a misspelt one would be a silent default.
+func (c *call) query(known ...string) (url.Values, error) {
+	q, err := url.ParseQuery(c.r.URL.RawQuery)
+	if err != nil {
+		return nil, wrong(Malformed, FieldError{Parameter: "", Detail: "the query is not well formed"})
+	}
+	for _, name := range slices.Sorted(maps.Keys(q)) {
+		switch {
+		case !slices.Contains(known, name):
+			return nil, wrong(Malformed, atParameter(name, "unknown parameter"))
+		case len(q[name]) > 1:
+			return nil, wrong(Malformed, atParameter(name, "the parameter stands %d times", len(q[name])))
+		}
+	}
+	return q, nil
+}
+
+// accept picks the first of the offered media types that the request takes best,
+// or fails with 406.
+func (c *call) accept(offered ...string) (string, error) {
+	lines := c.r.Header.Values("Accept")
+	if len(lines) == 0 {
+		return offered[0], nil
+	}
+	best, bestQ := "", 0.0
+	for _, o := range offered {
+		if q := quality(strings.Join(lines, ","), o); q > bestQ {
+			best, bestQ = o, q
+		}
+	}
+	if best == "" {
+		return "", problem(NotAcceptable, "this resource gives %s", strings.Join(offered, ", "))
+	}
+	return best, nil
+}
+
+// quality is how much an Accept header wants a media type, by the most specific
+// range that names it (RFC 9110, 12.5.1).
+func quality(accept, media string) float64 {
+	major, _, _ := strings.Cut(media, "/")
+	bestRank, q := 0, 0.0
+	for part := range strings.SplitSeq(accept, ",") {
+		name, params, _ := strings.Cut(part, ";")
+		rank := map[string]int{media: 3, major + "/*": 2, "*/*": 1}[strings.ToLower(strings.TrimSpace(name))]
+		if rank <= bestRank {
+			continue
+		}
+		bestRank, q = rank, 1
+		for p := range strings.SplitSeq(params, ";") {
+			k, v, _ := strings.Cut(strings.TrimSpace(p), "=")
+			if f, err := strconv.ParseFloat(v, 64); err == nil && strings.EqualFold(k, "q") {
+				q = f
+			}
+		}
+	}
+	return q
+}
+
+// contentType is the media type of the body, in lower case, without parameters.
+func (c *call) contentType() (string, error) {
+	if enc := c.r.Header.Get("Content-Encoding"); enc != "" && !strings.EqualFold(enc, "identity") {
+		c.w.Header().Set("Accept-Encoding", "identity")
+		return "", problem(UnsupportedMediaType, "bodies are taken without Content-Encoding")
+	}
+	lines := c.r.Header.Values("Content-Type")
+	if len(lines) != 1 {
+		return "", problem(UnsupportedMediaType, "the request needs one Content-Type: %s, %s, or that of a raw value", typeJSON, typeNDJSON)
+	}
+	media, params, err := mime.ParseMediaType(lines[0])
+	if err != nil || !strings.Contains(media, "/") {
+		return "", problem(UnsupportedMediaType, "the Content-Type is not a media type")
+	}
+	if media == "application/x-www-form-urlencoded" {
+		return "", problem(UnsupportedMediaType, "a form is no record (curl -d sends this type by default): want Content-Type %s for a record, application/octet-stream for a raw value", typeJSON)
+	}
+	if charset := params["charset"]; (media == typeJSON || media == typeNDJSON) && charset != "" && !strings.EqualFold(charset, "utf-8") {
+		return "", problem(UnsupportedMediaType, "JSON is taken in UTF-8 only")
+	}
+	return media, nil
+}
+
+// token reads the header Geogate-Token; none is nil.
+func (c *call) token(topic string) (*event.Token, error) {
+	lines := c.r.Header.Values(headerToken)
+	switch {
+	case len(lines) > 1:
+		return nil, wrong(Malformed, atHeader(headerToken, "the header stands %d times", len(lines)))
+	case len(lines) == 0 || lines[0] == "":
+		return nil, nil
+	}
+	t, err := event.ParseToken(lines[0])
+	if err != nil {
+		return nil, wrong(Malformed, atHeader(headerToken, "not a token of this version"))
+	}
+	if t.Topic != event.HashTopic(topic) {
+		return nil, wrong(Malformed, atHeader(headerToken, "the token belongs to another topic"))
+	}
+	return &t, nil
+}
+
+// requestID takes a client's own id if it can stand in a header, a URN and a log
+// line as it is, else makes one.
+func requestID(given string) string {
+	const most = 128
+	valid := len(given) > 0 && len(given) <= most
+	for i := 0; valid && i < len(given); i++ {
+		c := given[i]
+		valid = c >= 'a' && c <= 'z' || c >= 'A' && c <= 'Z' || c >= '0' && c <= '9' || strings.IndexByte("-._~:", c) >= 0
+	}
+	if valid {
+		return given
+	}
+	id, err := event.NewID()
+	if err != nil {
+		return "none" // without randomness nothing else works either
+	}
+	return id.String()
+}
