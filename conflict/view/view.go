@@ -272,17 +272,11 @@ func (v *View) take() {
 	applied, _ := v.journal.Applied()
 	v.mu.Lock()
 	defer v.mu.Unlock()
-	v.status.Journaled = applied.CoversAll(&v.committed.Vector)
-	if !v.status.Journaled {
-		return
-	}
+	var most int
+	most, v.status.Journaled = conflict.Foldable(v.queue[:min(len(v.queue), stepItems)], &applied, &v.committed.Vector)
 	n, bytes := 0, 0
-	for n < len(v.queue) && n < stepItems && bytes < stepBytes {
-		it := &v.queue[n]
-		if it.Verdict != conflict.Cuts && it.Next.Compare(applied[it.Origin]) > 0 {
-			break
-		}
-		bytes += cost(it)
+	for n < most && bytes < stepBytes {
+		bytes += cost(&v.queue[n])
 		n++
 	}
 	if n == 0 {
@@ -376,11 +370,12 @@ func (v *View) Context(key []byte) (event.Vector, uint16, error) {
 	v.mu.Lock()
 	at := v.committed
 	v.mu.Unlock()
-	restricted := at.Restricted
+	announced := uint16(0)
 	if v.cfg.Restricted != nil {
-		restricted |= v.cfg.Restricted()
+		announced = v.cfg.Restricted()
 	}
-	if restricted &^= 1 << v.cfg.Region; restricted == 0 {
+	restricted := at.RestrictedOrigins(announced, v.cfg.Region)
+	if restricted == 0 {
 		return at.Vector, 0, nil
 	}
 	var e conflict.Entity

@@ -4,6 +4,12 @@ package control
 // ever more. Forgetting one is harmless: asked again, the answer is the same.
 const maxNo = 4096
 
+// BarriersCommitted is how the own control topic is read for barriers: not
+// committed. A barrier's record is acknowledged before its transaction ends; a
+// committed reader would not see it behind the open transaction of another
+// producer, and would take the barrier for none.
+const BarriersCommitted = false
+
 // Marker names a commit marker in a partition by the producer that wrote it.
 type Marker struct {
 	Topic     TopicID

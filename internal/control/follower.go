@@ -103,7 +103,7 @@ func New(cfg Config) (*Follower, error) {
 	}
 	slices.Sort(wanted)
 	var err error
-	if f.own, err = newConsumer(cfg.Opts, false, []string{TopicControl}, f.log); err != nil {
+	if f.own, err = newConsumer(cfg.Opts, BarriersCommitted, []string{TopicControl}, f.log); err != nil {
 		return nil, err
 	}
 	if f.rest, err = newConsumer(cfg.Opts, true, wanted, f.log); err != nil {

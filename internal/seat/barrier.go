@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"slices"
 	"time"
 
 	"github.com/twmb/franz-go/pkg/kgo"
@@ -21,12 +20,8 @@ func TransactionalID(topic string, partition int32) string {
 	return fmt.Sprintf("geogate.own.%s.%d", topic, partition)
 }
 
-// Opener writes barriers of one partition: transactions that add the partition,
-// write no record to it, and so leave one commit marker there. It is not safe for
-// concurrent use.
-//
-// Invariant: the control record is acknowledged before the transaction is asked to
-// end, so whoever meets the marker finds the record.
+// Opener writes barriers of one partition: it runs an Attempt against the cluster.
+// It is not safe for concurrent use.
 type Opener struct {
 	from      *Producer // lends its client
 	opts      txn.Options
@@ -49,54 +44,63 @@ func NewOpener(from *Producer, topic string, id control.TopicID, partition int32
 	}
 }
 
-// Open writes one barrier and says as Opened or Unopened what came of it. It
+// Open writes a barrier and says as Opened or Unopened what came of it. It
 // begins with InitProducerID, which ends whatever an earlier holder left open.
 func (o *Opener) Open(ctx context.Context, attempt uint64) Event {
-	producer, epochs, err := o.write(ctx)
-	if err == nil {
-		return Opened{Attempt: attempt, Producer: producer, Epochs: epochs}
-	}
-	if ctx.Err() == nil {
-		o.log.Warn("write barrier", "topic", o.topic, "partition", o.partition, "err", err)
-	}
-	return Unopened{Attempt: attempt, Producer: producer, Epochs: epochs}
-}
-
-// write returns the producer id and the epochs that the marker may have, as far as
-// they are known.
-func (o *Opener) write(ctx context.Context) (producer int64, epochs []int16, err error) {
 	if cl := o.from.Client(); cl != o.client {
 		o.client, o.producer = cl, txn.New(cl, TransactionalID(o.topic, o.partition), o.opts)
 	}
-	if err := o.producer.Init(ctx); err != nil {
-		return -1, nil, fmt.Errorf("initialise barrier producer: %w", err)
+	a, effects := NewAttempt(attempt, o.raises)
+	var failed error
+	for {
+		var outcome AttemptEvent
+		for _, e := range effects {
+			if f, ok := e.(Finish); ok {
+				o.raises = f.Raises
+				if failed != nil && ctx.Err() == nil {
+					o.log.Warn("write barrier", "topic", o.topic, "partition", o.partition, "err", failed)
+				}
+				return f.Event
+			}
+			ev, err := o.do(ctx, e)
+			if failed = errors.Join(failed, err); ev != nil {
+				outcome = ev
+			}
+		}
+		effects = a.Step(outcome)
 	}
-	producer, epoch := o.producer.ProducerID(), o.producer.Epoch()
-	epochs = []int16{epoch}
-	if o.raises {
-		epochs = append(epochs, epoch+1)
-	}
-	if err := o.producer.Add(ctx, o.topic, o.partition); err != nil {
-		return producer, epochs, fmt.Errorf("add partition to barrier: %w", err)
-	}
-	if err := o.announce(ctx, producer, epoch); err != nil {
-		return producer, epochs, errors.Join(err, o.abort(ctx))
-	}
-	ended, err := o.producer.End(ctx, true)
-	if err != nil {
-		return producer, epochs, fmt.Errorf("end barrier: %w", err)
-	}
-	// Brokers differ in whether the marker has the epoch before or after the
-	// commit; neither is ever another holder's.
-	o.raises = ended.Epoch != epoch
-	if !slices.Contains(epochs, ended.Epoch) {
-		epochs = append(epochs, ended.Epoch)
-	}
-	return producer, epochs, nil
 }
 
-// announce writes the control record and waits for its acknowledgement. Should it
-// land after all when this gives up, it names a transaction that never commits.
+// do carries out one effect of an attempt.
+func (o *Opener) do(ctx context.Context, e AttemptEffect) (outcome AttemptEvent, err error) {
+	switch e := e.(type) {
+	case InitProducer:
+		if err := o.producer.Init(ctx); err != nil {
+			err = fmt.Errorf("initialise barrier producer: %w", err)
+			return ProducerInited{Err: err}, err
+		}
+		return ProducerInited{Producer: o.producer.ProducerID(), Epoch: o.producer.Epoch()}, nil
+	case AddPartition:
+		if err = o.producer.Add(ctx, o.topic, o.partition); err != nil {
+			err = fmt.Errorf("add partition to barrier: %w", err)
+		}
+		return PartitionAdded{err}, err
+	case AnnounceBarrier:
+		err = o.announce(ctx, e.Producer, e.Epoch)
+		return BarrierAnnounced{err}, err
+	case EndTxn:
+		ended, err := o.producer.End(ctx, true)
+		if err != nil {
+			err = fmt.Errorf("end barrier: %w", err)
+		}
+		return TxnEnded{ended.Epoch, err}, err
+	case AbortTxn:
+		return nil, o.abort(ctx)
+	}
+	return nil, nil
+}
+
+// announce writes the control record and waits for its acknowledgement.
 func (o *Opener) announce(ctx context.Context, producer int64, epoch int16) error {
 	return control.Write(ctx, o.client, control.TopicControl, control.Barrier{
 		Topic: o.id, Partition: o.partition, ProducerID: producer, ProducerEpoch: epoch, Instance: o.instance,

@@ -25,6 +25,7 @@ type Index interface {
 type Clock interface {
 	Now() (hlc.Stamp, error)
 	Observe(hlc.Stamp) error
+	Restore(hlc.Stamp)
 	Close() hlc.Stamp
 }
 

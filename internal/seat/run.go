@@ -5,18 +5,22 @@ import (
 	"fmt"
 	"log/slog"
 	"maps"
+	"slices"
 	"time"
 
+	"github.com/twmb/franz-go/pkg/kadm"
 	"github.com/twmb/franz-go/pkg/kerr"
+	"github.com/twmb/franz-go/pkg/kgo"
 
 	"github.com/geogate/geogate/internal/control"
 	"github.com/geogate/geogate/internal/event"
 	"github.com/geogate/geogate/internal/hlc"
+	"github.com/geogate/geogate/internal/txn"
 )
 
 const (
 	tickEvery = 50 * time.Millisecond
-	takeMax   = 512 // records judged before index and core hear of them
+	lookEvery = time.Second // held origins look at the wall again
 )
 
 // runCore gives the core time and results. It ends the seat when the core has
@@ -64,154 +68,144 @@ func (s *Seat) runOpener(ctx context.Context) error {
 	}
 }
 
+func (s *Seat) inputsConfig() InputsConfig {
+	return InputsConfig{Region: s.cfg.Region, Incarnation: s.incarnation, Partition: s.cfg.Partition, Rule: s.cfg.Rule}
+}
+
 // runTail reads the local log uncommitted: index first, then the core.
 func (s *Seat) runTail(ctx context.Context, b *beginning) error {
 	feed := s.cfg.Tail.local
 	box := feed.open(place{s.cfg.Topic, s.cfg.Partition}, b.tailFrom, func() { poke(s.tailWake) })
 	defer feed.shut(box)
-	st := &localStream{
-		seat: s, box: box, log: NewLog(s.cfg.Region, s.incarnation, b.tailLast),
-		at: event.Point{Incarnation: s.incarnation, Next: b.tailFrom},
-	}
-	st.log.Rule = s.cfg.Rule
-	ready := false
-	var buf []judged
+	back := NewReadback(s.inputsConfig(), s.cfg.Clock, b.tailFrom, b.tailLast)
+	events := []InputEvent{EndListed{b.end}}
 	for {
-		if !ready && st.at.Next >= b.end {
-			ready = true
-			s.mu.Lock()
-			s.status.Ready = true
-			s.step(s.cfg.Wall(), Ready{})
-			s.mu.Unlock()
-			close(s.ready)
-		}
-		var err error
-		if buf, err = st.take(ctx, buf[:0], takeMax); err != nil {
-			return err
-		}
-		if len(buf) == 0 {
-			select {
-			case <-ctx.Done():
-				return ctx.Err()
-			case <-s.tailWake:
+		for len(events) > 0 {
+			ev := events[0]
+			events = events[1:]
+			for _, e := range back.Step(ev) {
+				answer, err := s.readBack(ctx, e)
+				if err != nil {
+					return err
+				}
+				if answer != nil {
+					events = append(events, answer)
+				}
 			}
+		}
+		if !back.Wants() {
+			events = append(events, Look{})
 			continue
 		}
-		if err := s.tell(buf); err != nil {
-			return err
+		if rs := box.pop(); rs != nil {
+			events = append(events, Fetched{s.cfg.Region, entriesOf(rs)})
+			continue
+		}
+		select {
+		case <-ctx.Done():
+			return ctx.Err()
+		case <-s.tailWake:
 		}
 	}
 }
 
-// tell passes judged places of the local log to the index, then to the core.
-func (s *Seat) tell(js []judged) error {
-	var copies []event.Copy
-	var barriers []event.Dot
-	var applied event.Vector
-	own := s.cfg.Region
-	for i := range js {
-		j := &js[i]
-		if j.barrier != nil {
-			barriers = append(barriers, s.dot(own, j.Next.Incarnation, j.barrier.Offset))
-		}
-		// A gateway's records are never transactional; one inside a transaction
-		// may yet be aborted, and the uncommitted tail cannot tell.
-		if c, ok := keyed(&j.Item); ok && !j.foreign {
-			copies = append(copies, c)
-		}
-		if j.Verdict == Valid {
-			s.floor(&j.Event)
-		}
-		applied[own] = j.Next
+// readBack carries out what the Readback asks for.
+func (s *Seat) readBack(ctx context.Context, e InputEffect) (answer InputEvent, err error) {
+	switch e := e.(type) {
+	case AskBarrier:
+		return s.askBarrier(ctx, e)
+	case IndexKeys:
+		return nil, s.indexKeys(e)
+	case ReadPlaces:
+		s.tell(e.Places)
+	case BeReady:
+		s.mu.Lock()
+		s.status.Ready = true
+		s.step(s.cfg.Wall(), Ready{})
+		s.mu.Unlock()
+		close(s.ready)
 	}
-	if err := s.cfg.Index.Apply(copies, barriers, applied); err != nil {
+	return nil, nil
+}
+
+func (s *Seat) askBarrier(ctx context.Context, e AskBarrier) (InputEvent, error) {
+	is, err := s.cfg.Control.Barrier(ctx, s.cfg.ID, s.cfg.Partition, e.Producer, e.Epoch)
+	if err != nil {
+		return nil, fmt.Errorf("judge marker at %d: %w", e.Offset, err)
+	}
+	return BarrierKnown{e.Offset, is}, nil
+}
+
+func (s *Seat) indexKeys(e IndexKeys) error {
+	if err := s.cfg.Index.Apply(e.Copies, e.Barriers, e.Applied); err != nil {
 		return fmt.Errorf("index keys: %w", err)
 	}
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	now := s.cfg.Wall()
-	for i := range js {
-		j := &js[i]
-		if j.barrier != nil && (len(s.marks) == 0 || s.marks[len(s.marks)-1] < j.barrier.Offset) {
-			s.marks = append(s.marks, j.barrier.Offset)
-		}
-		s.count(&j.Item)
-		s.step(now, Read{Item: j.Item, Barrier: j.barrier})
-	}
-	s.pokeInputs()
 	return nil
 }
 
-// floor keeps the clock above the log's own stamps. A stamp that a gateway made
-// must be passed whatever the wall says; an unstamped record's is its producer's.
-func (s *Seat) floor(ev *event.Event) {
-	if ev.Stamped {
-		s.cfg.Clock.Restore(ev.Stamp)
-		return
+// tell passes places of the local log, which the index has, to the core.
+func (s *Seat) tell(places []Read) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	now := s.cfg.Wall()
+	for _, r := range places {
+		if r.Barrier != nil && (len(s.marks) == 0 || s.marks[len(s.marks)-1] < r.Barrier.Offset) {
+			s.marks = append(s.marks, r.Barrier.Offset)
+		}
+		switch r.Item.Verdict {
+		case Void:
+			s.status.Void++
+		case Quarantined:
+			s.status.Quarantined++
+		}
+		s.step(now, r)
 	}
-	_ = s.cfg.Clock.Observe(ev.Stamp) // too far ahead: not ours to follow
+	s.pokeInputs()
 }
 
-func (s *Seat) count(it *Item) {
-	switch it.Verdict {
-	case Void:
-		s.status.Void++
-	case Quarantined:
-		s.status.Quarantined++
+// entriesOf converts what one fetch brought.
+func entriesOf(rs []*kgo.Record) []Entry {
+	out := make([]Entry, len(rs))
+	for i, r := range rs {
+		out[i] = Entry{
+			Offset: r.Offset, LeaderEpoch: r.LeaderEpoch, Producer: r.ProducerID, ProducerEpoch: r.ProducerEpoch,
+			Transactional: r.Attrs.IsTransactional(), Timestamp: r.Timestamp.UnixMilli(),
+			Key: r.Key, Value: r.Value, Headers: event.FromHeaders(r.Headers),
+		}
+		if r.Attrs.IsControl() {
+			out[i].Control = r.Key
+			if r.Key == nil {
+				out[i].Control = []byte{}
+			}
+		}
 	}
+	return out
 }
 
-// keyed is the copy that an index keeps of an item. Those of orphans are kept, too:
-// what an index holds must not depend on when a cut came to be known.
-func keyed(it *Item) (event.Copy, bool) {
-	if it.Event.Envelope.Key.IsZero() {
-		return event.Copy{}, false
-	}
-	switch it.Verdict {
-	case Valid, Void, Orphan:
-		return event.CopyOf(&it.Event, it.Verdict == Void), true
-	}
-	return event.Copy{}, false
-}
-
-// inputs is what one seat reads committed, for the fold.
+// inputs is the adapter of what one seat reads committed: it runs Inputs against
+// the logs. One goroutine owns it.
 type inputs struct {
-	seat    *Seat
-	local   *localStream
-	remote  map[event.RegionID]*remoteStream
-	pending map[event.RegionID][]Item // judged, not passed on yet
-	start   event.Vector              // where each origin begins
-	last    Barriers                  // last barrier of each log there
-	gate    event.Vector              // the fold begins when all sinks have reached it
-	open    bool
-	folded  event.Vector // passed to the fold
-	cuts
-	unsettled map[event.RegionID]event.Epoch // origins that wait for the register
+	seat   *Seat
+	core   *Inputs
+	local  *inbox
+	remote map[event.RegionID]*remoteInbox
+}
+
+// remoteInbox is the remote topic that an origin's log is read from.
+type remoteInbox struct {
+	*inbox
+	topic control.Topic
 }
 
 // runInputs reads every origin's log committed: sinks first, then the fold.
 func (s *Seat) runInputs(ctx context.Context, b *beginning) error {
-	in := &inputs{
-		seat: s, gate: b.committed, folded: b.committed,
-		remote:  make(map[event.RegionID]*remoteStream),
-		pending: make(map[event.RegionID][]Item),
-		cuts:    cuts{table: b.table}, unsettled: make(map[event.RegionID]event.Epoch),
-	}
-	in.start, in.last = b.committed, b.barriers
-	for _, k := range s.cfg.Sinks {
-		v, last := k.Applied()
-		in.lower(v, last)
-	}
-	own := s.cfg.Region
-	keys := s.cfg.Index.Applied()
-	keys[own] = in.start[own] // the tail feeds it the own log
-	in.lower(keys, NoBarriers())
-	in.last[own] = max(in.last[own], s.LastBarrier(in.start[own].Next))
+	in := &inputs{seat: s, remote: make(map[event.RegionID]*remoteInbox)}
+	in.core = s.newInputs(b)
 	if err := in.openLocal(ctx); err != nil {
 		return err
 	}
 	defer in.close()
-	timer := time.NewTicker(time.Second) // held origins look at the wall again
+	timer := time.NewTicker(lookEvery)
 	defer timer.Stop()
 	for {
 		var changed <-chan struct{}
@@ -239,33 +233,38 @@ func (s *Seat) runInputs(ctx context.Context, b *beginning) error {
 	}
 }
 
-// lower moves the start of each origin down to what a sink has.
-func (in *inputs) lower(v event.Vector, last Barriers) {
-	for r := range v {
-		if v[r].Compare(in.start[r]) < 0 {
-			in.start[r], in.last[r] = v[r], last[r]
-		}
+func (s *Seat) newInputs(b *beginning) *Inputs {
+	start := InputsStart{Committed: b.committed, Barriers: b.barriers, Table: b.table, Keys: s.cfg.Index.Applied()}
+	for _, k := range s.cfg.Sinks {
+		v, last := k.Applied()
+		start.Sinks = append(start.Sinks, SinkStart{v, last})
 	}
+	env := InputsSurroundings{
+		Copies: s.cfg.Control, Clock: s.cfg.Clock, LastBarrier: s.LastBarrier,
+		Indexed: func() event.Point { return s.cfg.Index.Applied()[s.cfg.Region] },
+	}
+	if s.cfg.Authority != nil {
+		env.Table = s.cfg.Authority.Intervals
+	}
+	if s.cfg.Hold {
+		env.Hold = s.hold
+	}
+	return NewInputs(s.inputsConfig(), env, start)
 }
 
 func (in *inputs) openLocal(ctx context.Context) error {
-	s, own := in.seat, in.seat.cfg.Region
-	feed, p := s.cfg.Tail.inputs, place{in.seat.cfg.Topic, in.seat.cfg.Partition}
+	s := in.seat
+	feed, p := s.cfg.Tail.inputs, place{s.cfg.Topic, s.cfg.Partition}
 	first, _, err := feed.bounds(ctx, p)
 	if err != nil {
 		return err
 	}
-	at := max(first, from(in.start[own], event.Point{Incarnation: s.incarnation}))
-	in.local = &localStream{
-		seat: s, box: feed.open(p, at, s.pokeInputs), log: NewLog(own, s.incarnation, in.last[own]),
-		at: event.Point{Incarnation: s.incarnation, Next: at},
-	}
-	in.local.log.Rule = s.cfg.Rule
+	in.local = feed.open(p, in.core.OpenLocal(first), s.pokeInputs)
 	return nil
 }
 
 // openRemotes begins to read remote topics as they appear in the registry, and
-// anew when one was replaced.
+// again when one was replaced.
 func (in *inputs) openRemotes(ctx context.Context) error {
 	s := in.seat
 	for _, r := range s.cfg.Regions {
@@ -277,11 +276,8 @@ func (in *inputs) openRemotes(ctx context.Context) error {
 		if !ok || old != nil && old.topic.ID == topic.ID {
 			continue
 		}
-		start, log := in.start[r], NewLog(r, in.start[r].Incarnation, NoBarrier)
-		log.Rule = s.cfg.Rule
 		if old != nil {
-			start, log = old.at, old.log
-			s.cfg.Tail.inputs.shut(old.box)
+			s.cfg.Tail.inputs.shut(old.inbox)
 			delete(in.remote, r)
 		}
 		p := place{topic.Name, s.cfg.Partition}
@@ -297,194 +293,147 @@ func (in *inputs) openRemotes(ctx context.Context) error {
 			s.cfg.Logger.Log(ctx, level, "open remote topic", "topic", topic.Name, "partition", p.partition, "err", err)
 			continue
 		}
-		at := max(first, in.target(r, topic, start))
-		in.remote[r] = &remoteStream{
-			seat: s, origin: r, topic: topic, log: log, at: start, next: at, epoch: -1, doubt: -1,
-			box: s.cfg.Tail.inputs.open(p, at, s.pokeInputs),
-		}
+		at := in.core.OpenRemote(r, topic.ID, first)
+		in.remote[r] = &remoteInbox{s.cfg.Tail.inputs.open(p, at, s.pokeInputs), topic}
 	}
 	return nil
-}
-
-// target is where in a remote partition to read on from a place in the origin's
-// log: at the first record at or above it, or behind everything described.
-func (in *inputs) target(r event.RegionID, topic control.Topic, start event.Point) int64 {
-	s := in.seat
-	if start.Next == 0 && start.Incarnation == 0 {
-		return 0
-	}
-	if t, ok := s.cfg.Control.FindFrom(r, topic.ID, s.cfg.Partition, start.Incarnation, start.Next); ok {
-		return t
-	}
-	if cov, ok := s.cfg.Control.Covered(r, topic.ID, s.cfg.Partition); ok && start.Compare(cov.Source) >= 0 {
-		return cov.Target
-	}
-	return 0
 }
 
 func (in *inputs) close() {
 	feed := in.seat.cfg.Tail.inputs
-	feed.shut(in.local.box)
-	for _, st := range in.remote {
-		feed.shut(st.box)
+	feed.shut(in.local)
+	for _, b := range in.remote {
+		feed.shut(b.inbox)
 	}
 }
 
-// round takes what is there of every origin, feeds the sinks, then the fold.
+// round gives the core what has come in of every origin, and carries out what it
+// asks for. moved tells whether there was anything to do.
 func (in *inputs) round(ctx context.Context) (moved bool, err error) {
-	s := in.seat
-	if !in.open && in.reached() {
-		in.open = true
-	}
-	if in.open {
-		if moved, err = in.follow(ctx); err != nil {
-			return false, err
-		}
-	}
-	items, err := in.takeLocal(ctx, nil)
-	if err != nil {
-		return false, err
-	}
-	own := len(items)
-	for r, st := range in.remote {
-		if len(in.pending[r]) == 0 {
-			in.pending[r] = st.take(nil, takeMax)
-			if st.doubt >= 0 && st.believe(ctx) {
-				in.pending[r] = st.take(in.pending[r], takeMax)
+	events := []InputEvent{Look{}}
+	take := func(r event.RegionID, b *inbox) {
+		if in.core.Wants(r) {
+			if rs := b.pop(); rs != nil {
+				events = append(events, Fetched{r, entriesOf(rs)})
 			}
 		}
-		items = in.release(r, st.at, items)
 	}
-	if len(items) == 0 {
-		return moved, nil
+	take(in.seat.cfg.Region, in.local)
+	for r, b := range in.remote {
+		take(r, b.inbox)
 	}
-	if err := in.index(items[own:]); err != nil {
-		return false, err
-	}
-	for _, k := range s.cfg.Sinks {
-		if err := k.Add(items); err != nil {
-			return false, fmt.Errorf("feed index: %w", err)
+	moved = len(events) > 1
+	for len(events) > 0 {
+		ev := events[0]
+		events = events[1:]
+		for _, e := range slices.Clone(in.core.Step(time.Now(), ev)) { // readAgain steps, too
+			answer, progress, err := in.do(ctx, e)
+			if err != nil {
+				return moved, err
+			}
+			moved = moved || progress
+			if answer != nil {
+				events = append(events, answer)
+			}
 		}
 	}
-	return true, in.fold(ctx, items)
+	return moved, nil
 }
 
-// takeLocal takes the local log as far as the tail has indexed it.
-func (in *inputs) takeLocal(ctx context.Context, items []Item) ([]Item, error) {
-	own := in.seat.cfg.Region
-	if len(in.pending[own]) == 0 {
-		js, err := in.local.take(ctx, nil, takeMax)
-		if err != nil {
-			return items, err
-		}
-		for i := range js {
-			in.pending[own] = append(in.pending[own], js[i].Item)
-		}
-	}
-	return in.release(own, in.seat.cfg.Index.Applied()[own], items), nil
-}
-
-// release passes on an origin's pending items up to a point, or to the first about
-// which only the register can tell. While the sinks catch up with the fold, an
-// origin that has caught up waits for the others.
-func (in *inputs) release(r event.RegionID, upTo event.Point, items []Item) []Item {
-	if !in.open && in.gate[r].Compare(upTo) < 0 {
-		upTo = in.gate[r]
-	}
-	n := 0
-	delete(in.unsettled, r)
-	for n < len(in.pending[r]) && in.pending[r][n].Next.Compare(upTo) <= 0 {
-		if it := &in.pending[r][n]; !in.judge(it) {
-			in.unsettled[r] = it.Event.Epoch
-			break
-		}
-		n++
-	}
-	items = append(items, in.pending[r][:n]...)
-	in.pending[r] = in.pending[r][n:]
-	return items
-}
-
-// reached tells whether every origin has been read to the fold's own place.
-func (in *inputs) reached() bool {
-	for r, g := range in.gate {
-		at := in.start[r]
-		switch st := in.remote[event.RegionID(r)]; {
-		case event.RegionID(r) == in.seat.cfg.Region:
-			at = in.local.at
-		case st != nil:
-			at = st.at
-		}
-		if at.Compare(g) < 0 || len(in.pending[event.RegionID(r)]) > 0 && in.pending[event.RegionID(r)][0].Next.Compare(g) <= 0 {
-			return false
-		}
-	}
-	return true
-}
-
-// index tells the key index of remote items, and the clock of their stamps.
-func (in *inputs) index(items []Item) error {
-	var copies []event.Copy
-	var applied event.Vector
-	for i := range items {
-		it := &items[i]
-		if c, ok := keyed(it); ok {
-			copies = append(copies, c)
-		}
-		if it.Verdict == Valid {
-			_ = in.seat.cfg.Clock.Observe(it.Event.Stamp) // beyond the bound only on events topics
-		}
-		applied[it.Origin] = it.Next
-	}
-	if len(items) == 0 {
-		return nil
-	}
-	if err := in.seat.cfg.Index.Apply(copies, nil, applied); err != nil {
-		return fmt.Errorf("index keys: %w", err)
-	}
-	return nil
-}
-
-// fold passes on what the fold has not folded.
-func (in *inputs) fold(ctx context.Context, items []Item) error {
+// do carries out one effect; progress is false for what merely failed.
+func (in *inputs) do(ctx context.Context, e InputEffect) (answer InputEvent, progress bool, err error) {
 	s := in.seat
-	fresh := items[:0:0]
-	for _, it := range items {
-		if in.folded[it.Origin].Compare(it.Next) < 0 {
-			in.folded[it.Origin] = it.Next
-			fresh = append(fresh, it)
+	switch e := e.(type) {
+	case AskBarrier:
+		answer, err = s.askBarrier(ctx, e)
+	case AskEpochEnd:
+		end := in.epochEnd(ctx, e)
+		return end, end.OK, nil
+	case ReadAgain:
+		answer, err = in.readAgain(ctx, e)
+	case IndexKeys:
+		err = s.indexKeys(e)
+	case AddToSinks:
+		for _, k := range s.cfg.Sinks {
+			if err := k.Add(e.Items); err != nil {
+				return nil, false, fmt.Errorf("feed index: %w", err)
+			}
 		}
-	}
-	if len(fresh) > 0 {
-		if err := s.cfg.Folder.Fold(ctx, fresh); err != nil {
-			return fmt.Errorf("fold: %w", err)
+	case FoldItems:
+		if err = s.cfg.Folder.Fold(ctx, e.Items); err != nil {
+			err = fmt.Errorf("fold: %w", err)
 		}
+	case ReportForeign:
+		b := in.remote[e.Origin]
+		s.cfg.Logger.Error("foreign record in a remote topic", "topic", b.topic.Name, "partition", s.cfg.Partition, "offset", e.Offset)
+	case ReportCutPending:
+		s.cfg.Logger.Warn("read what lies past a cut, will try again", "topic", s.cfg.Topic, "partition", s.cfg.Partition,
+			"origin", e.Origin, "from", e.From.Next, "err", e.Err)
+		return nil, false, nil
 	}
-	return nil
+	return answer, true, err
 }
 
-// note puts into the status what the inputs know.
+// epochEnd lists where a leader epoch of a remote partition ends.
+func (in *inputs) epochEnd(ctx context.Context, e AskEpochEnd) EpochEnd {
+	p := in.remote[e.Origin].place
+	var req kadm.OffsetForLeaderEpochRequest
+	req.Add(p.topic, p.partition, e.Epoch)
+	got, err := in.seat.cfg.Tail.inputs.admin.OffsetForLeaderEpoch(ctx, req)
+	at, ok := got[p.topic][p.partition]
+	if err == nil {
+		err = at.Err
+	}
+	if err != nil || !ok {
+		in.seat.cfg.Logger.Warn("list the end of a leader epoch", "topic", p.topic, "partition", p.partition, "epoch", e.Epoch, "err", err)
+		return EpochEnd{Origin: e.Origin, Epoch: e.Epoch}
+	}
+	return EpochEnd{Origin: e.Origin, Epoch: e.Epoch, End: at.EndOffset, OK: true}
+}
+
+// readAgain reads a stretch of a partition, or what retention has left of it. Only
+// the end of the context is an error of the seat.
+func (in *inputs) readAgain(ctx context.Context, e ReadAgain) (InputEvent, error) {
+	s := in.seat
+	p := place{s.cfg.Topic, s.cfg.Partition}
+	if e.Origin != s.cfg.Region {
+		p = in.remote[e.Origin].place
+	}
+	first, end, err := s.cfg.Tail.inputs.bounds(ctx, p)
+	if err == nil && end < e.To {
+		err = fmt.Errorf("%s/%d ends at %d, before %d", p.topic, p.partition, end, e.To)
+	}
+	if from := max(e.From, first); err == nil && from < e.To {
+		tp := txn.TopicPartition{Topic: p.topic, Partition: p.partition}
+		_, err = txn.ReadCommitted(ctx, txn.NewTopics(s.cfg.Producer.Client()), tp, from, e.To, func(r *txn.Record) error {
+			x := Entry{Offset: r.Offset, LeaderEpoch: -1, Timestamp: r.Timestamp, Key: r.Key, Value: r.Value, Headers: r.Headers}
+			// Nothing is asked for before the end, but that it cannot go on.
+			for _, effect := range in.core.Step(time.Now(), Reread{e.Number, []Entry{x}}) {
+				if _, _, err := in.do(ctx, effect); err != nil {
+					return err
+				}
+			}
+			return nil
+		})
+	}
+	if ctx.Err() != nil {
+		return nil, ctx.Err()
+	}
+	return RereadEnded{e.Number, err}, nil
+}
+
+// note puts into the status what the inputs wait for.
 func (in *inputs) note() {
+	st := in.core.Status()
 	s := in.seat
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.status.Foreign = 0
-	for r, st := range in.remote {
-		s.status.Foreign += st.foreign
-		if st.held > 0 {
-			s.status.Held[r] = st.held
-		} else {
-			delete(s.status.Held, r)
-		}
-	}
-	s.status.Unsettled, s.status.Uncut = maps.Clone(in.unsettled), in.why
+	s.status.Foreign, s.status.Uncut = st.Foreign, st.CutPending
+	s.status.Held, s.status.Unsettled = st.Held, maps.Clone(st.Unsettled)
 }
 
 // hold says how long an event must wait for the wall, 0 for not at all.
 func (s *Seat) hold(ev *event.Event) time.Duration {
-	if !s.cfg.Hold {
-		return 0
-	}
 	switch j, wait := s.cfg.Clock.Bounds().Judge(ev.Stamp, s.cfg.Wall()); j {
 	case hlc.Hold:
 		return wait

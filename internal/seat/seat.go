@@ -156,10 +156,6 @@ func poke(c chan struct{}) {
 
 func (s *Seat) pokeInputs() { poke(s.inputsWake) }
 
-func (s *Seat) dot(region event.RegionID, incarnation uint16, offset int64) event.Dot {
-	return event.Dot{Region: region, Incarnation: incarnation, Partition: s.cfg.Partition, Offset: offset}
-}
-
 // Run holds the seat until the context ends, and then returns nil. It returns an
 // error that wraps ErrSuperseded when another instance of the region has taken
 // the seat; it must not be run again in this process. All of the seat's
@@ -232,19 +228,12 @@ func (s *Seat) begin(ctx context.Context) (*beginning, error) {
 		return nil, err
 	}
 	b.end = end
-	// From the lower of index and fold on: what lies above the fold tells the
-	// clock where it stood, and the index takes it twice without harm.
+	s.loadMarks()
 	applied := s.cfg.Index.Applied()
-	here := event.Point{Incarnation: s.incarnation}
-	b.tailFrom, b.tailLast = from(applied[own], here), NoBarrier
-	if c := from(b.committed[own], here); c < b.tailFrom {
-		b.tailFrom, b.tailLast = c, b.barriers[own]
-	}
+	b.tailFrom, b.tailLast = ReadbackStart(s.incarnation, applied[own], b.committed[own], b.barriers[own], s.LastBarrier)
 	if b.tailFrom > end {
 		return nil, fmt.Errorf("the log ends at %d, but was indexed to %d: records are lost", end, b.tailFrom)
 	}
-	s.loadMarks()
-	b.tailLast = max(b.tailLast, s.LastBarrier(b.tailFrom))
 	if b.tailFrom < start {
 		s.cfg.Logger.Error("the log begins above what the index needs", "topic", s.cfg.Topic, "partition", s.cfg.Partition,
 			"wanted", b.tailFrom, "start", start)
@@ -278,14 +267,6 @@ func (s *Seat) loadMarks() {
 			s.marks = append(s.marks, d.Offset)
 		}
 	}
-}
-
-// from is the offset in the present incarnation that a point stands for.
-func from(p, present event.Point) int64 {
-	if p.Incarnation != present.Incarnation {
-		return 0
-	}
-	return p.Next
 }
 
 // end answers what still waits when the seat stops running.

@@ -1,8 +1,7 @@
 package main
 
 // mutants are deviations from the protocol that break it only in rare histories.
-// Those whose file lies under testbench are deviations of an adapter: there the
-// world has a copy of the product's adapter, without its sockets.
+// Each changes the product's code: the world runs the same.
 var mutants = []mutant{
 	// Writes, barriers, void.
 	{"abort-gives-verdict", "abort markers ask, and 'no' is remembered for a producer id", []edit{
@@ -17,14 +16,14 @@ var mutants = []mutant{
 		{"internal/control/records.go", "	x.Instance = string(r.Prefixed(maxText))\n", "	x.Instance = string(r.Prefixed(maxText))\n	x.ProducerEpoch = int16(r.Uint16())\n"},
 	}},
 	{"control-read-committed", "control is read committed, to its last stable offset", []edit{
-		{"testbench/sim/world/control.go", "tp: controlTP, take:", "tp: controlTP, committed: true, take:"},
-		{"testbench/sim/world/control.go", "f.p.list(f.c, controlTP, false,", "f.p.list(f.c, controlTP, true,"},
+		{"internal/control/barriers.go", "const BarriersCommitted = false", "const BarriersCommitted = true"},
 	}},
 	{"control-listed-before", "a marker is judged by what was read of control before it was met", []edit{
 		{"internal/control/barriers.go", "if b.next < listed {", "if listed < 0 {"},
 	}},
 	{"control-not-awaited", "EndTxn does not wait for the control record", []edit{
-		{"testbench/sim/world/seat.go", "	a.add(r, done)\n", "	a.add(r, func(error) {})\n	done(nil)\n"},
+		{"internal/seat/attempt.go", "return []AttemptEffect{AnnounceBarrier{a.producer, a.epoch}}", "return []AttemptEffect{AnnounceBarrier{a.producer, a.epoch}, EndTxn{}}"},
+		{"internal/seat/attempt.go", "	case BarrierAnnounced:\n		if ev.Err != nil {", "	case BarrierAnnounced:\n		if a != nil {\n			return nil\n		}\n		if ev.Err != nil {"},
 	}},
 	{"unknown-frees-key", "a produce of unknown outcome frees its key without a barrier", []edit{
 		{"internal/seat/core.go", "until the barrier is read the key stays.\n		c.begin()", "until the barrier is read the key stays.\n		c.finish(w, Answer{}, ev.Err)"},
@@ -39,7 +38,8 @@ var mutants = []mutant{
 		{"internal/seat/core.go", "		} else if !c.replay(w) {\n			c.send(now, w)\n", "		} else {\n			c.send(now, w)\n"},
 	}},
 	{"start-without-barrier", "a reader starts inside the log without the last barrier", []edit{
-		{"testbench/sim/world/seat.go", "s.readLocal(from, barrier)", "s.readLocal(from, min(barrier, seat.NoBarrier))"},
+		{"internal/seat/readback.go", "	return from, max(last, lastBarrier(from))", "	return from, NoBarrier"},
+		{"internal/seat/inputs.go", "	in.last[own] = max(in.last[own], env.LastBarrier(here.Next))", "	in.last[own] = NoBarrier"},
 	}},
 	{"barrier-ignored", "a newer barrier does not make an older term's record void", []edit{
 		{"internal/seat/log.go", "	case l.last > ev.Barrier:\n		return true", "	case l.last > ev.At.Offset:\n		return true"},
@@ -100,10 +100,10 @@ var mutants = []mutant{
 		{"replicate/plan.go", "max(pos.TargetCovered, p.s.seen)", "max(pos.TargetCovered, p.s.end)"},
 	}},
 	{"unconfirmed-marker", "a reader moves over markers of a leader epoch that no position names", []edit{
-		{"testbench/sim/world/inputs.go", "case links.Confirmed(in.id(), in.tp.Partition, r.LeaderEpoch):", "case links.Confirmed(in.id(), in.tp.Partition, -1):"},
+		{"internal/seat/remote.go", "!in.env.Copies.Confirmed(st.origin, st.topic, in.cfg.Partition, e.LeaderEpoch)", "!in.env.Copies.Confirmed(st.origin, st.topic, in.cfg.Partition, -1)"},
 	}},
 	{"covered-by-newer-epoch", "a position of a newer leader epoch covers what was read under an older", []edit{
-		{"testbench/sim/world/inputs.go", "	if c.Epoch > in.epoch {", "	if c.Epoch < 0 {"},
+		{"internal/seat/remote.go", "	if st.epoch >= 0 && cov.Epoch > st.epoch {", "	if st.epoch >= 0 && cov.Epoch < -1 {"},
 	}},
 	// The fold.
 	{"live-contexts", "the cover is made of the live values' contexts alone", []edit{
@@ -125,10 +125,11 @@ var mutants = []mutant{
 		{"conflict/state.go", "	for _, c := range copies {\n		if cover.Covers(c) {", "	for _, c := range copies[:0] {\n		if cover.Covers(c) {"},
 	}},
 	{"clock-own-tail", "a seat's clock follows its own tail alone", []edit{
-		{"testbench/sim/world/seat.go", "	if it.Verdict == seat.Valid {\n		s.clock.Restore", "	if it.Verdict == seat.Valid && it.Origin == s.p.region.id {\n		s.clock.Restore"},
+		{"internal/seat/inputs.go", "		if it.Verdict == Valid {\n			_ = in.env.Clock", "		if it.Verdict == Skip {\n			_ = in.env.Clock"},
 	}},
 	{"fold-before-journal", "the fold goes on before its journal has what it had folded", []edit{
-		{"testbench/sim/world/fold.go", "	if !f.s.indexesReach(v) {\n", "	if false {\n"},
+		{"conflict/queue.go", "	if !journal.CoversAll(committed) {\n", "	if journal == nil {\n"},
+		{"conflict/queue.go", "	if it := &queue[n]; it.Verdict != Cuts && it.Next.Compare(journal[it.Origin]) > 0 {", "	if queue[n].Origin > event.MaxRegion {"},
 	}},
 	{"copies-ahead", "the fold takes copies from the journal that its vector has not reached", []edit{
 		{"conflict/partition.go", "		if !s.out.Position.Vector.Covers(c.At) {\n			continue\n		}\n		orphan", "		orphan"},
@@ -174,7 +175,7 @@ var mutants = []mutant{
 		{"conflict/partition.go", "	if it.Verdict == Orphan || at.Authority.Judge(it.Event.At, it.Event.Epoch) == event.Orphan {", "	if it.Verdict == Cuts {"},
 	}},
 	{"late-cut-not-revoked", "a cut that is known late leaves what was folded behind it", []edit{
-		{"testbench/sim/world/intervals.go", "		s.fold.push(g.orphans...)\n", ""},
+		{"internal/seat/takeover.go", "	for orphans := t.log.orphans; len(orphans) > 0; {", "	for orphans := t.log.orphans[:0]; len(orphans) > 0; {"},
 	}},
 	{"start-revokes-nothing", "a start that comes to be known leaves what was folded below it", []edit{
 		{"internal/event/authority.go", "		if o == nil && i > 0 {", "		if o == nil && i > len(list) {"},
@@ -208,11 +209,11 @@ var mutants = []mutant{
 	{"restriction-lifted", "a restriction that is lifted lets the vector be used again", []edit{
 		{"replicate/plan.go", "	return s.pos.Restricted || s.Ruling != nil", "	return s.Ruling != nil"},
 		{"conflict/partition.go", "	if it.Restricted {\n		at.Restricted |= 1 << it.Origin\n	}", "	at.Restricted |= 1 << it.Origin\n	if !it.Restricted {\n		at.Restricted &^= 1 << it.Origin\n	}"},
-		{"testbench/sim/world/border.go", "(at.Restricted | s.p.ctl.restricted[s.tp.Topic]) &^", "at.Restricted &^"},
+		{"conflict/queue.go", "(p.Restricted | announced) &^", "p.Restricted &^"},
 	}},
 	{"restriction-not-carried", "positions and runs do not say that records may be missing", []edit{
 		{"replicate/plan.go", "	return s.pos.Restricted || s.Ruling != nil && s.Ruling.Effect == residency.PerRecord", "	return s.Ruling != nil && s.Ruling.Effect > residency.PerRecord"},
-		{"testbench/sim/world/border.go", "(at.Restricted | s.p.ctl.restricted[s.tp.Topic]) &^", "at.Restricted &^"},
+		{"conflict/queue.go", "(p.Restricted | announced) &^", "p.Restricted &^"},
 	}},
 	{"superseded-verdict-counts", "what a deposed instance decides counts", []edit{
 		{"residency/audit.go", "		cmp.Compare(a.ProducerEpoch, before.ProducerEpoch)) >= 0", "		cmp.Compare(a.ProducerEpoch, before.ProducerEpoch)) >= -1"},

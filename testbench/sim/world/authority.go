@@ -198,7 +198,7 @@ func (p *proc) ownershipMoved() {
 		}
 		moved, p.told[tp] = true, table.Revision
 		if s := p.seats[tp]; s != nil {
-			p.after(late(), s.follow)
+			p.after(late(), s.learnTable)
 		}
 	}
 	if !moved {
@@ -547,9 +547,9 @@ func (p *proc) stands(tp kafka.TP) string {
 		return "no seat"
 	}
 	at := s.fold.part.Position()
-	text := fmt.Sprintf("taking %v busy %v queue %d", s.taking, s.fold.busy, len(s.fold.queue))
+	text := fmt.Sprintf("%v; fold busy %v queue %d", s.inputs, s.fold.busy, len(s.fold.queue))
 	for _, r := range p.w.regions {
-		text += fmt.Sprintf("; %s folded %d, journal %d, held %d", r.name, at.Vector[r.id].Next, s.journal.applied[r.id].Next, len(s.held[r.id]))
+		text += fmt.Sprintf("; %s folded %d, journal %d", r.name, at.Vector[r.id].Next, s.journal.applied[r.id].Next)
 	}
 	return text
 }

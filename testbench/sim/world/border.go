@@ -232,7 +232,7 @@ func (f *follower) restrictions(from *region) {
 // only what the entity's own live values say.
 func (s *seatRun) context(key []byte) (event.Vector, uint16, error) {
 	at := s.fold.part.Position()
-	restricted := (at.Restricted | s.p.ctl.restricted[s.tp.Topic]) &^ (1 << s.p.region.id)
+	restricted := at.RestrictedOrigins(s.p.ctl.restricted[s.tp.Topic], s.p.region.id)
 	if restricted == 0 {
 		return at.Vector, 0, nil
 	}

@@ -34,10 +34,10 @@ func sameRecord(a, b *kafka.Record) bool {
 }
 
 // checkDot (G8): the runs gave a remote record its true place.
-func (w *World) checkDot(in *remoteIn, r *kafka.Record, at event.Dot) {
-	src := w.sourceOf(at, in.s.tp.Topic)
+func (w *World) checkDot(s *seatRun, r *kafka.Record, at event.Dot) {
+	src := w.sourceOf(at, s.tp.Topic)
 	if src == nil || src.Kind != kafka.Data || !sameRecord(src, r) {
-		w.fail("G8", "%s takes %v/%d for a copy of %v, which is another record", in.s.p.name, in.tp, r.Offset, at)
+		w.fail("G8", "%s takes %v/%d for a copy of %v, which is another record", s.p.name, s.tpOf(at.Region), r.Offset, at)
 	}
 }
 

@@ -26,7 +26,7 @@ type follower struct {
 
 func newFollower(p *proc) *follower {
 	f := &follower{p: p, c: p.dial(p.region), links: map[*region]*control.Links{}, listing: map[*region]bool{}, restricted: map[string]uint16{}}
-	p.read(reader{c: f.c, tp: controlTP, take: func(got kafka.Fetched, more func()) {
+	p.read(reader{c: f.c, tp: controlTP, committed: control.BarriersCommitted, take: func(got kafka.Fetched, more func()) {
 		for i := range got.Records {
 			if r := &got.Records[i]; r.Kind == kafka.Data {
 				f.learn(r)
@@ -134,7 +134,7 @@ func (f *follower) barrier(m control.Marker, done func(bool)) {
 		done(is)
 		return
 	}
-	f.p.list(f.c, controlTP, false, func(end int64) {
+	f.p.list(f.c, controlTP, control.BarriersCommitted, func(end int64) {
 		var look func()
 		look = func() {
 			if is, ok := f.barriers.Resolve(m, end); ok {

@@ -213,13 +213,10 @@ func (f *foldRun) pump() {
 		return
 	}
 	v := f.part.Position().Vector
-	if !f.s.indexesReach(v) {
-		return
-	}
 	for len(f.queue) > 0 && f.queue[0].Authority == nil && f.queue[0].Next.Compare(v[f.queue[0].Origin]) <= 0 {
 		f.queue = f.queue[1:]
 	}
-	if len(f.queue) == 0 {
+	if n, _ := conflict.Foldable(f.queue, &f.s.journal.applied, &v); n == 0 {
 		return
 	}
 	f.busy = true
@@ -231,7 +228,9 @@ func (f *foldRun) step() {
 		return
 	}
 	w := f.s.p.w
-	n := min(len(f.queue), 1+w.rand.IntN(6))
+	v := f.part.Position().Vector
+	n, _ := conflict.Foldable(f.queue, &f.s.journal.applied, &v)
+	n = min(n, 1+w.rand.IntN(6))
 	out, err := f.part.Step(f.queue[:n])
 	if err != nil {
 		w.fail("fold", "%s %v: step: %v", f.s.p.name, f.s.tp, err)

@@ -7,7 +7,6 @@ import (
 
 	"github.com/geogate/geogate/dedupe"
 	"github.com/geogate/geogate/internal/event"
-	"github.com/geogate/geogate/internal/seat"
 	"github.com/geogate/geogate/testbench/sim/kafka"
 )
 
@@ -25,43 +24,11 @@ func openIndex(own event.RegionID, window time.Duration, over dedupe.Store) *ind
 	return &index{x, own}
 }
 
-// Applied implements seat.Sink: the last barrier is kept of the own log alone.
-func (x *index) Applied() (event.Vector, seat.Barriers) {
-	v, last := x.Index.Applied(), seat.NoBarriers()
-	for _, d := range x.Barriers() {
-		if v.Covers(d) {
-			last[d.Region] = d.Offset
-		}
-	}
-	return v, last
-}
-
-// Add implements seat.Sink, as a seat's tail and inputs feed the index.
-func (x *index) Add(items []seat.Item) error {
-	var copies []event.Copy
-	var barriers []event.Dot
-	var applied event.Vector
-	for i := range items {
-		it := &items[i]
-		if it.Verdict != seat.Skip && !it.Event.Envelope.Key.IsZero() {
-			copies = append(copies, event.CopyOf(&it.Event, it.Verdict == seat.Void))
-		}
-		if it.Origin == x.own && it.Barrier >= 0 {
-			barriers = append(barriers, event.Dot{Region: x.own, Incarnation: it.Next.Incarnation, Partition: it.Event.At.Partition, Offset: it.Barrier})
-		}
-		applied[it.Origin] = it.Next
-	}
-	if err := x.Apply(copies, barriers, applied); err != nil {
-		return fmt.Errorf("index items: %w", err)
-	}
-	return nil
-}
-
 // closed is what a seat may take for the lowest closed stamp of all regions: of
 // each what it has published, once the seat's index has reached the end that was
 // published with it.
 func (w *World) closed(s *seatRun) event.Stamp {
-	applied := s.index.Index.Applied()
+	applied := s.index.Applied()
 	lowest := ^event.Stamp(0)
 	for _, r := range w.regions {
 		var of event.Stamp
@@ -84,9 +51,9 @@ func (w *World) checkIndexes(tp kafka.TP, t *truth) {
 			continue
 		}
 		fresh := openIndex(r.id, w.cfg.window, dedupe.NewMemory())
-		keys := w.rebuild(fresh, tp, t, s.index.Index.Applied())
+		keys := w.rebuild(fresh, tp, t, s.index.Applied())
 		s.sweep()
-		if _, err := fresh.Sweep(w.closed(s), s.table); err != nil {
+		if _, err := fresh.Sweep(w.closed(s), s.newest()); err != nil {
 			w.fail("index", "sweep: %v", err)
 		}
 		for _, k := range keys {
@@ -112,8 +79,8 @@ func (w *World) compareIndexes(s *seatRun, fresh *index, k event.IdempotencyKey)
 	if rest := slices.DeleteFunc(slices.Clone(live), expired); !slices.EqualFunc(rest, anew, func(a, b event.Copy) bool { return a.At == b.At && a.Void == b.Void }) {
 		w.fail("index", "%s %v key %x: live %v, built anew %v", s.p.name, s.tp, k[:4], places(live), places(anew))
 	}
-	a, _, _ := s.index.Find(k, 0, s.table)
-	b, ok, _ := fresh.Find(k, 0, s.table)
+	a, _, _ := s.index.Find(k, 0, s.newest())
+	b, ok, _ := fresh.Find(k, 0, s.newest())
 	if ok && a.At != b.At {
 		w.fail("index", "%s %v key %x: a retry is answered with %v, after a rebuild with %v", s.p.name, s.tp, k[:4], a.At, b.At)
 	}

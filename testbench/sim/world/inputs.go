@@ -1,255 +1,353 @@
 package world
 
 import (
+	"errors"
+	"fmt"
+	"slices"
 	"time"
 
 	"github.com/geogate/geogate/internal/control"
 	"github.com/geogate/geogate/internal/event"
-	"github.com/geogate/geogate/internal/offsets"
+	"github.com/geogate/geogate/internal/hlc"
 	"github.com/geogate/geogate/internal/seat"
 	"github.com/geogate/geogate/testbench/sim/kafka"
 )
 
-// remoteIn reads one origin's copy in this region: the remote topic committed,
-// each record placed by the runs, void judged by the barriers that came with
-// them.
-type remoteIn struct {
-	s      *seatRun
-	from   *region
-	tp     kafka.TP // the remote topic's partition
-	log    *seat.Log
-	at     event.Point // items were given out below it
-	next   int64       // target offsets read below it
-	epoch  int32       // leader epoch that they were read under
-	asking bool
+// logReading is how a seat reads logs: package seat's cores over the world's
+// readers.
+type logReading struct {
+	back      *seat.Readback
+	backQueue eventQueue
+	backMore  func() // fetches on, once the core wants more
+
+	inputs  *seat.Inputs
+	queue   eventQueue
+	more    map[event.RegionID]func()
+	fetched map[event.RegionID][]kafka.Record // what an origin's reader was given last
+	table   *event.Authority                  // the newest that the seat was told of
 }
 
-func (s *seatRun) readRemote(from *region) *remoteIn {
-	in := &remoteIn{s: s, from: from, tp: remoteTP(from, s.tp), log: seat.NewLog(from.id, 0, seat.NoBarrier)}
-	s.p.read(reader{off: &s.closed, c: s.p.dial(s.p.region), tp: in.tp, committed: true, take: func(got kafka.Fetched, more func()) {
-		in.take(got, more)
-	}, truncated: func(next int64) { in.next = min(in.next, next) }})
-	in.idle()
-	return in
+// eventQueue gives a core one event after another, each when all effects of the one
+// before have been carried out.
+type eventQueue struct {
+	events []seat.InputEvent
+	busy   bool
 }
 
-func (in *remoteIn) take(got kafka.Fetched, more func()) {
-	recs := got.Records
-	var each func(i int)
-	each = func(i int) {
-		for ; i < len(recs); i++ {
-			r := &recs[i]
-			links := in.s.p.ctl.links[in.from]
-			loc := control.Location{}
-			switch {
-			case r.Kind == kafka.Data:
-				loc = links.Locate(in.id(), in.tp.Partition, r.Offset, r.LeaderEpoch)
-			case links.Confirmed(in.id(), in.tp.Partition, r.LeaderEpoch):
-				in.passed(r)
-				continue
-			}
-			switch loc.State {
-			case control.Pending:
-				at := i
-				in.s.p.ctl.waiting = append(in.s.p.ctl.waiting, func() { each(at) })
-				return
-			case control.Foreign:
-				in.s.p.logf("foreign record at %v/%d", in.tp, r.Offset)
-				in.s.p.w.fail("G8", "%s takes the link's own record at %v/%d for foreign", in.s.p.name, in.tp, r.Offset)
-			case control.Mapped:
-				in.mapped(r, loc)
-			}
-			in.passed(r)
+func (q *eventQueue) put(ev seat.InputEvent, step func(seat.InputEvent)) {
+	q.events = append(q.events, ev)
+	if q.busy {
+		return
+	}
+	q.busy = true
+	defer func() { q.busy = false }()
+	for len(q.events) > 0 {
+		ev := q.events[0]
+		q.events = q.events[1:]
+		step(ev)
+	}
+}
+
+func (s *seatRun) inputsConfig() seat.InputsConfig {
+	return seat.InputsConfig{Region: s.p.region.id, Partition: s.tp.Partition}
+}
+
+// lastBarrier is the own log's last barrier below an offset that the index has.
+func (s *seatRun) lastBarrier(offset int64) int64 {
+	last := seat.NoBarrier
+	for _, d := range s.index.Barriers() {
+		if d.Offset < offset {
+			last = d.Offset
 		}
-		in.next = max(in.next, got.Next)
-		in.advance()
-		in.s.p.after(in.s.p.w.between(0, 3*time.Millisecond), more)
 	}
-	each(0)
+	return last
 }
 
-func (in *remoteIn) id() [16]byte { return in.s.p.region.kafka.TopicID(in.tp.Topic) }
+func (s *seatRun) indexed() event.Point { return s.index.Applied()[s.p.region.id] }
 
-func (in *remoteIn) passed(r *kafka.Record) {
-	in.next, in.epoch = r.Offset+1, r.LeaderEpoch
-}
-
-func (in *remoteIn) mapped(r *kafka.Record, loc control.Location) {
-	at := event.Dot{Region: in.from.id, Incarnation: loc.Incarnation, Partition: in.tp.Partition, Offset: loc.Source}
-	next := event.Point{Incarnation: loc.Incarnation, Next: loc.Source + 1}
-	in.s.p.w.checkDot(in, r, at)
-	if next.Compare(in.at) <= 0 {
-		return // read again after a truncation of the remote log
-	}
-	in.log.Marker(loc.Barrier, loc.Barrier != offsets.NoBarrier)
-	ev, err := event.FromRecord(at, r.Timestamp, r.Key, r.Value, r.Headers)
-	it := seat.Item{Origin: in.from.id, Event: ev, Verdict: in.log.Record(&ev, err), Next: next, Barrier: in.log.Last(), Restricted: loc.Restricted}
-	in.give(it)
-}
-
-func (in *remoteIn) give(it seat.Item) {
-	in.at = it.Next
-	in.s.judged(it, "remote")
-	in.s.pass(it, in.s.journal, in.s.index)
-}
-
-// advance moves over what the link has covered without a record: markers and
-// holes at the end of the source.
-func (in *remoteIn) advance() {
-	c, ok := in.s.p.ctl.links[in.from].Covered(in.id(), in.tp.Partition)
-	if !ok || in.next < c.Target || c.Source.Compare(in.at) <= 0 {
-		return
-	}
-	if c.Epoch > in.epoch {
-		in.validate(c.Epoch)
-		return
-	}
-	in.log.Marker(c.Barrier, c.Barrier != offsets.NoBarrier)
-	in.give(seat.Item{Origin: in.from.id, Verdict: seat.Skip, Next: c.Source, Barrier: in.log.Last(), Restricted: c.Restricted})
-}
-
-// validate asks whether what was read under an older leader epoch still lies
-// there, before a position of a newer one is believed to cover it.
-func (in *remoteIn) validate(epoch int32) {
-	if in.asking {
-		return
-	}
-	in.asking = true
-	old, next := in.epoch, in.next
-	in.s.p.dial(in.s.p.region).call(func(k *kafka.Cluster) func() {
-		end := k.EndOfEpoch(in.tp, old)
-		return func() {
-			in.asking = false
-			if end >= next && in.next == next && in.epoch == old {
-				in.epoch = epoch
-				in.advance()
-			}
-		}
-	}, func() { in.asking = false; in.validate(epoch) })
-}
-
-// idle looks for such progress whenever the follower learnt something.
-func (in *remoteIn) idle() {
-	if in.s.closed {
-		return
-	}
-	in.advance()
-	in.s.p.ctl.waiting = append(in.s.p.ctl.waiting, in.idle)
-}
-
-// localIn reads the seat's own log: all of it for answers and indexes, and below
-// the last stable offset for the fold.
-type localIn struct {
-	s         *seatRun
-	log       *seat.Log
-	judged    []localItem // read, not yet stable
-	stable    int64
-	committed map[int64]bool // transactional records that were committed
-}
-
-type localItem struct {
-	seat.Item
-	transactional bool
-}
-
-func (s *seatRun) readLocal(from int64, barrier int64) *localIn {
-	in := &localIn{s: s, log: seat.NewLog(s.p.region.id, 0, barrier), committed: map[int64]bool{}}
-	s.p.read(reader{off: &s.closed, c: s.p.dial(s.p.region), tp: s.tp, next: from, take: func(got kafka.Fetched, more func()) {
-		in.take(got, 0, more)
+// openReadback begins to read the own log uncommitted.
+func (s *seatRun) openReadback(from, last int64) {
+	p := s.p
+	s.back = seat.NewReadback(s.inputsConfig(), s.clock, from, last)
+	p.read(reader{off: &s.closed, c: p.dial(p.region), tp: s.tp, next: from, take: func(got kafka.Fetched, more func()) {
+		s.backMore = more
+		s.readBack(seat.Fetched{Origin: p.region.id, Entries: entriesOf(got.Records)})
 	}})
-	s.p.read(reader{off: &s.closed, c: s.p.dial(s.p.region), tp: s.tp, next: from, committed: true, take: func(got kafka.Fetched, more func()) {
-		in.stable = got.Next
-		for i := range got.Records {
-			if r := &got.Records[i]; r.Kind == kafka.Data && r.Transactional {
-				in.committed[r.Offset] = true
-			}
-		}
-		in.release()
-		s.p.after(s.p.w.between(0, 3*time.Millisecond), more)
-	}})
-	return in
+	p.list(p.dial(p.region), s.tp, false, func(end int64) { s.readBack(seat.EndListed{End: end}) })
 }
 
-func (in *localIn) take(got kafka.Fetched, i int, more func()) {
-	p := in.s.p
-	for ; i < len(got.Records); i++ {
-		if in.s.closed {
+// readBack gives the Readback an event.
+func (s *seatRun) readBack(ev seat.InputEvent) {
+	s.backQueue.put(ev, func(ev seat.InputEvent) {
+		if s.closed {
 			return
 		}
-		r := &got.Records[i]
-		next := event.Point{Next: r.Offset + 1}
-		switch r.Kind {
-		case kafka.Abort, kafka.Commit:
-			if seat.Asks(controlKey(r.Kind)) {
-				m := control.Marker{
-					Topic: p.region.kafka.TopicID(in.s.tp.Topic), Partition: in.s.tp.Partition,
-					Producer: r.ProducerID, Epoch: r.ProducerEpoch,
-				}
-				at := i
-				p.ctl.barrier(m, func(is bool) {
-					in.log.Marker(r.Offset, is)
-					p.logf("marker %v/%d by %d epoch %d: barrier %v", in.s.tp, r.Offset, r.ProducerID, r.ProducerEpoch, is)
-					var mark *seat.Mark
-					if is {
-						mark = &seat.Mark{Offset: r.Offset, Producer: r.ProducerID, Epoch: r.ProducerEpoch}
-					}
-					in.give(seat.Item{Origin: p.region.id, Verdict: seat.Skip, Next: next, Barrier: in.log.Last()}, mark, false)
-					in.take(got, at+1, more)
-				})
+		for _, e := range slices.Clone(s.back.Step(ev)) {
+			if s.closed {
 				return
 			}
-			in.give(seat.Item{Origin: p.region.id, Verdict: seat.Skip, Next: next, Barrier: in.log.Last()}, nil, false)
+			switch e := e.(type) {
+			case seat.AskBarrier:
+				s.askBarrier(e, s.readBack)
+			case seat.IndexKeys:
+				s.indexKeys(e)
+			case seat.ReadPlaces:
+				for _, r := range e.Places {
+					s.judged(r.Item)
+					s.step(r)
+				}
+				s.input(seat.Look{})
+			case seat.BeReady:
+				s.p.logf("seat %v is ready", s.tp)
+				s.step(seat.Ready{})
+			default:
+				panic(fmt.Sprintf("world: readback effect %T", e))
+			}
+		}
+		if more := s.backMore; more != nil && s.back.Wants() {
+			s.backMore = nil
+			s.p.after(s.p.w.between(0, 3*time.Millisecond), more)
+		}
+	})
+}
+
+func (s *seatRun) askBarrier(e seat.AskBarrier, answer func(seat.InputEvent)) {
+	m := control.Marker{Topic: s.p.region.kafka.TopicID(s.tp.Topic), Partition: s.tp.Partition, Producer: e.Producer, Epoch: e.Epoch}
+	s.p.ctl.barrier(m, func(is bool) {
+		s.p.logf("marker %v/%d by %d epoch %d: barrier %v", s.tp, e.Offset, e.Producer, e.Epoch, is)
+		answer(seat.BarrierKnown{Offset: e.Offset, Barrier: is})
+	})
+}
+
+func (s *seatRun) indexKeys(e seat.IndexKeys) {
+	if err := s.index.Apply(e.Copies, e.Barriers, e.Applied); err != nil {
+		s.p.w.fail("index", "index keys: %v", err)
+	}
+}
+
+// openInputs begins to read every origin's log committed, where the least advanced
+// of fold and indexes is.
+func (s *seatRun) openInputs() {
+	p, at := s.p, s.fold.part.Position()
+	start := seat.InputsStart{Committed: at.Vector, Barriers: at.Barriers, Table: at.Authority, Keys: s.index.Applied()}
+	v, last := s.journal.Applied()
+	start.Sinks = []seat.SinkStart{{Applied: v, Barriers: last}}
+	env := seat.InputsSurroundings{Copies: copies{s}, Clock: s.clock, Indexed: s.indexed, LastBarrier: s.lastBarrier}
+	if p.w.own != nil {
+		env.Table = func() *event.Authority { return s.table }
+	}
+	if s.tp.Topic == entityTopic {
+		env.Hold = s.hold
+	}
+	s.inputs = seat.NewInputs(s.inputsConfig(), env, start)
+	s.more, s.fetched = map[event.RegionID]func(){}, map[event.RegionID][]kafka.Record{}
+	s.readOrigin(p.region.id, s.tp, s.inputs.OpenLocal(0))
+	for _, r := range p.w.regions {
+		if tp := remoteTP(r, s.tp); r != p.region {
+			s.readOrigin(r.id, tp, s.inputs.OpenRemote(r.id, p.region.kafka.TopicID(tp.Topic), 0))
+		}
+	}
+	s.look()
+}
+
+func (s *seatRun) readOrigin(r event.RegionID, tp kafka.TP, from int64) {
+	s.p.read(reader{off: &s.closed, c: s.p.dial(s.p.region), tp: tp, next: from, committed: true, take: func(got kafka.Fetched, more func()) {
+		s.more[r], s.fetched[r] = more, got.Records
+		s.input(seat.Fetched{Origin: r, Entries: entriesOf(got.Records)})
+	}})
+}
+
+func (s *seatRun) hold(ev *event.Event) time.Duration {
+	switch j, wait := s.clock.Bounds().Judge(ev.Stamp, s.p.wall()); j {
+	case hlc.Hold:
+		return wait
+	case hlc.Pause:
+		return time.Hour
+	}
+	return 0
+}
+
+// look has the inputs look again whenever the follower has learnt something.
+func (s *seatRun) look() {
+	if s.closed {
+		return
+	}
+	s.input(seat.Look{})
+	s.p.ctl.waiting = append(s.p.ctl.waiting, s.look)
+}
+
+// learnTable takes the newest table that the process has.
+func (s *seatRun) learnTable() {
+	if s.closed || s.inputs == nil {
+		return
+	}
+	s.table = s.p.tableOf(s.tp)
+	s.input(seat.Look{})
+}
+
+// input gives the Inputs an event.
+func (s *seatRun) input(ev seat.InputEvent) {
+	if s.inputs == nil {
+		return
+	}
+	s.queue.put(ev, func(ev seat.InputEvent) {
+		if s.closed {
+			return
+		}
+		for _, e := range slices.Clone(s.inputs.Step(s.p.wall(), ev)) {
+			if s.closed {
+				return // the store may have another user now
+			}
+			s.doInput(e)
+		}
+		for _, r := range s.p.w.regions {
+			if more := s.more[r.id]; more != nil && s.inputs.Wants(r.id) {
+				s.more[r.id] = nil
+				s.p.after(s.p.w.between(0, 3*time.Millisecond), more)
+			}
+		}
+	})
+}
+
+// doInput carries out what the Inputs ask for.
+func (s *seatRun) doInput(e seat.InputEffect) {
+	w := s.p.w
+	switch e := e.(type) {
+	case seat.AskBarrier:
+		s.askBarrier(e, s.input)
+	case seat.AskEpochEnd:
+		s.askEpochEnd(e)
+	case seat.ReadAgain:
+		s.readAgain(e)
+	case seat.IndexKeys:
+		s.indexKeys(e)
+	case seat.AddToSinks:
+		for i := range e.Items {
+			s.judged(e.Items[i])
+		}
+		if err := s.journal.Add(e.Items); err != nil {
+			w.fail("index", "%v", err)
+		}
+		s.fold.pump()
+	case seat.FoldItems:
+		for i := range e.Items {
+			if it := &e.Items[i]; it.Verdict == seat.Orphan && it.Authority != nil {
+				w.counts["revoked"]++
+			}
+		}
+		s.fold.push(e.Items...)
+	case seat.ReportForeign:
+		w.fail("G8", "%s takes the link's own record at %d of region %d for foreign", s.p.name, e.Offset, e.Origin)
+	case seat.ReportCutPending:
+		s.p.logf("seat %v: cut of region %d pending: %v", s.tp, e.Origin, e.Err)
+		s.p.after(300*time.Millisecond, func() { s.input(seat.Look{}) })
+	default:
+		panic(fmt.Sprintf("world: input effect %T", e))
+	}
+}
+
+func (s *seatRun) tpOf(origin event.RegionID) kafka.TP {
+	if origin == s.p.region.id {
+		return s.tp
+	}
+	return remoteTP(s.p.w.regions[origin-1], s.tp)
+}
+
+func (s *seatRun) askEpochEnd(e seat.AskEpochEnd) {
+	tp := s.tpOf(e.Origin)
+	s.p.dial(s.p.region).call(func(k *kafka.Cluster) func() {
+		end := k.EndOfEpoch(tp, e.Epoch)
+		return func() { s.input(seat.EpochEnd{Origin: e.Origin, Epoch: e.Epoch, End: end, OK: true}) }
+	}, func() { s.input(seat.EpochEnd{Origin: e.Origin, Epoch: e.Epoch}) })
+}
+
+// readAgain reads a stretch of a log once more.
+func (s *seatRun) readAgain(e seat.ReadAgain) {
+	p, tp := s.p, s.tpOf(e.Origin)
+	off := false
+	end := func(err error) {
+		if !off && !s.closed {
+			s.input(seat.RereadEnded{Number: e.Number, Err: err})
+		}
+		off = true
+	}
+	p.list(p.dial(p.region), tp, false, func(hw int64) {
+		if hw < e.To {
+			end(fmt.Errorf("%v ends at %d, before %d", tp, hw, e.To))
+			return
+		}
+		p.read(reader{
+			off: &off, c: p.dial(p.region), tp: tp, next: e.From, committed: true,
+			truncated: func(int64) { end(errors.New("the log has lost its tail")) },
+			take: func(got kafka.Fetched, more func()) {
+				records := slices.DeleteFunc(slices.Clone(got.Records), func(r kafka.Record) bool { return r.Kind != kafka.Data || r.Offset >= e.To })
+				if s.closed {
+					off = true
+					return
+				}
+				s.input(seat.Reread{Number: e.Number, Entries: entriesOf(records)})
+				if got.Next >= e.To {
+					end(nil)
+					return
+				}
+				more()
+			},
+		})
+	})
+}
+
+// entriesOf is what a consumer sees of a log's entries.
+func entriesOf(rs []kafka.Record) []seat.Entry {
+	out := make([]seat.Entry, len(rs))
+	for i := range rs {
+		r := &rs[i]
+		out[i] = seat.Entry{
+			Offset: r.Offset, LeaderEpoch: r.LeaderEpoch, Producer: r.ProducerID, ProducerEpoch: r.ProducerEpoch,
+			Transactional: r.Transactional, Timestamp: r.Timestamp, Key: r.Key, Value: r.Value, Headers: r.Headers,
+		}
+		switch r.Kind {
+		case kafka.Commit:
+			out[i].Control = []byte{0, 0, 0, 1}
+		case kafka.Abort:
+			out[i].Control = []byte{0, 0, 0, 0}
 		case kafka.Data:
-			at := event.Dot{Region: p.region.id, Partition: in.s.tp.Partition, Offset: r.Offset}
-			ev, err := event.FromRecord(at, r.Timestamp, r.Key, r.Value, r.Headers)
-			in.give(seat.Item{Origin: p.region.id, Event: ev, Verdict: in.log.Record(&ev, err), Next: next, Barrier: in.log.Last()}, nil, r.Transactional)
 		}
 	}
-	in.s.caughtUp(got.Next)
-	p.after(p.w.between(0, 3*time.Millisecond), more)
+	return out
 }
 
-// tailed are the indexes that the tail feeds, settled those that come with the fold:
-// an event journal follows the register, the index of keys must not.
-func (s *seatRun) tailed() []seat.Sink {
-	if s.p.w.own == nil {
-		return []seat.Sink{s.journal, s.index}
-	}
-	return []seat.Sink{s.index}
+// copies implements seat.Copies over what the process's follower knows, and checks
+// what it answers.
+type copies struct{ s *seatRun }
+
+func (c copies) links(from event.RegionID) *control.Links {
+	return c.s.p.ctl.links[c.s.p.w.regions[from-1]]
 }
 
-func (s *seatRun) settled() []seat.Sink {
-	if s.p.w.own == nil {
-		return nil
-	}
-	return []seat.Sink{s.journal}
-}
-
-// controlKey is the key of a control record as a consumer sees it.
-func controlKey(k kafka.Kind) []byte {
-	if k == kafka.Commit {
-		return []byte{0, 0, 0, 1}
-	}
-	return []byte{0, 0, 0, 0}
-}
-
-func (in *localIn) give(it seat.Item, barrier *seat.Mark, transactional bool) {
-	in.s.judged(it, "local")
-	in.s.indexed(it, in.s.tailed()...)
-	in.s.readBack(it, barrier)
-	in.judged = append(in.judged, localItem{it, transactional})
-	in.release()
-}
-
-// release gives the fold what is stable; an aborted record is only a place.
-func (in *localIn) release() {
-	n := 0
-	for ; n < len(in.judged) && in.judged[n].Next.Next <= in.stable; n++ {
-		it := in.judged[n].Item
-		if in.judged[n].transactional && !in.committed[it.Event.At.Offset] {
-			it = seat.Item{Origin: it.Origin, Verdict: seat.Skip, Next: it.Next, Barrier: it.Barrier}
+// Locate implements seat.Copies.
+func (c copies) Locate(from event.RegionID, remote control.TopicID, partition int32, target int64, epoch int32) control.Location {
+	loc := c.links(from).Locate(remote, partition, target, epoch)
+	if loc.State == control.Mapped && epoch >= 0 {
+		fetched := c.s.fetched[from]
+		if i := slices.IndexFunc(fetched, func(r kafka.Record) bool { return r.Offset == target }); i >= 0 {
+			at := event.Dot{Region: from, Incarnation: loc.Incarnation, Partition: partition, Offset: loc.Source}
+			c.s.p.w.checkDot(c.s, &fetched[i], at)
 		}
-		in.s.pass(it, in.s.settled()...)
 	}
-	in.judged = in.judged[n:]
+	return loc
+}
+
+// Confirmed implements seat.Copies.
+func (c copies) Confirmed(from event.RegionID, remote control.TopicID, partition int32, epoch int32) bool {
+	return c.links(from).Confirmed(remote, partition, epoch)
+}
+
+// Covered implements seat.Copies.
+func (c copies) Covered(from event.RegionID, remote control.TopicID, partition int32) (control.Covered, bool) {
+	return c.links(from).Covered(remote, partition)
+}
+
+// FindFrom implements seat.Copies.
+func (c copies) FindFrom(from event.RegionID, remote control.TopicID, partition int32, incarnation uint16, source int64) (int64, bool) {
+	return c.links(from).FindFrom(remote, partition, incarnation, source)
 }

@@ -2,8 +2,6 @@ package world
 
 import (
 	"errors"
-	"fmt"
-	"slices"
 	"time"
 
 	"github.com/geogate/geogate/dedupe"
@@ -26,13 +24,7 @@ type seatRun struct {
 	journal *journal
 	index   *index
 	fold    *foldRun
-	local   *localIn
-	remotes []*remoteIn
-	ready   bool
-	readyAt int64 // high watermark listed after the start, -1 not yet
-	tail    int64 // read below it
-
-	cuts
+	logReading
 
 	out     *appender
 	opener  *producer
@@ -90,9 +82,9 @@ func (p *proc) reassign(tp kafka.TP) {
 
 func (p *proc) openSeat(tp kafka.TP) {
 	s := &seatRun{
-		p: p, tp: tp, clock: hlc.NewClock(p.wall, hlc.Bounds{}), readyAt: -1,
+		p: p, tp: tp, clock: hlc.NewClock(p.wall, hlc.Bounds{}),
 		replies: map[uint64]func(seat.Answer, error){}, out: &appender{p: p, tp: tp, c: p.dial(p.region)},
-		opener: p.producer(p.region, fmt.Sprintf("geogate.own.%s.%d", tp.Topic, tp.Partition)),
+		opener: p.producer(p.region, seat.TransactionalID(tp.Topic, tp.Partition)),
 	}
 	p.seats[tp] = s
 	s.journal, s.index = p.store.open(tp, p)
@@ -115,12 +107,7 @@ func (s *seatRun) begin() {
 	}
 	p, at := s.p, s.fold.part.Position()
 	own := p.region.id
-	from, barrier := at.Vector[own].Next, at.Barriers[own]
-	for _, sink := range []seat.Sink{s.journal, s.index} {
-		if v, b := sink.Applied(); v[own].Next < from {
-			from, barrier = v[own].Next, b[own]
-		}
-	}
+	from, last := seat.ReadbackStart(0, s.index.Applied()[own], at.Vector[own], at.Barriers[own], s.lastBarrier)
 	var published seat.Claims
 	if steps := p.w.committed(p.region, s.tp); len(steps) > 0 {
 		published = steps[len(steps)-1].claims // control, read after the fold before was fenced
@@ -130,7 +117,7 @@ func (s *seatRun) begin() {
 		Index: s.index, Clock: s.clock, NewID: p.w.newID,
 		Committed: func() event.Vector { return s.fold.part.Position().Vector },
 		Closed:    func() event.Stamp { return p.w.closed(s) },
-		Authority: s.authority(), Indexed: func() event.Vector { return s.index.Index.Applied() },
+		Authority: s.authority(), Indexed: s.index.Applied,
 	}
 	if p.w.border != nil {
 		around.Context = s.context
@@ -138,20 +125,11 @@ func (s *seatRun) begin() {
 	s.core = seat.NewCore(seat.CoreConfig{
 		Region: own, Partition: s.tp.Partition, Epoch: event.FirstEpoch(own), Published: published, RetryEvery: 50 * time.Millisecond,
 	}, around, from)
-	s.beginCuts()
-	s.local = s.readLocal(from, barrier)
-	for _, r := range p.w.regions {
-		if r != p.region {
-			s.remotes = append(s.remotes, s.readRemote(r))
-		}
-	}
-	p.list(p.dial(p.region), s.tp, false, func(end int64) {
-		s.readyAt = end
-		s.caughtUp(s.tail)
-	})
+	s.openReadback(from, last)
+	s.openInputs()
 	s.tick()
 	if p.w.own != nil {
-		p.after(0, s.follow)
+		p.after(0, s.learnTable)
 	}
 }
 
@@ -171,59 +149,41 @@ func (s *seatRun) tick() {
 	if s.ticks++; s.ticks%20 == 0 {
 		s.sweep()
 	}
+	if s.ticks%10 == 0 {
+		s.input(seat.Look{})
+	}
 	s.p.after(100*time.Millisecond, s.tick)
 }
 
 // sweep forgets keys that have expired everywhere.
 func (s *seatRun) sweep() {
-	if _, err := s.index.Sweep(s.p.w.closed(s), s.table); err != nil {
+	if _, err := s.index.Sweep(s.p.w.closed(s), s.newest()); err != nil {
 		s.p.w.fail("index", "sweep: %v", err)
 	}
 }
 
-// judged remembers a verdict for the comparison of readers.
-func (s *seatRun) judged(it seat.Item, how string) {
-	if it.Verdict != seat.Skip {
-		s.p.w.judged(s.p, s.tp.Topic, how, it)
+// newest is what the process knows of which records count; nil without a register.
+func (s *seatRun) newest() *event.Authority {
+	if s.p.w.own == nil {
+		return nil
 	}
+	return s.p.tableOf(s.tp)
 }
 
-// indexed gives an item to indexes, which come before everything else.
-func (s *seatRun) indexed(it seat.Item, in ...seat.Sink) {
-	if s.closed {
-		return // the store may have another user now
+// judged remembers what the log said of a place for the comparison of readers.
+func (s *seatRun) judged(it seat.Item) {
+	how := "remote"
+	if it.Origin == s.p.region.id {
+		how = "local"
 	}
-	if it.Verdict == seat.Valid {
-		s.clock.Restore(it.Event.Stamp)
+	switch it.Verdict {
+	case seat.Skip:
+		return
+	case seat.Orphan:
+		it.Verdict = seat.Valid // by its log
+	default:
 	}
-	for _, sink := range in {
-		if err := sink.Add([]seat.Item{it}); err != nil {
-			s.p.w.fail("index", "%v", err)
-		}
-	}
-	s.fold.pump()
-}
-
-// indexesReach tells whether the indexes have all that the fold has, as they
-// must before it goes on: a refold needs every earlier event.
-func (s *seatRun) indexesReach(v event.Vector) bool {
-	return s.journal.applied.CoversAll(&v)
-}
-
-// marker and readBack tell the core what the tail has read.
-func (s *seatRun) readBack(it seat.Item, barrier *seat.Mark) {
-	s.tail = it.Next.Next
-	s.step(seat.Read{Item: it, Barrier: barrier})
-	s.caughtUp(s.tail)
-}
-
-func (s *seatRun) caughtUp(next int64) {
-	s.tail = max(s.tail, next)
-	if !s.ready && s.readyAt >= 0 && s.tail >= s.readyAt && !s.closed {
-		s.ready = true
-		s.p.logf("seat %v is ready at %d", s.tp, s.tail)
-		s.step(seat.Ready{})
-	}
+	s.p.w.judged(s.p, s.tp.Topic, how, it)
 }
 
 // fenced ends the seat because another instance has taken something of it over.
@@ -265,59 +225,40 @@ func (s *seatRun) step(ev seat.Event) {
 	}
 }
 
-// openTerm writes a barrier: a transaction without data, whose control record is
-// acknowledged before it ends.
-func (s *seatRun) openTerm(attempt uint64) {
-	p, t := s.p, s.opener
-	var epochs []int16
-	num := int64(-1)
-	failed := func(err error) {
-		p.logf("seat %v: no barrier: %v", s.tp, err)
-		s.step(seat.Unopened{Attempt: attempt, Producer: num, Epochs: epochs})
-	}
-	t.init(func(err error) {
-		if err != nil {
-			failed(err)
-			return
-		}
-		num, epochs = t.num, []int16{t.epoch}
-		p.logf("seat %v: barrier attempt %d as %d epoch %d", s.tp, attempt, t.num, t.epoch)
-		if s.raises {
-			epochs = append(epochs, t.epoch+1)
-		}
-		t.add([]kafka.TP{s.tp}, func(err error) {
-			if err != nil {
-				failed(err)
-				return
-			}
-			rec := control.Barrier{
-				Topic: p.region.kafka.TopicID(s.tp.Topic), Partition: s.tp.Partition,
-				ProducerID: t.num, ProducerEpoch: t.epoch, Instance: p.name,
-			}
-			p.appendControl(seat.Record{Key: rec.AppendKey(nil), Value: rec.AppendValue(nil), Timestamp: p.wall().UnixMilli()}, func(err error) {
-				if err != nil {
-					t.end(false, func(error) {})
-					failed(err)
-					return
-				}
-				s.endTerm(attempt, epochs, failed)
-			})
-		})
-	})
+// openTerm writes a barrier.
+func (s *seatRun) openTerm(number uint64) {
+	a, effects := seat.NewAttempt(number, s.raises)
+	s.attempt(a, effects)
 }
 
-func (s *seatRun) endTerm(attempt uint64, epochs []int16, failed func(error)) {
-	t, init := s.opener, s.opener.epoch
-	t.end(true, func(err error) {
-		if err != nil {
-			failed(err)
-			return
+// attempt carries out what an attempt to write a barrier asks for.
+func (s *seatRun) attempt(a *seat.Attempt, effects []seat.AttemptEffect) {
+	p, t := s.p, s.opener
+	next := func(ev seat.AttemptEvent) { s.attempt(a, a.Step(ev)) }
+	for _, e := range effects {
+		switch e := e.(type) {
+		case seat.InitProducer:
+			t.init(func(err error) { next(seat.ProducerInited{Producer: t.num, Epoch: t.epoch, Err: err}) })
+		case seat.AddPartition:
+			t.add([]kafka.TP{s.tp}, func(err error) { next(seat.PartitionAdded{Err: err}) })
+		case seat.AnnounceBarrier:
+			p.logf("seat %v: barrier as %d epoch %d", s.tp, e.Producer, e.Epoch)
+			rec := control.Barrier{
+				Topic: p.region.kafka.TopicID(s.tp.Topic), Partition: s.tp.Partition,
+				ProducerID: e.Producer, ProducerEpoch: e.Epoch, Instance: p.name,
+			}
+			p.appendControl(seat.Record{Key: rec.AppendKey(nil), Value: rec.AppendValue(nil), Timestamp: p.wall().UnixMilli()},
+				func(err error) { next(seat.BarrierAnnounced{Err: err}) })
+		case seat.EndTxn:
+			t.end(true, func(err error) { next(seat.TxnEnded{Epoch: t.epoch, Err: err}) })
+		case seat.AbortTxn:
+			t.end(false, func(error) {})
+		case seat.Finish:
+			s.raises = e.Raises
+			p.logf("seat %v: barrier: %T", s.tp, e.Event)
+			s.step(e.Event)
 		}
-		if s.raises = t.epoch != init; !slices.Contains(epochs, t.epoch) {
-			epochs = append(epochs, t.epoch)
-		}
-		s.step(seat.Opened{Attempt: attempt, Producer: t.num, Epochs: epochs})
-	})
+	}
 }
 
 func (p *proc) appendControl(r seat.Record, done func(error)) {

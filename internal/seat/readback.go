@@ -1,0 +1,109 @@
+package seat
+
+import (
+	"github.com/geogate/geogate/internal/event"
+)
+
+// Readback is the pure core of how a seat reads its own log back, uncommitted:
+// answers and the index of keys do not wait for other applications' transactions.
+// It has no clock, goroutine or socket, and is not safe for concurrent use.
+//
+// Invariant: the index of keys has a place before the Core is told of it.
+type Readback struct {
+	own   event.RegionID
+	clock Clock
+	local localLog
+	end   int64 // listed after the start, -1 not yet
+	ready bool
+
+	out []InputEffect
+}
+
+// ReadbackStart is where a seat begins to read its own log back: at the lower of
+// index and fold. What lies above the fold tells the clock which stamps were used,
+// and the index takes it twice without harm. last is the log's last barrier below;
+// lastBarrier is that of the index.
+func ReadbackStart(incarnation uint16, applied, committed event.Point, barrier int64, lastBarrier func(int64) int64) (from, last int64) {
+	from, last = offsetIn(applied, incarnation), NoBarrier
+	if c := offsetIn(committed, incarnation); c < from {
+		from, last = c, barrier
+	}
+	return from, max(last, lastBarrier(from))
+}
+
+// NewReadback makes the reader of a seat's own log from an offset on; last is the
+// last barrier below it.
+func NewReadback(cfg InputsConfig, clock Clock, from, last int64) *Readback {
+	b := &Readback{own: cfg.Region, clock: clock, end: -1, local: localLog{
+		partition: cfg.Partition, log: NewLog(cfg.Region, cfg.Incarnation, last), at: event.Point{Incarnation: cfg.Incarnation, Next: from},
+	}}
+	b.local.log.Rule = cfg.Rule
+	return b
+}
+
+// Wants tells whether the next entries may be given.
+func (b *Readback) Wants() bool { return len(b.local.rest) == 0 }
+
+// Step takes one event and returns what is to be done, in order. The slice is valid
+// until the next Step. Events that an effect leads to are given after all of them
+// have been carried out.
+func (b *Readback) Step(ev InputEvent) []InputEffect {
+	b.out = b.out[:0]
+	switch ev := ev.(type) {
+	case Fetched:
+		b.local.rest = append(b.local.rest, ev.Entries...)
+	case BarrierKnown:
+		b.local.told(ev)
+	case EndListed:
+		b.end = ev.End
+	}
+	b.take()
+	if !b.ready && b.end >= 0 && b.local.at.Next >= b.end {
+		b.ready = true
+		b.out = append(b.out, BeReady{})
+	}
+	if q, ok := b.local.ask(); ok {
+		b.out = append(b.out, q)
+	}
+	return b.out
+}
+
+// take judges what is there.
+func (b *Readback) take() {
+	var x IndexKeys
+	var places []Read
+	for range takeMax {
+		j, ok := b.local.next()
+		if !ok {
+			break
+		}
+		if j.barrier != nil {
+			x.Barriers = append(x.Barriers, event.Dot{
+				Region: b.own, Incarnation: j.Next.Incarnation, Partition: b.local.partition, Offset: j.barrier.Offset,
+			})
+		}
+		// A gateway's records are never transactional; one inside a transaction may
+		// yet be aborted, and who reads uncommitted cannot tell.
+		if c, ok := keyed(&j.Item); ok && !j.transactional {
+			x.Copies = append(x.Copies, c)
+		}
+		if j.Verdict == Valid {
+			b.follow(&j.Event)
+		}
+		x.Applied[b.own] = j.Next
+		places = append(places, Read{Item: j.Item, Barrier: j.barrier})
+	}
+	if len(places) > 0 {
+		b.out = append(b.out, x, ReadPlaces{places})
+	}
+}
+
+// follow keeps the clock above the log's own stamps. A stamp that a gateway made
+// must be passed whatever the wall says; an unstamped record's is its producer's.
+func (b *Readback) follow(ev *event.Event) {
+	if ev.Stamped {
+		b.clock.Restore(ev.Stamp)
+		return
+	}
+	_ = b.clock.Observe(ev.Stamp) // too far ahead: not ours to follow
+}

@@ -1,0 +1,186 @@
+package seat
+
+import (
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/geogate/geogate/internal/control"
+	"github.com/geogate/geogate/internal/event"
+)
+
+// rereadAgain is when logs that could not be read are read again.
+const rereadAgain = 250 * time.Millisecond
+
+// takeover is the change to a newer table: first the fold is given what it makes
+// orphans of what was folded, one origin after another, then the table. All of that
+// may be done again after a crash.
+type takeover struct {
+	next   *event.Authority
+	origin event.RegionID // whose log is looked at
+	log    *rereading     // of it
+}
+
+// followTable takes the newest table over, if there is one.
+func (in *Inputs) followTable(now time.Time) {
+	if in.takeover != nil || in.env.Table == nil || now.Before(in.retryAt) {
+		return
+	}
+	next := in.env.Table()
+	if next == nil || next.Revision == 0 || in.table != nil && next.Revision <= in.table.Revision {
+		return
+	}
+	in.takeover = &takeover{next: next}
+	in.nextOrigin(now)
+}
+
+// nextOrigin has the next origin's log read again of which folded events may be
+// orphans; after the last the table is in force.
+func (in *Inputs) nextOrigin(now time.Time) {
+	t := in.takeover
+	for t.origin < event.MaxRegion {
+		t.origin++
+		from, found := t.next.Orphans(in.table, t.origin)
+		if !found || from.Compare(in.folded[t.origin]) >= 0 {
+			continue
+		}
+		t.log = &rereading{in: in, origin: t.origin, at: from, next: t.next}
+		effect, err := t.log.begin()
+		switch {
+		case err != nil:
+			in.postpone(now, from, err)
+			return
+		case effect.From < effect.To:
+			in.rereads++
+			effect.Number = in.rereads
+			in.do(effect)
+			return
+		}
+	}
+	in.do(FoldItems{[]Item{{Verdict: Cuts, Authority: t.next}}})
+	in.table, in.pendCause, in.takeover = t.next, "", nil
+}
+
+// postpone gives the takeover up for now; the table in use stays until it succeeds.
+func (in *Inputs) postpone(now time.Time, from event.Point, err error) {
+	r := in.takeover.origin
+	in.pendCause = fmt.Sprintf("what lies past a cut of region %d cannot be read: %v", r, err)
+	in.retryAt, in.takeover = now.Add(rereadAgain), nil
+	in.do(ReportCutPending{Origin: r, From: from, Err: err})
+}
+
+func (in *Inputs) reread(now time.Time, ev Reread) {
+	t := in.takeover
+	if t == nil || ev.Number != in.rereads {
+		return
+	}
+	for i := range ev.Entries {
+		if err := t.log.take(&ev.Entries[i]); err != nil {
+			in.postpone(now, t.log.at, err)
+			return
+		}
+	}
+}
+
+func (in *Inputs) rereadEnded(now time.Time, ev RereadEnded) {
+	t := in.takeover
+	switch {
+	case t == nil || ev.Number != in.rereads:
+		return
+	case ev.Err != nil:
+		in.postpone(now, t.log.at, ev.Err)
+		return
+	}
+	for orphans := t.log.orphans; len(orphans) > 0; {
+		n := min(len(orphans), takeMax)
+		in.do(FoldItems{orphans[:n:n]})
+		orphans = orphans[n:]
+	}
+	in.nextOrigin(now)
+}
+
+// rereading is one log that is read once more, from a place on to what was passed to
+// the fold: for what counts under the table in use and is an orphan under the next
+// one. It keeps the orphans alone in memory: those of one cut.
+type rereading struct {
+	in      *Inputs
+	origin  event.RegionID
+	at      event.Point // everything of the origin below has been looked at
+	next    *event.Authority
+	log     *Log
+	orphans []Item
+}
+
+// begin says what to read; an empty stretch: nothing.
+func (g *rereading) begin() (ReadAgain, error) {
+	in, folded := g.in, g.in.folded[g.origin]
+	if g.origin == in.cfg.Region {
+		if folded.Incarnation != in.cfg.Incarnation {
+			return ReadAgain{}, nil // the log that was folded is no more
+		}
+		g.log = in.newLog(g.origin, in.cfg.Incarnation, NoBarrier)
+		return ReadAgain{Origin: g.origin, From: offsetIn(g.at, in.cfg.Incarnation), To: folded.Next}, nil
+	}
+	st := in.remotes[g.origin]
+	if st == nil {
+		return ReadAgain{}, errors.New("no copy of the log is registered")
+	}
+	// Where the copy of what was folded ends is certain only once a position says so.
+	cov, ok := in.env.Copies.Covered(g.origin, st.topic, in.cfg.Partition)
+	if !ok || cov.Source.Compare(folded) < 0 {
+		return ReadAgain{}, fmt.Errorf("the copy is not described up to %d", folded.Next)
+	}
+	to, ok := in.env.Copies.FindFrom(g.origin, st.topic, in.cfg.Partition, folded.Incarnation, folded.Next)
+	if !ok {
+		to = cov.Target
+	}
+	g.log = in.newLog(g.origin, g.at.Incarnation, NoBarrier)
+	return ReadAgain{Origin: g.origin, From: in.target(g.origin, st.topic, g.at), To: to}, nil
+}
+
+// take looks at one entry. The own log's Readback has met every barrier below what
+// was folded.
+func (g *rereading) take(e *Entry) error {
+	in := g.in
+	if e.Control != nil {
+		return nil
+	}
+	if g.origin == in.cfg.Region {
+		g.log.Marker(in.env.LastBarrier(e.Offset), true)
+		g.look(e, event.Point{Incarnation: in.cfg.Incarnation, Next: e.Offset}, false)
+		return nil
+	}
+	// Under whatever leader epoch: it was judged before.
+	loc := in.env.Copies.Locate(g.origin, in.remotes[g.origin].topic, in.cfg.Partition, e.Offset, -1)
+	switch loc.State {
+	case control.Pending:
+		return fmt.Errorf("the copy's record at %d is not described", e.Offset)
+	case control.Foreign:
+		return nil
+	}
+	if loc.Incarnation != g.log.Incarnation() {
+		g.log.Begin(loc.Incarnation)
+	}
+	g.log.Marker(loc.Barrier, true)
+	g.look(e, event.Point{Incarnation: loc.Incarnation, Next: loc.Source}, loc.Restricted)
+	return nil
+}
+
+// look looks at a record whose place in the origin's log is given.
+func (g *rereading) look(e *Entry, where event.Point, restricted bool) {
+	after := event.Point{Incarnation: where.Incarnation, Next: where.Next + 1}
+	if after.Compare(g.at) <= 0 || after.Compare(g.in.folded[g.origin]) > 0 {
+		return // seen already, or not folded: that is judged when its turn comes
+	}
+	g.at = after
+	ev, err := e.event(event.Dot{Region: g.origin, Incarnation: where.Incarnation, Partition: g.in.cfg.Partition, Offset: where.Next})
+	if g.log.Record(&ev, err) != Valid {
+		return
+	}
+	if g.next.Judge(ev.At, ev.Epoch) != event.Orphan || g.in.table.Judge(ev.At, ev.Epoch) == event.Orphan {
+		return
+	}
+	g.orphans = append(g.orphans, Item{
+		Origin: g.origin, Event: ev, Verdict: Orphan, Next: after, Barrier: g.log.Last(), Restricted: restricted, Authority: g.next,
+	})
+}
