@@ -51,10 +51,11 @@ func instance(c node.Config, log *slog.Logger) fx.Option {
 		),
 		fx.Invoke(func(lc fx.Lifecycle, sd fx.Shutdowner, n *node.Node, log *slog.Logger) {
 			log.Info("listening", "http", n.DataAddr(), "management", n.ManagementAddr())
-			for _, component := range n.Components() {
-				component.Name = c.Region + "/" + component.Name
-				own(lc, sd, component)
+			components := n.Components()
+			for i := range components {
+				components[i].Name = c.Region + "/" + components[i].Name
 			}
+			own(lc, sd, components...)
 		}),
 	)
 }

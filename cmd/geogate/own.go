@@ -2,58 +2,42 @@ package main
 
 import (
 	"context"
-	"errors"
-	"fmt"
 
 	"go.uber.org/fx"
 
 	"github.com/geogate/geogate/internal/node"
 )
 
-// errEnded is what a component that ends by itself, without an error, is
-// reported with: components run until they are told to stop.
-var errEnded = errors.New("ended by itself")
-
-// own starts a component when the app starts and waits for it when the app
-// stops. It is the only place in the program that starts a component's first
-// goroutine. A component that ends by itself takes the app down with it, and its
-// error becomes the program's.
+// own starts components when the app starts, and stops them and waits for them
+// when the app stops. It is the only place in the program that starts components.
+// One that ends by itself takes the app down with it, and its error becomes the
+// program's.
 //
-// The contexts of fx's hooks bound starting and stopping, so neither is the
-// component's context: that one ends when stopping begins.
-func own(lc fx.Lifecycle, sd fx.Shutdowner, c node.Component) {
-	ctx, cancel := context.WithCancel(context.Background())
-	done := make(chan error, 1)
+// The contexts of fx's hooks bound starting and stopping, so neither is a
+// component's context: that one ends when its turn to stop comes.
+func own(lc fx.Lifecycle, sd fx.Shutdowner, components ...node.Component) {
+	var running *node.Running // fx calls the hooks one after the other
+	watched := make(chan struct{})
 	lc.Append(fx.Hook{
 		OnStart: func(context.Context) error {
+			running = node.Start(components...)
 			go func() {
-				err := c.Run(ctx)
-				ownEnd := ctx.Err() == nil
-				if ownEnd && err == nil {
-					err = errEnded
-				}
-				if !ownEnd && errors.Is(err, context.Canceled) {
-					err = nil
-				}
-				done <- err
-				if ownEnd {
+				defer close(watched)
+				<-running.Done()
+				if err := running.Err(); err != nil {
 					// Fails only when the app is stopping anyway.
 					_ = sd.Shutdown(fx.ExitCode(exitCode(err)))
 				}
 			}()
 			return nil
 		},
-		OnStop: func(stop context.Context) error {
-			cancel()
+		OnStop: func(ctx context.Context) error {
+			err := running.Stop(ctx)
 			select {
-			case err := <-done:
-				if err != nil {
-					return fmt.Errorf("run %s: %w", c.Name, err)
-				}
-				return nil
-			case <-stop.Done():
-				return fmt.Errorf("stop %s: %w", c.Name, stop.Err())
+			case <-watched:
+			case <-ctx.Done(): // with no component that ended, the watch does not end either
 			}
+			return err
 		},
 	})
 }

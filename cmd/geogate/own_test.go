@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"strings"
-	"sync"
 	"testing"
 	"time"
 
@@ -28,34 +27,8 @@ func untilDone(ctx context.Context) error {
 // appOf makes an app of components only.
 func appOf(components ...node.Component) *fx.App {
 	return fx.New(fx.NopLogger, fx.Invoke(func(lc fx.Lifecycle, sd fx.Shutdowner) {
-		for _, c := range components {
-			own(lc, sd, c)
-		}
+		own(lc, sd, components...)
 	}))
-}
-
-func TestOwnStopsInReverse(t *testing.T) {
-	var mu sync.Mutex
-	var order []string
-	component := func(name string) node.Component {
-		return node.Component{Name: name, Run: func(ctx context.Context) error {
-			err := untilDone(ctx)
-			mu.Lock()
-			defer mu.Unlock()
-			order = append(order, name)
-			return err
-		}}
-	}
-	app := appOf(component("store"), component("seat"), component("http"))
-	if err := app.Start(t.Context()); err != nil {
-		t.Fatal(err)
-	}
-	if err := app.Stop(t.Context()); err != nil {
-		t.Fatal(err)
-	}
-	if got := strings.Join(order, " "); got != "http seat store" {
-		t.Errorf("stopped in the order %s", got)
-	}
 }
 
 func TestOwnEndsWithAComponent(t *testing.T) {

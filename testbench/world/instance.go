@@ -7,7 +7,6 @@ import (
 	"os"
 	"path/filepath"
 	"runtime"
-	"sync"
 	"sync/atomic"
 	"time"
 
@@ -22,8 +21,8 @@ const (
 	// drain is the configured drain of instances: long enough for what is in
 	// flight, short enough for a test.
 	drain = time.Second
-	// stopWait is how long a component may take to end.
-	stopWait = 20 * time.Second
+	// stopWait is how long an instance's components may take to end.
+	stopWait = 60 * time.Second
 )
 
 // Instance is one instance of a region.
@@ -37,18 +36,9 @@ type Instance struct {
 	door   *register.Door             // to the ownership register; nil: there is none
 	away   int                        // more than 0: its proxies are cut, since it was killed
 
-	node atomic.Pointer[node.Node] // nil while it does not run
-	runs []*run                    // in the order of starting
-}
-
-// run is one component that was started.
-type run struct {
-	node.Component
-	stop context.CancelFunc
-	done chan struct{} // closed when it has ended
-
-	mu  sync.Mutex
-	end error // once done is closed
+	node    atomic.Pointer[node.Node] // nil while it does not run
+	running *node.Running             // nil while it does not run
+	crash   context.CancelFunc        // ends all components at once, but for the first
 }
 
 func (r *Region) instance(number int) *Instance {
@@ -104,67 +94,39 @@ func (in *Instance) start() error {
 		return fmt.Errorf("assemble %s: %w", in.Name, err)
 	}
 	in.node.Store(n)
-	for _, component := range n.Components() {
-		in.runs = append(in.runs, begin(component))
+	crashed, crash := context.WithCancel(context.Background())
+	components := n.Components()
+	for i := range components {
+		if i > 0 { // the first holds what the others share
+			components[i].Run = endedBy(crashed, components[i].Run)
+		}
+		components[i].Run = in.logged(components[i])
 	}
+	in.crash, in.running = crash, node.Start(components...)
 	return nil
+}
+
+// endedBy gives a component that also ends with another context.
+func endedBy(crashed context.Context, run func(context.Context) error) func(context.Context) error {
+	return func(ctx context.Context) error {
+		ctx, cancel := context.WithCancel(ctx)
+		defer cancel()
+		defer context.AfterFunc(crashed, cancel)()
+		return run(ctx)
+	}
+}
+
+// logged gives a component that notes its end in the world's log.
+func (in *Instance) logged(c node.Component) func(context.Context) error {
+	return func(ctx context.Context) error {
+		defer in.log("ended " + c.Name)
+		return c.Run(ctx)
+	}
 }
 
 // log notes in the world's log what the test does to the instance.
 func (in *Instance) log(what string) {
 	in.region.w.log.logger(in.region.Name, "world").Info(what, "instance", in.Name)
-}
-
-func begin(c node.Component) *run {
-	ctx, cancel := context.WithCancel(context.Background())
-	r := &run{Component: c, stop: cancel, done: make(chan struct{})}
-	go func() {
-		defer close(r.done)
-		err := c.Run(ctx)
-		switch told := ctx.Err() != nil; {
-		case told && errors.Is(err, context.Canceled):
-			err = nil
-		case !told && err == nil:
-			err = errEnded
-		}
-		r.mu.Lock()
-		r.end = err
-		r.mu.Unlock()
-	}()
-	return r
-}
-
-// wait waits until the component has ended and returns what it ended with.
-func (r *run) wait(within time.Duration) error {
-	timer := time.NewTimer(within)
-	defer timer.Stop()
-	select {
-	case <-r.done:
-		return r.result()
-	case <-timer.C:
-		stacks := make([]byte, 1<<20)
-		stacks = stacks[:runtime.Stack(stacks, true)]
-		return fmt.Errorf("component %s %w within %s\n%s", r.Name, errStuck, within, stacks)
-	}
-}
-
-func (r *run) result() error {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	if r.end != nil {
-		return fmt.Errorf("component %s: %w", r.Name, r.end)
-	}
-	return nil
-}
-
-// ended tells whether the component ended, and with what.
-func (r *run) ended() (bool, error) {
-	select {
-	case <-r.done:
-		return true, r.result()
-	default:
-		return false, nil
-	}
 }
 
 // stop stops the components in the reverse order, each before the next, as the
@@ -173,14 +135,26 @@ func (in *Instance) stop() error {
 	in.log("stop")
 	defer in.log("stopped")
 	defer in.node.Store(nil) // it answers while it drains
-	var errs []error
-	for i := len(in.runs) - 1; i >= 0; i-- {
-		in.runs[i].stop()
-		errs = append(errs, in.runs[i].wait(stopWait))
-		in.log("ended " + in.runs[i].Name)
+	_, err := in.end()
+	return err
+}
+
+// end stops the components that run. Stuck tells that one of them does not end: the
+// error then has the stacks of all goroutines.
+func (in *Instance) end() (stuck bool, err error) {
+	if in.running == nil {
+		return false, nil
 	}
-	in.runs = nil
-	return errors.Join(errs...)
+	ctx, cancel := context.WithTimeout(context.Background(), stopWait)
+	defer cancel()
+	err = in.running.Stop(ctx)
+	in.running = nil
+	in.crash()
+	if ctx.Err() == nil {
+		return false, err
+	}
+	stacks := make([]byte, 1<<20)
+	return true, fmt.Errorf("%w within %s\n%s", err, stopWait, stacks[:runtime.Stack(stacks, true)])
 }
 
 // kill takes the instance away from one moment to the next: nothing of it reaches
@@ -200,17 +174,12 @@ func (in *Instance) kill() error {
 	if in.door != nil {
 		in.door.Shut()
 	}
-	for i := len(in.runs) - 1; i > 0; i-- {
-		in.runs[i].stop()
+	if in.running != nil {
+		in.crash()
 	}
-	for i := len(in.runs) - 1; i >= 0; i-- {
-		in.runs[i].stop() // the first holds what the others share
-		if err := in.runs[i].wait(stopWait); errors.Is(err, errStuck) {
-			errs = append(errs, err)
-		}
-		in.log("ended " + in.runs[i].Name)
+	if stuck, err := in.end(); stuck {
+		errs = append(errs, err) // what else they end with comes of the cut lines
 	}
-	in.runs = nil
 	return errors.Join(errs...)
 }
 
@@ -236,12 +205,10 @@ func (in *Instance) back() error {
 // The program would stop the instance; here the others go on, so that a test can
 // see what they answer.
 func (in *Instance) Ended() error {
-	for _, r := range in.runs {
-		if ended, err := r.ended(); ended && err != nil {
-			return err
-		}
+	if in.running == nil {
+		return nil
 	}
-	return nil
+	return in.running.Err()
 }
 
 // LoseAnswers makes answers of the instance's own Kafka to requests of an api key
@@ -316,11 +283,3 @@ func (r *Region) Instance(n int) *Instance { return r.instances[n] }
 
 // last is the instance that requests go to.
 func (r *Region) last() *Instance { return r.instances[len(r.instances)-1] }
-
-var (
-	// errStuck says that a component did not end.
-	errStuck = errors.New("does not end")
-	// errEnded is what a component that nobody stopped ended with when it had no
-	// error: components run until they are told to stop.
-	errEnded = errors.New("ended by itself")
-)
