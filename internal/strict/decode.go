@@ -55,8 +55,17 @@ var (
 // value reads v into target. At is the place that a complaint about v names:
 // its key's if it has one.
 func (d *decoder) value(v *value, target reflect.Value, path Path, at Position) {
-	if v.kind == broken {
+	if c := v.covered; c != nil {
+		d.value(c.value, reflect.New(target.Type()).Elem(), path, c.at) // for its mistakes
+		uncovered := *v
+		uncovered.covered = nil
+		v = &uncovered
+	}
+	switch v.kind {
+	case broken:
 		return
+	case loose:
+		v = v.as(target.Type())
 	}
 	if target.CanAddr() && target.Addr().Type().Implements(textUnmarshalerType) {
 		d.unmarshaler(v, target, path, at)

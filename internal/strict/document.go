@@ -37,6 +37,8 @@ type value struct {
 	scalar any    // int64, uint64, float64 or bool when kind is number or boolean
 	keys   []mapKey
 	items  []*value
+
+	covered *mapKey // of the file, where the value was laid over it
 }
 
 type mapKey struct {
@@ -54,12 +56,13 @@ const (
 	boolean
 	mapping
 	list
+	loose  // a text from outside the file, whose form the target decides
 	broken // already reported; whoever meets it stays silent
 )
 
 // String implements fmt.Stringer.
 func (k kind) String() string {
-	return [...]string{"nothing", "text", "a number", "true or false", "a map", "a list", "an error"}[k]
+	return [...]string{"nothing", "text", "a number", "true or false", "a map", "a list", "text", "an error"}[k]
 }
 
 // Decode reads src, which messages call name, into the value that into points
@@ -72,10 +75,15 @@ func Decode(name string, src []byte, into any) error {
 }
 
 // Read is Decode for who goes on to check what was read: the document has the
-// places of what is wrong with it.
-func Read(name string, src []byte, into any) (*Document, error) {
+// places of what is wrong with it. Overlays cover values of the file in their
+// order, later ones win; what is wrong with them is among the errors, after what is
+// wrong in the file, and their place is their source.
+func Read(name string, src []byte, into any, overlays ...Overlay) (*Document, error) {
 	d, errs := parse(name, src)
 	if d != nil {
+		var refused []*Error
+		d, refused = d.over(into, overlays)
+		errs.All = append(errs.All, refused...)
 		// Values that parse refused are marked and pass silently, so the rest of
 		// the file is checked in the same run.
 		errs.All = append(errs.All, d.decode(into)...)
@@ -176,9 +184,8 @@ func (v *value) child(element any) (*value, Position) {
 	return nil, Position{}
 }
 
-// Map gives the file as plain maps, lists, strings, numbers and booleans, for
-// laying other sources of configuration over it. A file without content is an
-// empty map.
+// Map gives the file as plain maps, lists, strings, numbers and booleans. A file
+// without content is an empty map.
 func (d *Document) Map() map[string]any {
 	if m, ok := d.root.plain().(map[string]any); ok {
 		return m
@@ -202,7 +209,7 @@ func (v *value) plain() any {
 		return items
 	case number, boolean:
 		return v.scalar
-	case text:
+	case text, loose:
 		return v.text
 	}
 	return nil

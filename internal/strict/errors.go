@@ -1,6 +1,7 @@
 package strict
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"slices"
@@ -79,17 +80,23 @@ func (e *Errors) Unwrap() []error {
 	return out
 }
 
-// err orders the errors by position and returns nil when there are none. Errors
-// at one place keep the order in which they were found.
+// err orders the errors by position, with those that are not in the file last,
+// ordered by their source, and returns nil when there are none. Errors at one
+// place keep the order in which they were found.
 func (e *Errors) err() error {
 	if len(e.All) == 0 {
 		return nil
 	}
 	slices.SortStableFunc(e.All, func(a, b *Error) int {
-		if a.Line != b.Line {
-			return a.Line - b.Line
+		switch inA, inB := a.Line > 0, b.Line > 0; {
+		case inA && !inB:
+			return -1
+		case inB && !inA:
+			return 1
+		case !inA:
+			return cmp.Compare(a.File, b.File)
 		}
-		return a.Column - b.Column
+		return cmp.Or(cmp.Compare(a.Line, b.Line), cmp.Compare(a.Column, b.Column))
 	})
 	return e
 }

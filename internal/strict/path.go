@@ -7,7 +7,13 @@ import "reflect"
 // the nearest known name, as Decode gives it for the file. It serves sources of
 // configuration that name one key at a time.
 func CheckPath(v any, keys ...string) error {
-	t := reflect.TypeOf(v)
+	if err := checkPath(reflect.TypeOf(v), keys); err != nil {
+		return err
+	}
+	return nil
+}
+
+func checkPath(t reflect.Type, keys []string) *Error {
 	var path Path
 	for _, key := range keys {
 		path = path.And(key)
