@@ -51,7 +51,7 @@ func (c *call) readChunked(take func(n int64) error, most int64) (body []byte, e
 	var taken int64
 	for {
 		if int64(len(body)) > most {
-			return nil, problem(BodyTooLarge, "the body has more than %d bytes (http.max_body)", most)
+			return nil, newProblem(codeBodyTooLarge, "the body has more than %d bytes (http.max_body)", most)
 		}
 		if cap(body) == len(body) {
 			if err := take(bodyStep); err != nil {
@@ -86,5 +86,5 @@ func unreadable(err error) error {
 	if errors.Is(err, io.ErrUnexpectedEOF) || errors.Is(err, io.EOF) || errors.As(err, &broken) {
 		return errGone
 	}
-	return wrong(Malformed, FieldError{Detail: "the body's chunked encoding is invalid"})
+	return invalid(codeMalformed, fieldError{Detail: "the body's chunked encoding is not valid"})
 }

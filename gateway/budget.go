@@ -45,6 +45,6 @@ func (b *budget) give(n int64) {
 }
 
 // exhausted is the problem of a request, or a line, for which nothing is free.
-func (b *budget) exhausted() *Problem {
-	return problem(Overloaded, "in-flight request bodies already use the %d-byte budget (http.max_inflight); retry", b.most)
+func (b *budget) exhausted() *problem {
+	return newProblem(codeOverloaded, "in-flight request bodies already use the %d-byte budget (http.max_inflight); retry", b.most)
 }

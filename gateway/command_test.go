@@ -25,7 +25,7 @@ func (o *commanded) Command(_ context.Context, c router.Command) (router.Result,
 func TestCommandBodies(t *testing.T) {
 	reg := &commanded{}
 	w := newWorld(t, func(_ *Config, d *Deps) { d.Ownership = reg })
-	h := w.s.Management()
+	h := w.s.managementHandler()
 	const good = `{"region":"eu","reason":"planned: Wartung, 15 min"}`
 	for name, tt := range map[string]struct {
 		media, body string

@@ -89,10 +89,10 @@ func (c Config) Validate() error {
 		}
 	}
 	if c.MaxRecord <= 0 || c.MaxRecord > c.MaxBody || c.MaxBody > c.MaxInflight {
-		return fmt.Errorf("limits %d, %d, %d: want 0 < max record <= max body <= max inflight", c.MaxRecord, c.MaxBody, c.MaxInflight)
+		return fmt.Errorf("http limits max_record %d, max_body %d, max_inflight %d: want 0 < max_record <= max_body <= max_inflight", c.MaxRecord, c.MaxBody, c.MaxInflight)
 	}
 	if c.MaxReaders < 1 {
-		return errors.New("max readers must be at least 1")
+		return errors.New("max readers is less than 1")
 	}
 	return nil
 }

@@ -26,7 +26,7 @@ type record struct {
 }
 
 // decodeRecord makes the record of a request with one: a JSON record, or the
-// value itself. The record shares memory with body. The error is a *Problem.
+// value itself. The record shares memory with body. The error is a *problem.
 func decodeRecord(head *writeHead, body []byte) (rec *record, err error) {
 	if head.media != typeJSON {
 		rec, err = rawRecord(head, body)
@@ -39,7 +39,7 @@ func decodeRecord(head *writeHead, body []byte) (rec *record, err error) {
 	rec.seen = head.seen
 	switch {
 	case head.idempotency != "" && rec.idempotency != "" && head.idempotency != rec.idempotency:
-		return nil, wrong(KeyInvalid, atPointer("/idempotency_key", "the header Idempotency-Key names another key"))
+		return nil, invalid(codeKeyInvalid, atPointer("/idempotency_key", "it differs from the header Idempotency-Key; send one of them"))
 	case head.idempotency != "":
 		rec.idempotency = head.idempotency
 	}
@@ -74,10 +74,10 @@ func rawRecord(head *writeHead, body []byte) (*record, error) {
 		}
 		short = strings.ToLower(short)
 		if _, reserved := event.Reserved([]event.Header{{Key: short}}); reserved {
-			return nil, wrong(ReservedHeader, atHeader(name, "names with the prefix %s are reserved", event.Prefix))
+			return nil, invalid(codeReservedHeader, atHeader(name, "names with the prefix %s are reserved", event.Prefix))
 		}
 		if short == "content-type" {
-			return nil, wrong(Malformed, atHeader(name, "the record's content-type is that of the request"))
+			return nil, invalid(codeMalformed, atHeader(name, "not taken: the record's content-type is the request's Content-Type"))
 		}
 		for _, v := range head.header[name] {
 			rec.headers = append(rec.headers, event.Header{Key: short, Value: []byte(v)})

@@ -17,32 +17,32 @@ const maxErrors = 20
 type parser struct {
 	scanner
 	rec      record
-	errs     []FieldError
+	errs     []fieldError
 	reserved bool // one of errs is about a reserved header
 	badKey   bool // one of errs is about the idempotency key
 }
 
 // parseRecord reads one record object (application/json, or a line of NDJSON).
-// The record shares memory with body. The error is a *Problem.
+// The record shares memory with body. The error is a *problem.
 func parseRecord(body []byte) (*record, error) {
 	p := parser{scanner: scanner{buf: body}, rec: record{partition: -1}}
 	if err := p.record(); err != nil {
 		var bad *syntaxError
 		if errors.As(err, &bad) {
-			return nil, wrong(Malformed, atPointer("", "%s", bad))
+			return nil, invalid(codeMalformed, atPointer("", "%s", bad))
 		}
 		return nil, err
 	}
 	if len(p.errs) == 0 {
 		return &p.rec, nil
 	}
-	code := Malformed
+	code := codeMalformed
 	if len(p.errs) == 1 && p.reserved {
-		code = ReservedHeader
+		code = codeReservedHeader
 	} else if len(p.errs) == 1 && p.badKey {
-		code = KeyInvalid
+		code = codeKeyInvalid
 	}
-	return nil, wrong(code, p.errs...)
+	return nil, invalid(code, p.errs...)
 }
 
 // complain notes a mistake at a JSON pointer.
@@ -57,7 +57,7 @@ func (p *parser) complain(pointer, format string, args ...any) {
 func (p *parser) fields(pointer string, depth int, known map[string]func(at string) error) (seen map[string]bool, err error) {
 	if p.peek() != '{' {
 		_, err := p.skip(depth)
-		p.complain(pointer, "want an object")
+		p.complain(pointer, "must be an object")
 		return nil, err
 	}
 	seen = make(map[string]bool, len(known))
@@ -68,7 +68,7 @@ func (p *parser) fields(pointer string, depth int, known map[string]func(at stri
 			if read == nil {
 				p.complain(at, "unknown member")
 			} else {
-				p.complain(at, "the member stands twice")
+				p.complain(at, "duplicate member")
 			}
 			_, err := p.skip(depth + 1)
 			return err
@@ -94,7 +94,7 @@ func (p *parser) record() error {
 		return err
 	}
 	if seen != nil && !seen["value"] {
-		p.complain("/value", "the member is missing (null is a tombstone)")
+		p.complain("/value", "missing (null is a tombstone)")
 	}
 	return p.end()
 }
@@ -117,7 +117,7 @@ func (p *parser) typed(pointer string, mayJSON bool) ([]byte, error) {
 	}
 	for _, name := range []string{"type", "data"} {
 		if !seen[name] {
-			p.complain(pointer+"/"+name, "the member is missing")
+			p.complain(pointer+"/"+name, "missing")
 		}
 	}
 	if len(p.errs) > before {
@@ -127,21 +127,21 @@ func (p *parser) typed(pointer string, mayJSON bool) ([]byte, error) {
 	case kind == "json" && mayJSON:
 		return data, nil
 	case kind == "json":
-		p.complain(pointer+"/type", "a key is string or binary, never json")
+		p.complain(pointer+"/type", "the type of a key must be string or binary")
 		return nil, nil
 	case kind == "string" || kind == "binary":
 	default:
-		p.complain(pointer+"/type", "want json, string or binary")
+		p.complain(pointer+"/type", "must be json, string or binary")
 		return nil, nil
 	}
 	in := scanner{buf: data}
 	if data[0] != '"' {
-		p.complain(pointer+"/data", "want a string")
+		p.complain(pointer+"/data", "must be a string")
 		return nil, nil
 	}
 	text, err := in.str()
 	if err != nil {
-		p.complain(pointer+"/data", "half a surrogate pair has no UTF-8 form")
+		p.complain(pointer+"/data", "must not hold half of a surrogate pair: it has no UTF-8 form")
 		return nil, nil
 	}
 	if kind == "string" {
@@ -154,7 +154,7 @@ func (p *parser) typed(pointer string, mayJSON bool) ([]byte, error) {
 func (p *parser) base64(pointer, text string) []byte {
 	b, err := base64.StdEncoding.Strict().DecodeString(text)
 	if err != nil || strings.ContainsAny(text, "\r\n") {
-		p.complain(pointer, "not base64 (standard alphabet, with padding)")
+		p.complain(pointer, "must be base64 (standard alphabet, with padding)")
 		return nil
 	}
 	return b
@@ -164,7 +164,7 @@ func (p *parser) base64(pointer, text string) []byte {
 func (p *parser) text(pointer string) (string, error) {
 	if p.peek() != '"' {
 		_, err := p.skip(0)
-		p.complain(pointer, "want a string")
+		p.complain(pointer, "must be a string")
 		return "", err
 	}
 	return p.str()
@@ -176,7 +176,7 @@ func (p *parser) headers(pointer string) error {
 			return nil
 		}
 		_, err := p.skip(1)
-		p.complain(pointer, "want an array")
+		p.complain(pointer, "must be an array")
 		return err
 	}
 	return p.elements(1, func(i int) error {
@@ -206,7 +206,7 @@ func (p *parser) headers(pointer string) error {
 		}
 		for _, name := range []string{"name", "value"} {
 			if !seen[name] {
-				p.complain(at+"/"+name, "the member is missing")
+				p.complain(at+"/"+name, "missing")
 			}
 		}
 		p.rec.headers = append(p.rec.headers, h)
@@ -224,7 +224,7 @@ func (p *parser) partition(pointer string) error {
 	}
 	n, err := strconv.ParseInt(string(raw), 10, 32)
 	if err != nil || n < 0 {
-		p.complain(pointer, "want a partition number or null")
+		p.complain(pointer, "must be a partition number or null")
 		return nil
 	}
 	p.rec.partition = int32(n)

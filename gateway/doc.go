@@ -10,7 +10,7 @@
 //   - Limits come before parsing, parsing before any look at topics, and nothing is
 //     read from a request that has no room in the byte budget.
 //   - A value of type json leaves as the bytes that came in: nothing is decoded and
-//     written anew on the way.
+//     written again on the way.
 //   - Reads have no state here: a cursor holds a reader's place in the coordinates
 //     of the origins, so any instance of any region can go on with it.
 //

@@ -27,12 +27,12 @@ func TestGuidesTellEveryCode(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	codes := regexp.MustCompile(`(?m)^\t\w+ +Code = "([A-Z_]+)"$`).FindAllStringSubmatch(string(src), -1)
+	codes := regexp.MustCompile(`(?m)^\t\w+ +code = "([A-Z_]+)"$`).FindAllStringSubmatch(string(src), -1)
 	if len(codes) < 25 {
 		t.Fatalf("only %d codes found", len(codes))
 	}
 	for _, m := range codes {
-		k := Code(m[1]).kind()
+		k := code(m[1]).kind()
 		told := 0
 		for _, row := range rows {
 			if !strings.Contains(row, "`"+m[1]+"`") {

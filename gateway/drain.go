@@ -60,7 +60,7 @@ func (d *drain) begin() error {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	if d.ending {
-		return problem(Draining, "the instance is stopping; send the request to another instance, or again later")
+		return newProblem(codeDraining, "the instance is stopping; send the request to another instance, or again later")
 	}
 	d.writes.Add(1)
 	return nil

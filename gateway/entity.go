@@ -28,7 +28,7 @@ func (s *Server) entityByQuery(c *call) error {
 		return err
 	}
 	if !q.Has("key") {
-		return wrong(Malformed, atParameter("key", "the parameter is missing"))
+		return invalid(codeMalformed, atParameter("key", "missing"))
 	}
 	return s.entity(c, []byte(q.Get("key")), q.Get("wait"))
 }
@@ -51,12 +51,10 @@ func (s *Server) entity(c *call, key []byte, waitText string) error {
 		return err
 	}
 	if t.Domain.Kind != router.Entity {
-		return problem(EntityUnknown, "the topic is of kind %s and has no entities", t.Domain.Kind)
+		return newProblem(codeEntityUnknown, "the topic is of kind %s and has no entities", t.Domain.Kind)
 	}
-	if token != nil {
-		if err := s.applied(ctx, t, token, stale); err != nil {
-			return err
-		}
+	if err := s.applied(ctx, t, token, stale); err != nil {
+		return err
 	}
 	p := router.Partition(key, t.Partitions)
 	st, err := s.seats.open(ctx, t, p)
@@ -80,13 +78,13 @@ func (s *Server) entity(c *call, key []byte, waitText string) error {
 	win := conflict.Winner(t.Domain.Rule, state.Live)
 	if win < 0 {
 		h.Set(headerToken, s.readToken(t, p, seen, 0))
-		return problem(EntityUnknown, "no value is live under this key")
+		return newProblem(codeEntityUnknown, "this key has no value")
 	}
 	winner := &state.Live[win].Event
 	h.Set(headerToken, s.readToken(t, p, seen, winner.Stamp))
 	version := s.version(state.Live)
 	if winner.Op == event.Delete {
-		return problem(EntityUnknown, "the entity was deleted").with("version", version)
+		return newProblem(codeEntityUnknown, "the entity was deleted").with("version", version)
 	}
 	h.Set("ETag", `"`+version+`"`)
 	if matches(c.r.Header.Values("If-None-Match"), version) {

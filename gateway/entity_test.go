@@ -145,7 +145,7 @@ func TestReadYourWrites(t *testing.T) {
 
 func TestViewErrors(t *testing.T) {
 	w := newWorld(t, nil)
-	for err, code := range map[error]Code{seat.ErrNotReady: NotReady, seat.ErrSuperseded: NotReady, context.Canceled: Draining, errors.New("x"): Internal} {
+	for err, code := range map[error]code{seat.ErrNotReady: codeNotReady, seat.ErrSuperseded: codeNotReady, context.Canceled: codeDraining, errors.New("x"): codeInternal} {
 		w.openErr = err
 		if p := problemOf(t, w.do(get("/v1/topics/flights/entities/DTW"))); p["code"] != string(code) {
 			t.Errorf("%v: %v", err, p)
@@ -164,7 +164,7 @@ func TestViewThatHasNotBegun(t *testing.T) {
 	}
 	w.seat("flights", router.Partition([]byte("DTW"), 6)).behind = begun
 	for _, path := range []string{"/v1/topics/github/records?wait=0s", "/v1/topics/flights/entities/DTW?wait=5ms"} {
-		if p := problemOf(t, w.do(get(path))); p["code"] != string(NotReady) || p["retriable"] != true {
+		if p := problemOf(t, w.do(get(path))); p["code"] != string(codeNotReady) || p["retriable"] != true {
 			t.Errorf("%s: %v", path, p)
 		}
 	}
@@ -172,7 +172,7 @@ func TestViewThatHasNotBegun(t *testing.T) {
 	if p := w.page("/v1/topics/github/records?wait=0s"); !p.End {
 		t.Errorf("caught up: %+v", p)
 	}
-	if p := problemOf(t, w.do(get("/v1/topics/flights/entities/DTW?wait=0s"))); p["code"] != string(EntityUnknown) {
+	if p := problemOf(t, w.do(get("/v1/topics/flights/entities/DTW?wait=0s"))); p["code"] != string(codeEntityUnknown) {
 		t.Errorf("caught up: %v", p)
 	}
 }

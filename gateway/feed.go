@@ -6,25 +6,23 @@ import (
 	"time"
 
 	"github.com/twmb/franz-go/pkg/kgo"
-
-	"github.com/geogate/geogate/internal/event"
 )
 
 // errEnd says that a feed has given all that there was when its ends were listed.
 var errEnd = errors.New("gateway: end of feed")
 
-// errLater says that a record cannot be judged yet; the feed stops before it.
-var errLater = errors.New("gateway: record cannot be judged yet")
+// errUndecided says that a record cannot be judged yet; the feed stops before it.
+var errUndecided = errors.New("gateway: record cannot be judged yet")
 
 const (
-	// emptyTail is how long a feed waits below a listed end for a record before
+	// tailWait is how long a feed waits below a listed end for a record before
 	// it asks whether the rest is empty: compaction can leave a tail without
-	// records. It is, once the broker has answered bareAnswers fetches meanwhile
+	// records. It is, once the broker has answered tailFetches fetches meanwhile
 	// (the first may have been asked before), so that a slow broker is not taken
-	// for an empty one; one that does not answer for brokerTime is an error.
-	emptyTail   = 2 * time.Second
-	bareAnswers = 2
-	brokerTime  = 15 * time.Second
+	// for an empty one; one that does not answer for brokerTimeout is an error.
+	tailWait      = 2 * time.Second
+	tailFetches   = 2
+	brokerTimeout = 15 * time.Second
 	// refreshEvery is the least time between two listings of the ends while a
 	// stream is followed, and the pace at which a record that cannot be judged
 	// yet is tried again.
@@ -32,33 +30,10 @@ const (
 	retryEvery   = 50 * time.Millisecond
 )
 
-// judge is what makes a feed a view: which records a reader sees, and what its
-// cursor is after each.
-type judge interface {
-	// topic is the Kafka topic that is read; "" while there is none.
-	topic() string
-	// start is the first offset to read of each partition, given what its log
-	// has. Partitions without a start are not read.
-	start(ctx context.Context, logs map[int32]span) (map[int32]int64, error)
-	// before is called before the ends are listed, passed when a partition was
-	// read to the end that was listed then: what was complete before is what the
-	// cursor may claim now.
-	before()
-	reached(partition int32, next int64)
-	// pass takes the next record of a partition and appends its JSON members to
-	// o; shown is false if the reader does not see it. errLater leaves it to be
-	// passed again.
-	pass(ctx context.Context, rec *kgo.Record, o *object) (shown bool, err error)
-	// cursor is the place after all that was passed.
-	cursor() event.Cursor
-	// done is called once, when nothing more is read.
-	done()
-}
-
 // feed reads a view record by record. It belongs to one request's goroutine.
 type feed struct {
 	s      *Server
-	j      judge
+	view   sourceView
 	rd     *reader
 	name   string // of the topic that rd reads
 	next   map[int32]int64
@@ -68,12 +43,13 @@ type feed struct {
 	// fetching paused, and the others go on.
 	held map[int32][]*kgo.Record
 	due  []*kgo.Record // held, to be tried again
-	bare bool          // what is left below the ends holds no records
+	// tailEmpty: what is left below the ends holds no records.
+	tailEmpty bool
 }
 
 // newFeed opens a view and lists its ends.
-func (s *Server) newFeed(ctx context.Context, j judge) (*feed, error) {
-	f := &feed{s: s, j: j, next: make(map[int32]int64), held: make(map[int32][]*kgo.Record)}
+func (s *Server) newFeed(ctx context.Context, v sourceView) (*feed, error) {
+	f := &feed{s: s, view: v, next: make(map[int32]int64), held: make(map[int32][]*kgo.Record)}
 	if err := f.refresh(ctx); err != nil {
 		f.close()
 		return nil, err
@@ -82,7 +58,7 @@ func (s *Server) newFeed(ctx context.Context, j judge) (*feed, error) {
 }
 
 func (f *feed) close() {
-	f.j.done()
+	f.view.close()
 	if f.rd != nil {
 		f.rd.close()
 	}
@@ -90,9 +66,9 @@ func (f *feed) close() {
 
 // refresh lists the ends again, and opens what has appeared since.
 func (f *feed) refresh(ctx context.Context) error {
-	f.j.before()
+	f.view.beforeListing()
 	f.listed = time.Now()
-	if f.name = f.j.topic(); f.name == "" {
+	if f.name = f.view.topic(); f.name == "" {
 		return nil
 	}
 	logs, err := f.s.logs.spans(ctx, f.name)
@@ -113,13 +89,13 @@ func (f *feed) refresh(ctx context.Context) error {
 		}
 	}
 	for p, next := range f.next {
-		f.j.reached(p, next)
+		f.view.reached(p, next)
 	}
 	return nil
 }
 
 func (f *feed) begin(ctx context.Context, logs map[int32]span) error {
-	at, err := f.j.start(ctx, logs)
+	at, err := f.view.start(ctx, logs)
 	if err != nil {
 		return err
 	}
@@ -149,18 +125,18 @@ func (f *feed) caughtUp() bool {
 
 // atEnd tells whether a reader has seen all that there was.
 func (f *feed) atEnd() bool {
-	return len(f.held) == 0 && len(f.due) == 0 && (f.rd == nil || !f.rd.ready() && (f.bare || f.caughtUp()))
+	return len(f.held) == 0 && len(f.due) == 0 && (f.rd == nil || !f.rd.ready() && (f.tailEmpty || f.caughtUp()))
 }
 
-// one gives the next record that the reader sees, or errEnd when the ends are
+// read gives the next record that the reader sees, or errEnd when the ends are
 // reached. It never waits longer than for what is known to be there.
-func (f *feed) one(ctx context.Context) ([]byte, error) {
+func (f *feed) read(ctx context.Context) ([]byte, error) {
 	for {
 		rec, err := f.pull(ctx)
 		if err != nil {
 			return nil, err
 		}
-		body, err := f.take(ctx, rec)
+		body, err := f.judge(ctx, rec)
 		if body != nil || err != nil {
 			return body, err
 		}
@@ -177,18 +153,18 @@ func (f *feed) pull(ctx context.Context) (*kgo.Record, error) {
 	if f.rd == nil || !f.rd.ready() && f.caughtUp() {
 		return nil, errEnd
 	}
-	answers, late := f.rd.cl.answers.Load(), time.Now().Add(brokerTime)
+	answers, late := f.rd.cl.answers.Load(), time.Now().Add(brokerTimeout)
 	for {
-		wait, cancel := context.WithTimeout(ctx, emptyTail)
+		wait, cancel := context.WithTimeout(ctx, tailWait)
 		rec, err := f.rd.poll(wait)
 		nothing := err != nil && ctx.Err() == nil && wait.Err() != nil && errors.Is(err, wait.Err())
 		cancel()
 		switch {
 		case !nothing:
-			f.bare = false
+			f.tailEmpty = false
 			return rec, err
-		case f.rd.cl.answers.Load()-answers >= bareAnswers:
-			f.bare = true
+		case f.rd.cl.answers.Load()-answers >= tailFetches:
+			f.tailEmpty = true
 			return nil, errEnd
 		case time.Now().After(late):
 			return nil, upstream(ctx, "read "+f.name, errors.New("the broker does not answer fetches"))
@@ -196,16 +172,16 @@ func (f *feed) pull(ctx context.Context) (*kgo.Record, error) {
 	}
 }
 
-// take judges a record; a nil body is one that the reader does not see.
-func (f *feed) take(ctx context.Context, rec *kgo.Record) ([]byte, error) {
+// judge shows a record; a nil body is one that the reader does not see.
+func (f *feed) judge(ctx context.Context, rec *kgo.Record) ([]byte, error) {
 	p := rec.Partition
 	if len(f.held[p]) > 0 {
 		f.held[p] = append(f.held[p], rec)
 		return nil, nil
 	}
 	var o object
-	shown, err := f.j.pass(ctx, rec, &o)
-	if errors.Is(err, errLater) {
+	shown, err := f.view.show(ctx, rec, &o)
+	if errors.Is(err, errUndecided) {
 		f.held[p] = append(f.held[p], rec)
 		f.rd.pause(p)
 		return nil, nil
@@ -214,15 +190,15 @@ func (f *feed) take(ctx context.Context, rec *kgo.Record) ([]byte, error) {
 		return nil, err
 	}
 	f.next[p] = rec.Offset + 1
-	f.j.reached(p, f.next[p])
+	f.view.reached(p, f.next[p])
 	if !shown {
 		return nil, nil
 	}
 	return o.b, nil
 }
 
-// again lines up what is held to be judged once more.
-func (f *feed) again() {
+// retryHeld lines up what is held to be judged once more.
+func (f *feed) retryHeld() {
 	for p, recs := range f.held {
 		f.due = append(f.due, recs...)
 		f.rd.resume(p)
@@ -243,7 +219,7 @@ func (f *feed) wait(ctx context.Context) error {
 		case <-ctx.Done():
 			return ctx.Err()
 		}
-		f.again()
+		f.retryHeld()
 	} else if err := f.rd.await(ctx); err != nil {
 		return err
 	}

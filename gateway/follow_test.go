@@ -37,7 +37,7 @@ func trim(t testing.TB, cl *kgo.Client, below int64, topics ...string) {
 func TestFollow(t *testing.T) {
 	with, cl := withKafka(t, "github.merged")
 	w := newWorld(t, func(c *Config, d *Deps) { with(c, d); c.Heartbeat = 50 * time.Millisecond })
-	srv := httptest.NewServer(w.s.Data())
+	srv := httptest.NewServer(w.s.dataHandler())
 	defer srv.Close()
 	merge(t, cl, "github", 0, stamped(us, 0, 0, 0, "a", `{"n":0}`))
 	w.seat("github", 0).commit(vector(1, 0), 1)
@@ -111,7 +111,7 @@ func TestReadersAreBounded(t *testing.T) {
 	with, cl := withKafka(t, "github.merged")
 	w := newWorld(t, func(c *Config, d *Deps) { with(c, d); c.MaxReaders = 1 })
 	merge(t, cl, "github", 0, stamped(us, 0, 0, 0, "a", "0"))
-	srv := httptest.NewServer(w.s.Data())
+	srv := httptest.NewServer(w.s.dataHandler())
 	defer srv.Close()
 	r, err := srv.Client().Get(srv.URL + "/v1/topics/github/records?follow=true")
 	if err != nil {
@@ -187,48 +187,48 @@ func TestReadRefusals(t *testing.T) {
 		name, path string
 		header     []string
 		status     int
-		code       Code
+		code       code
 	}{
-		{"view", "github/records?view=all", nil, 400, Malformed},
-		{"region", "github/records?view=origin:mars", nil, 400, Malformed},
-		{"limit 0", "github/records?limit=0", nil, 400, Malformed},
-		{"limit", "github/records?limit=many", nil, 400, Malformed},
-		{"large limit", "github/records?limit=10001", nil, 400, Malformed},
-		{"wait", "github/records?wait=10", nil, 400, Malformed},
-		{"long wait", "github/records?wait=2m", nil, 400, Malformed},
-		{"negative wait", "github/records?wait=-1s", nil, 400, Malformed},
-		{"follow", "github/records?follow=1", nil, 400, Malformed},
-		{"misspelt", "github/records?form=latest", nil, 400, Malformed},
-		{"twice", "github/records?from=latest&from=earliest", nil, 400, Malformed},
-		{"query", "github/records?from=%zz", nil, 400, Malformed},
-		{"cursor", "github/records?from=abc", nil, 400, CursorInvalid},
-		{"damaged cursor", "github/records?from=" + damaged, nil, 400, CursorInvalid},
-		{"other topic", "flights/records?from=" + good, nil, 400, CursorInvalid},
-		{"other view", "github/records?view=local&from=" + good, nil, 400, CursorInvalid},
-		{"unknown region", "github/records?from=" + cursor(func(c *event.Cursor) { c.Visible = 9 }), nil, 400, CursorInvalid},
+		{"view", "github/records?view=all", nil, 400, codeMalformed},
+		{"region", "github/records?view=origin:mars", nil, 400, codeMalformed},
+		{"limit 0", "github/records?limit=0", nil, 400, codeMalformed},
+		{"limit", "github/records?limit=many", nil, 400, codeMalformed},
+		{"large limit", "github/records?limit=10001", nil, 400, codeMalformed},
+		{"wait", "github/records?wait=10", nil, 400, codeMalformed},
+		{"long wait", "github/records?wait=2m", nil, 400, codeMalformed},
+		{"negative wait", "github/records?wait=-1s", nil, 400, codeMalformed},
+		{"follow", "github/records?follow=1", nil, 400, codeMalformed},
+		{"misspelt", "github/records?form=latest", nil, 400, codeMalformed},
+		{"twice", "github/records?from=latest&from=earliest", nil, 400, codeMalformed},
+		{"query", "github/records?from=%zz", nil, 400, codeMalformed},
+		{"cursor", "github/records?from=abc", nil, 400, codeCursorInvalid},
+		{"damaged cursor", "github/records?from=" + damaged, nil, 400, codeCursorInvalid},
+		{"other topic", "flights/records?from=" + good, nil, 400, codeCursorInvalid},
+		{"other view", "github/records?view=local&from=" + good, nil, 400, codeCursorInvalid},
+		{"unknown region", "github/records?from=" + cursor(func(c *event.Cursor) { c.Visible = 9 }), nil, 400, codeCursorInvalid},
 		{"unknown origin", "github/records?from=" + cursor(func(c *event.Cursor) {
 			var v event.Vector
 			v[9].Next = 1
 			c.At[0] = v
-		}), nil, 400, CursorInvalid},
+		}), nil, 400, codeCursorInvalid},
 		{"wrong origin", "github/records?view=local&from=" + cursor(func(c *event.Cursor) {
 			c.View, c.At[0] = event.OriginView(us), vector(0, 1)
-		}), nil, 400, CursorInvalid},
-		{"no such partition", "github/records?from=" + cursor(func(c *event.Cursor) { c.At[7] = vector(1, 0) }), nil, 400, CursorInvalid},
-		{"unknown topic", "nope/records", nil, 404, TopicUnknown},
-		{"no entities", "github/entities/a", nil, 404, EntityUnknown},
-		{"no such entity", "flights/entities/a", nil, 404, EntityUnknown},
-		{"entity of unknown topic", "nope/entities/a", nil, 404, TopicUnknown},
-		{"no key", "flights/entities", nil, 400, Malformed},
-		{"empty path key", "flights/entities/", nil, 404, NotFound},
-		{"accept", "github/records", []string{"Accept", "text/event-stream"}, 406, NotAcceptable},
-		{"follow as JSON", "github/records?follow=true", []string{"Accept", "application/json"}, 406, NotAcceptable},
-		{"entity as text", "flights/entities/a", []string{"Accept", "text/plain"}, 406, NotAcceptable},
-		{"token", "flights/entities/a", []string{"Geogate-Token", "!"}, 400, Malformed},
-		{"token of another topic", "flights/entities/a", []string{"Geogate-Token", event.Token{Topic: event.HashTopic("github")}.String()}, 400, Malformed},
-		{"token of no partition", "flights/entities/a", []string{"Geogate-Token", event.Token{Topic: event.HashTopic("flights"), Partition: 6}.String()}, 400, Malformed},
-		{"token not applied", "flights/entities/a?wait=0s", []string{"Geogate-Token", event.Token{Topic: event.HashTopic("flights"), Vector: vector(0, 4)}.String()}, 503, StaleView},
-		{"cursor not applied", "github/records?wait=0s&from=" + good, nil, 503, StaleView},
+		}), nil, 400, codeCursorInvalid},
+		{"no such partition", "github/records?from=" + cursor(func(c *event.Cursor) { c.At[7] = vector(1, 0) }), nil, 400, codeCursorInvalid},
+		{"unknown topic", "nope/records", nil, 404, codeTopicUnknown},
+		{"no entities", "github/entities/a", nil, 404, codeEntityUnknown},
+		{"no such entity", "flights/entities/a", nil, 404, codeEntityUnknown},
+		{"entity of unknown topic", "nope/entities/a", nil, 404, codeTopicUnknown},
+		{"no key", "flights/entities", nil, 400, codeMalformed},
+		{"empty path key", "flights/entities/", nil, 404, codeNotFound},
+		{"accept", "github/records", []string{"Accept", "text/event-stream"}, 406, codeNotAcceptable},
+		{"follow as JSON", "github/records?follow=true", []string{"Accept", "application/json"}, 406, codeNotAcceptable},
+		{"entity as text", "flights/entities/a", []string{"Accept", "text/plain"}, 406, codeNotAcceptable},
+		{"token", "flights/entities/a", []string{"Geogate-Token", "!"}, 400, codeMalformed},
+		{"token of another topic", "flights/entities/a", []string{"Geogate-Token", event.Token{Topic: event.HashTopic("github")}.String()}, 400, codeMalformed},
+		{"token of no partition", "flights/entities/a", []string{"Geogate-Token", event.Token{Topic: event.HashTopic("flights"), Partition: 6}.String()}, 400, codeMalformed},
+		{"token not applied", "flights/entities/a?wait=0s", []string{"Geogate-Token", event.Token{Topic: event.HashTopic("flights"), Vector: vector(0, 4)}.String()}, 503, codeStaleView},
+		{"cursor not applied", "github/records?wait=0s&from=" + good, nil, 503, codeStaleView},
 	} {
 		r := w.do(get("/v1/topics/"+c.path, c.header...))
 		if p := problemOf(t, r); r.StatusCode != c.status || p["code"] != string(c.code) {

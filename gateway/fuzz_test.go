@@ -25,8 +25,8 @@ func FuzzRecord(f *testing.F) {
 	f.Fuzz(func(t *testing.T, body []byte) {
 		rec, err := parseRecord(body)
 		if err != nil {
-			var p *Problem
-			if !errors.As(err, &p) || len(p.Errors) == 0 {
+			var p *problem
+			if !errors.As(err, &p) || len(p.fields) == 0 {
 				t.Fatalf("error %v", err)
 			}
 			if !json.Valid(p.append(nil, "x")) {
@@ -127,7 +127,7 @@ func FuzzStream(f *testing.F) {
 			r.Header["Idempotency-Key"] = []string{key}
 		}
 		rec := httptest.NewRecorder()
-		w.s.Data().ServeHTTP(rec, r)
+		w.s.dataHandler().ServeHTTP(rec, r)
 		if rec.Code != 200 {
 			if rec.Header().Get("Content-Type") != "application/problem+json" || !json.Valid(rec.Body.Bytes()) {
 				t.Fatalf("%d %s", rec.Code, rec.Body)
@@ -175,7 +175,7 @@ func FuzzHeaders(f *testing.F) {
 				r.URL.Path = "/v1/topics/flights/entities"
 			}
 			rec := httptest.NewRecorder()
-			w.s.Data().ServeHTTP(rec, r)
+			w.s.dataHandler().ServeHTTP(rec, r)
 			if rec.Code == 500 || rec.Header().Get("X-Request-Id") == "" || !json.Valid(rec.Body.Bytes()) {
 				t.Fatalf("%s: %d %s", method, rec.Code, rec.Body)
 			}
@@ -198,8 +198,8 @@ func FuzzCursor(f *testing.F) {
 		s := &Server{cfg: Config{Region: us, Topology: topologyOf(t, "us", "eu")}}
 		for _, view := range []event.View{event.MergedView, event.OriginView(us), event.OriginView(eu), event.ConflictView} {
 			from, err := s.parseFrom(text, "t", view)
-			var p *Problem
-			if err != nil && (!errors.As(err, &p) || p.Code != CursorInvalid) {
+			var p *problem
+			if err != nil && (!errors.As(err, &p) || p.code != codeCursorInvalid) {
 				t.Fatalf("error %v", err)
 			}
 			if err == nil && from.given && from.cursor.String() != text {

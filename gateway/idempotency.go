@@ -12,11 +12,11 @@ const maxIdempotencyKey = 255
 // characters.
 func checkIdempotencyKey(key string) error {
 	if len(key) == 0 || len(key) > maxIdempotencyKey {
-		return fmt.Errorf("want 1 to %d characters, have %d", maxIdempotencyKey, len(key))
+		return fmt.Errorf("must have 1 to %d characters, has %d", maxIdempotencyKey, len(key))
 	}
 	for i := range len(key) {
 		if key[i] < 0x20 || key[i] > 0x7e {
-			return errors.New("want printable ASCII characters only")
+			return errors.New("must hold printable ASCII characters only")
 		}
 	}
 	return nil
@@ -30,10 +30,10 @@ func parseIdempotencyKey(lines []string) (string, error) {
 		return "", nil
 	}
 	bad := func(format string, args ...any) (string, error) {
-		return "", wrong(KeyInvalid, atHeader("Idempotency-Key", format, args...))
+		return "", invalid(codeKeyInvalid, atHeader("Idempotency-Key", format, args...))
 	}
 	if len(lines) > 1 {
-		return bad("the header stands %d times", len(lines))
+		return bad("the header is given %d times", len(lines))
 	}
 	text := strings.Trim(lines[0], " \t")
 	key := text
@@ -58,17 +58,17 @@ func unquote(text string) (string, error) {
 		switch c := text[i]; {
 		case c == '\\':
 			if i++; i == len(text) || text[i] != '"' && text[i] != '\\' {
-				return "", errors.New("unknown escape in the quoted key")
+				return "", errors.New("the quoted key has an escape other than \\\" and \\\\")
 			}
 			b.WriteByte(text[i])
 		case c == '"':
 			if i != len(text)-1 {
-				return "", errors.New("something follows the quoted key")
+				return "", errors.New("the quoted key is followed by more text")
 			}
 			return b.String(), nil
 		default:
 			b.WriteByte(c)
 		}
 	}
-	return "", errors.New("the quoted key has no end")
+	return "", errors.New("the quoted key has no closing quote")
 }

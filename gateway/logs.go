@@ -55,7 +55,7 @@ func (p *pool) client() (*lent, error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if p.closed {
-		return nil, problem(Draining, "the instance is stopping")
+		return nil, newProblem(codeDraining, "the instance is stopping; send the request to another instance, or again later")
 	}
 	if n := len(p.idle); n > 0 {
 		cl := p.idle[n-1]
@@ -87,7 +87,7 @@ func (p *pool) lister() (*kadm.Client, error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if p.closed {
-		return nil, problem(Draining, "the instance is stopping")
+		return nil, newProblem(codeDraining, "the instance is stopping; send the request to another instance, or again later")
 	}
 	if p.admin == nil {
 		cl, err := kgo.NewClient(p.opts...)
@@ -171,7 +171,7 @@ func (p *pool) read(topic string, at map[int32]int64) (*reader, error) {
 	select {
 	case p.slots <- struct{}{}:
 	default:
-		return nil, problem(Overloaded, "%d reads are open, as many as there may be", cap(p.slots))
+		return nil, newProblem(codeOverloaded, "%d reads are open, as many as there may be", cap(p.slots))
 	}
 	cl, err := p.client()
 	if err != nil {
@@ -202,7 +202,7 @@ func (r *reader) await(ctx context.Context) error {
 			case ctx.Err() != nil:
 				return ctx.Err()
 			case errors.Is(e.Err, kerr.OffsetOutOfRange):
-				return fmt.Errorf("read %s: %w", r.topic, ErrExpired)
+				return fmt.Errorf("read %s: %w", r.topic, errExpired)
 			default:
 				return upstream(ctx, "read "+r.topic, e.Err)
 			}

@@ -11,7 +11,7 @@ import (
 
 func TestManagement(t *testing.T) {
 	w := newWorld(t, nil)
-	h := w.s.Management()
+	h := w.s.managementHandler()
 	w.do(post("github", `{"value":{"type":"json","data":1}}`))
 	w.do(post("nope", `{"value":{"type":"json","data":1}}`))
 	for path, want := range map[string]string{
@@ -61,7 +61,7 @@ func TestManagement(t *testing.T) {
 
 func TestPprofIsOffUnlessAskedFor(t *testing.T) {
 	w := newWorld(t, func(c *Config, _ *Deps) { c.Pprof = false })
-	if r := do(t, w.s.Management(), get("/debug/pprof/")); r.StatusCode != 404 {
+	if r := do(t, w.s.managementHandler(), get("/debug/pprof/")); r.StatusCode != 404 {
 		t.Errorf("status %d", r.StatusCode)
 	}
 }

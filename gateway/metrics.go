@@ -61,12 +61,12 @@ func (m *metrics) request(route string, status int, took time.Duration) {
 	m.seconds.WithLabelValues(route).Observe(took.Seconds())
 }
 
-func (m *metrics) refused(c Code) {
+func (m *metrics) refused(c code) {
 	m.rejected.WithLabelValues(string(c)).Inc()
 	switch c {
-	case KeyReused:
+	case codeKeyReused:
 		m.hits.WithLabelValues("reused").Inc()
-	case KeyInUse:
+	case codeKeyInUse:
 		m.hits.WithLabelValues("in_use").Inc()
 	}
 }

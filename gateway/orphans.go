@@ -8,39 +8,6 @@ import (
 	"github.com/geogate/geogate/internal/event"
 )
 
-// counting judges what a read is about to show by the newest that is known of the
-// ownership register. It belongs to one read.
-type counting struct {
-	s      *Server
-	topic  string
-	tables map[int32]*event.Authority
-}
-
-func (s *Server) newCounting(topic string) counting {
-	return counting{s: s, topic: topic, tables: make(map[int32]*event.Authority)}
-}
-
-// refresh has the tables asked for again.
-func (c *counting) refresh() { clear(c.tables) }
-
-// of judges a record. One about which the register, as it is known here, cannot
-// tell yet is judged again by a fresh table before the reader has to wait.
-func (c *counting) of(ev *event.Event) event.Judgement {
-	if c.s.deps.Ownership == nil {
-		return event.Authoritative
-	}
-	p := ev.At.Partition
-	table, known := c.tables[p]
-	if known {
-		if judgement := table.Judge(ev.At, ev.Epoch); judgement != event.Unsettled {
-			return judgement
-		}
-	}
-	table = c.s.deps.Ownership.Intervals(c.topic, p)
-	c.tables[p] = table
-	return table.Judge(ev.At, ev.Epoch)
-}
-
 // OrphanPlace is a place in the list of a unit's orphans, which is in order of
 // topic, partition and dot. The zero value is before all.
 type OrphanPlace struct {
@@ -99,7 +66,7 @@ func (s *Server) readOrphans(c *call) error {
 	}
 	unit := q.Get("unit")
 	if unit == "" {
-		return wrong(Malformed, atParameter("unit", "want the name of a unit, as GET /v1/ownership lists them"))
+		return invalid(codeMalformed, atParameter("unit", "must be the name of a unit; GET /v1/ownership lists them"))
 	}
 	limit, err := parseLimit(q.Get("limit"))
 	if err != nil {
@@ -120,7 +87,7 @@ func (s *Server) readOrphans(c *call) error {
 		return err
 	}
 	if !slices.ContainsFunc(units, known) {
-		return wrong(Malformed, atParameter("unit", "the ownership register has no unit of this name"))
+		return invalid(codeMalformed, atParameter("unit", "the ownership register has no unit of this name"))
 	}
 	list, n, more := object{b: []byte{'['}}, 0, false
 	err = s.deps.Ownership.Orphans(unit, after, func(at OrphanPlace, o *conflict.Orphaned) bool {

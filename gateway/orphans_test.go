@@ -202,7 +202,7 @@ func TestListOrphans(t *testing.T) {
 	reg.orphans = []conflict.Orphaned{full, {At: event.Dot{Region: eu, Offset: 8}, Stamp: goldenStamp(), Op: event.Put}, bare}
 	want := `{"dot":"eu/0/0/7","topic":"github","key":{"type":"string","data":"octocat/hello"},"id":"01a226bf-497b-7c3e-9a51-6f0d2f1b7e10",` +
 		`"stamp":"01a226bf497b0007","timestamp":"2026-11-29T10:00:00.123Z","epoch":18,"op":"put","instead":"us/0/0/3"}`
-	body := text(t, do(t, w.s.Management(), get("/v1/ownership/orphans?unit=repos/eu&limit=1")))
+	body := text(t, do(t, w.s.managementHandler(), get("/v1/ownership/orphans?unit=repos/eu&limit=1")))
 	if !strings.HasPrefix(body, `{"orphans":[`+want+`],"next":"`) || !strings.HasSuffix(body, `,"end":false}`+"\n") {
 		t.Errorf("first page: %s", body)
 	}

@@ -100,8 +100,8 @@ func (s *Server) topicOwnership(c *call) error {
 		Writable bool    `json:"writable"` // here and now
 	}{Topic: t.Name, Domain: t.Domain.Name, Mode: t.Domain.Mode.String()}
 	unit, err := s.writer.unit(t, key, nil)
-	var invalid *Problem
-	if err != nil && !(errors.As(err, &invalid) && invalid.Code == InvalidRecord) {
+	var invalid *problem
+	if err != nil && !(errors.As(err, &invalid) && invalid.code == codeInvalidRecord) {
 		return err
 	}
 	if err == nil { // else it takes headers to tell
@@ -175,7 +175,7 @@ func (c *call) commandBody(verb router.Verb) (cmd router.Command, err error) {
 	if media, err := c.contentType(); err != nil {
 		return cmd, err
 	} else if media != typeJSON {
-		return cmd, problem(UnsupportedMediaType, "a command has Content-Type %s", typeJSON)
+		return cmd, newProblem(codeUnsupportedMediaType, "send the command with Content-Type %s", typeJSON)
 	}
 	c.readDeadline(bodyTime)
 	dec := json.NewDecoder(io.LimitReader(c.r.Body, maxCommand))
@@ -186,25 +186,25 @@ func (c *call) commandBody(verb router.Verb) (cmd router.Command, err error) {
 		Reason string `json:"reason"`
 	}
 	if err := dec.Decode(&body); err != nil {
-		return cmd, wrong(Malformed, atPointer("", "want an object with region or unit, and reason"))
+		return cmd, invalid(codeMalformed, atPointer("", "must be an object with region or unit, and reason"))
 	}
 	_, after := dec.Token()
 	switch {
 	case after != io.EOF:
-		return cmd, wrong(Malformed, atPointer("", "something follows the object"))
+		return cmd, invalid(codeMalformed, atPointer("", "more data follows the object"))
 	case (body.Region == "") == (body.Unit == ""):
-		return cmd, wrong(Malformed, atPointer("", "want either region or unit"))
+		return cmd, invalid(codeMalformed, atPointer("", "needs either region or unit, not both"))
 	case verb == router.VerbFence && body.Reason == "":
-		return cmd, wrong(Malformed, atPointer("/reason", "a fence needs a reason: it stays in the audit"))
+		return cmd, invalid(codeMalformed, atPointer("/reason", "a fence needs a reason; the audit keeps it"))
 	case len(body.Reason) > maxReason || strings.ContainsFunc(body.Reason, func(r rune) bool { return !unicode.IsGraphic(r) }):
-		return cmd, wrong(Malformed, atPointer("/reason", "want one line of text, up to %d bytes", maxReason))
+		return cmd, invalid(codeMalformed, atPointer("/reason", "must be one line of text of up to %d bytes", maxReason))
 	}
 	return router.Command{Verb: verb, Region: body.Region, Unit: body.Unit, Reason: body.Reason}, nil
 }
 
 func (s *Server) refuseCommand(err error) error {
 	if errors.Is(err, ErrNoRegister) {
-		return problem(NotFound, "this instance has no ownership register (nats is not configured), so nothing can be fenced")
+		return newProblem(codeNotFound, "this instance has no ownership register (nats is not configured), so nothing can be fenced")
 	}
 	return err
 }

@@ -31,13 +31,13 @@ type permitted struct {
 func (p *permitted) keyed() bool { return !p.request.Idempotency.IsZero() }
 
 // permit decides whether a record may be stored in a topic, and in which
-// partition. Its error is a *Problem, or one of Ownership.Check.
+// partition. Its error is a *problem, or one of Ownership.Check.
 func (w *writer) permit(t Topic, rec *record) (*permitted, error) {
 	switch n := rec.size(); {
 	case n > w.cfg.MaxRecord:
-		return nil, problem(RecordTooLarge, "key, value and headers have %d bytes; the limit is %d (http.max_record)", n, w.cfg.MaxRecord)
+		return nil, newProblem(codeRecordTooLarge, "key, value and headers have %d bytes; the limit is %d (http.max_record)", n, w.cfg.MaxRecord)
 	case rec.value == nil && rec.key == nil:
-		return nil, wrong(InvalidRecord, atPointer("/key", "a tombstone (value null) needs a key"))
+		return nil, invalid(codeInvalidRecord, atPointer("/key", "a tombstone (value null) needs a key"))
 	}
 	p := &permitted{topic: t, request: w.request(t, rec)}
 	var err error
@@ -82,10 +82,10 @@ func (w *writer) request(t Topic, rec *record) seat.Request {
 func (w *writer) partition(t Topic, rec *record, key event.IdempotencyKey) (int32, error) {
 	entity := t.Domain.Kind == router.Entity
 	if entity && rec.key == nil {
-		return 0, wrong(InvalidRecord, atPointer("/key", "a record of an entity topic needs a key"))
+		return 0, invalid(codeInvalidRecord, atPointer("/key", "a record of an entity topic needs a key"))
 	}
 	if rec.partition >= t.Partitions {
-		return 0, wrong(InvalidRecord, atPointer("/partition", "the topic has %d partitions", t.Partitions))
+		return 0, invalid(codeInvalidRecord, atPointer("/partition", "must be below %d, the number of partitions of the topic", t.Partitions))
 	}
 	var p int32
 	switch {
@@ -100,7 +100,7 @@ func (w *writer) partition(t Topic, rec *record, key event.IdempotencyKey) (int3
 		return p, nil
 	}
 	if entity {
-		return 0, wrong(InvalidRecord, atPointer("/partition", "the key belongs to partition %d", p))
+		return 0, invalid(codeInvalidRecord, atPointer("/partition", "must be %d, the partition of the key, or null", p))
 	}
 	return rec.partition, nil
 }
@@ -113,10 +113,10 @@ func (w *writer) unit(t Topic, key []byte, headers []event.Header) (string, erro
 	}
 	home, err := t.Domain.Region(key, headers, t.Name, w.region)
 	if err != nil {
-		return "", wrong(InvalidRecord, atPointer("", "the record's home region cannot be determined: %v", err))
+		return "", invalid(codeInvalidRecord, atPointer("", "the record's home region cannot be determined: %v", err))
 	}
 	if _, ok := w.cfg.Topology.ID(home); !ok {
-		return "", wrong(InvalidRecord, atPointer("", "the record's home is not a region of the deployment"))
+		return "", invalid(codeInvalidRecord, atPointer("", "the record's home is not a region of the deployment"))
 	}
 	return t.Domain.Unit(home), nil
 }

@@ -20,12 +20,12 @@ import (
 var (
 	// ErrTopicUnknown: no local topic of this name exists in the region.
 	ErrTopicUnknown = errors.New("gateway: topic is unknown")
-	// ErrStale: a view did not reach what was asked for within the wait.
-	ErrStale = errors.New("gateway: view is stale")
+	// errStale: a view did not reach what was asked for within the wait.
+	errStale = errors.New("gateway: view is stale")
 	// ErrUpstream: Kafka did not answer as it should.
 	ErrUpstream = errors.New("gateway: upstream unavailable")
-	// ErrExpired: the log begins after the place asked for.
-	ErrExpired = errors.New("gateway: place is no longer in the log")
+	// errExpired: the log begins after the place asked for.
+	errExpired = errors.New("gateway: place is no longer in the log")
 )
 
 // UnknownTopic is an ErrTopicUnknown about a name that is no local topic's, but
@@ -81,7 +81,7 @@ type Ownership interface {
 	// count; nil where no register says so, and every record does.
 	Intervals(topic string, partition int32) *event.Authority
 	// Orphans calls fn for the orphans of a unit that this region has met, in order
-	// and from behind a place on, until fn returns false.
+	// starting after a place, until fn returns false.
 	Orphans(unit string, after OrphanPlace, fn func(at OrphanPlace, o *conflict.Orphaned) bool) error
 	// Command has a fence or an unfence carried out. Its error is ErrNoRegister.
 	Command(ctx context.Context, cmd router.Command) (router.Result, error)
@@ -135,7 +135,7 @@ type View interface {
 	// Checkpoints are places of the merged topic's partition with what is folded
 	// there, in ascending order and as sparse as the view likes. The start of
 	// the partition, where nothing is folded, is not among them.
-	Checkpoints() []Checkpoint
+	Checkpoints() []view.Checkpoint
 	// Aliases are the other copies of the write whose record in the merged topic
 	// has the dot: covering one of them is having seen it.
 	Aliases(at event.Dot) ([]event.Dot, error)
@@ -147,10 +147,6 @@ type View interface {
 }
 
 var _ View = (*view.View)(nil)
-
-// Checkpoint says that the records of the merged topic's partition below Offset
-// are exactly those of the fold steps up to Vector.
-type Checkpoint = view.Checkpoint
 
 var _ Logs = (*control.Follower)(nil)
 

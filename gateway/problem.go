@@ -17,40 +17,40 @@ import (
 	"github.com/geogate/geogate/router"
 )
 
-// Code names a problem; programs branch on it. The list is pinned: a code never
+// code names a problem; programs branch on it. The list is pinned: a code never
 // changes its status or its meaning.
-type Code string
+type code string
 
-// The codes. Those that no request can meet yet (NotOwner, OwnershipUnproven,
-// KeyMissing) come from seats and topics that know ownership and required keys.
+// The codes. All are answered somewhere in this package but IDEMPOTENCY_KEY_MISSING:
+// it is kept for topics that require a key, and no topic does yet.
 const (
-	Malformed            Code = "MALFORMED"
-	ReservedHeader       Code = "RESERVED_HEADER"
-	CursorInvalid        Code = "CURSOR_INVALID"
-	KeyInvalid           Code = "IDEMPOTENCY_KEY_INVALID"
-	KeyMissing           Code = "IDEMPOTENCY_KEY_MISSING"
-	NotFound             Code = "NOT_FOUND"
-	TopicUnknown         Code = "TOPIC_UNKNOWN"
-	EntityUnknown        Code = "ENTITY_UNKNOWN"
-	MethodNotAllowed     Code = "METHOD_NOT_ALLOWED"
-	NotAcceptable        Code = "NOT_ACCEPTABLE"
-	NotOwner             Code = "NOT_OWNER"
-	KeyInUse             Code = "IDEMPOTENCY_KEY_IN_USE"
-	CursorExpired        Code = "CURSOR_EXPIRED"
-	BodyTooLarge         Code = "BODY_TOO_LARGE"
-	RecordTooLarge       Code = "RECORD_TOO_LARGE"
-	UnsupportedMediaType Code = "UNSUPPORTED_MEDIA_TYPE"
-	KeyReused            Code = "IDEMPOTENCY_KEY_REUSED"
-	InvalidRecord        Code = "INVALID_RECORD"
-	Overloaded           Code = "OVERLOADED"
-	Internal             Code = "INTERNAL"
-	Upstream             Code = "UPSTREAM_UNAVAILABLE"
-	Draining             Code = "DRAINING"
-	NotReady             Code = "NOT_READY"
-	ClockDrift           Code = "CLOCK_DRIFT"
-	StaleView            Code = "STALE_VIEW"
-	OwnershipUnproven    Code = "OWNERSHIP_UNPROVEN"
-	OutcomeUnknown       Code = "OUTCOME_UNKNOWN"
+	codeMalformed            code = "MALFORMED"
+	codeReservedHeader       code = "RESERVED_HEADER"
+	codeCursorInvalid        code = "CURSOR_INVALID"
+	codeKeyInvalid           code = "IDEMPOTENCY_KEY_INVALID"
+	codeKeyMissing           code = "IDEMPOTENCY_KEY_MISSING"
+	codeNotFound             code = "NOT_FOUND"
+	codeTopicUnknown         code = "TOPIC_UNKNOWN"
+	codeEntityUnknown        code = "ENTITY_UNKNOWN"
+	codeMethodNotAllowed     code = "METHOD_NOT_ALLOWED"
+	codeNotAcceptable        code = "NOT_ACCEPTABLE"
+	codeNotOwner             code = "NOT_OWNER"
+	codeKeyInUse             code = "IDEMPOTENCY_KEY_IN_USE"
+	codeCursorExpired        code = "CURSOR_EXPIRED"
+	codeBodyTooLarge         code = "BODY_TOO_LARGE"
+	codeRecordTooLarge       code = "RECORD_TOO_LARGE"
+	codeUnsupportedMediaType code = "UNSUPPORTED_MEDIA_TYPE"
+	codeKeyReused            code = "IDEMPOTENCY_KEY_REUSED"
+	codeInvalidRecord        code = "INVALID_RECORD"
+	codeOverloaded           code = "OVERLOADED"
+	codeInternal             code = "INTERNAL"
+	codeUpstream             code = "UPSTREAM_UNAVAILABLE"
+	codeDraining             code = "DRAINING"
+	codeNotReady             code = "NOT_READY"
+	codeClockDrift           code = "CLOCK_DRIFT"
+	codeStaleView            code = "STALE_VIEW"
+	codeOwnershipUnproven    code = "OWNERSHIP_UNPROVEN"
+	codeOutcomeUnknown       code = "OUTCOME_UNKNOWN"
 )
 
 // kind is what all problems of a code have in common.
@@ -61,115 +61,115 @@ type kind struct {
 	retryAfter int  // seconds for Retry-After; 0 leaves the header out
 }
 
-// kind looks a code up; a code that is not in the table is a defect of ours.
-func (c Code) kind() kind {
+// kind looks a code up; one that is not in the table is INTERNAL.
+func (c code) kind() kind {
 	switch c {
-	case Malformed:
+	case codeMalformed:
 		return kind{400, "The request is malformed", false, 0}
-	case ReservedHeader:
+	case codeReservedHeader:
 		return kind{400, "The record has a header with the reserved prefix gg-", false, 0}
-	case CursorInvalid:
+	case codeCursorInvalid:
 		return kind{400, "The cursor does not belong to this read", false, 0}
-	case KeyInvalid:
+	case codeKeyInvalid:
 		return kind{400, "The idempotency key is not valid", false, 0}
-	case KeyMissing:
+	case codeKeyMissing:
 		return kind{400, "This topic takes only writes with an idempotency key", false, 0}
-	case NotFound:
+	case codeNotFound:
 		return kind{404, "There is no such resource", false, 0}
-	case TopicUnknown:
+	case codeTopicUnknown:
 		return kind{404, "The topic is not known in this region", false, 0}
-	case EntityUnknown:
+	case codeEntityUnknown:
 		return kind{404, "The entity has no value", false, 0}
-	case MethodNotAllowed:
+	case codeMethodNotAllowed:
 		return kind{405, "The resource does not have this method", false, 0}
-	case NotAcceptable:
+	case codeNotAcceptable:
 		return kind{406, "No acceptable media type can be given", false, 0}
-	case NotOwner:
+	case codeNotOwner:
 		return kind{409, "This region may not write this unit", false, 0}
-	case KeyInUse:
+	case codeKeyInUse:
 		return kind{409, "A write with this idempotency key is in flight", true, 1}
-	case CursorExpired:
+	case codeCursorExpired:
 		return kind{410, "Records after the cursor are no longer kept", false, 0}
-	case BodyTooLarge:
+	case codeBodyTooLarge:
 		return kind{413, "The body is too large", false, 0}
-	case RecordTooLarge:
+	case codeRecordTooLarge:
 		return kind{413, "The record is too large", false, 0}
-	case UnsupportedMediaType:
+	case codeUnsupportedMediaType:
 		return kind{415, "The body's media type or encoding is not supported", false, 0}
-	case KeyReused:
+	case codeKeyReused:
 		return kind{422, "The idempotency key was used for another request", false, 0}
-	case InvalidRecord:
+	case codeInvalidRecord:
 		return kind{422, "The topic does not take this record", false, 0}
-	case Overloaded:
+	case codeOverloaded:
 		return kind{429, "The gateway has too much in flight", true, 1}
-	case Upstream:
+	case codeUpstream:
 		return kind{503, "Kafka cannot be reached; nothing was stored", true, 2}
-	case Draining:
+	case codeDraining:
 		return kind{503, "The gateway is stopping; nothing was stored", true, 5}
-	case NotReady:
+	case codeNotReady:
 		return kind{503, "The partition is not ready; nothing was stored", true, 1}
-	case ClockDrift:
+	case codeClockDrift:
 		return kind{503, "The clock is out of bounds; nothing was stored", true, 5}
-	case StaleView:
+	case codeStaleView:
 		return kind{503, "This region has not applied what the request has seen", true, 1}
-	case OwnershipUnproven:
+	case codeOwnershipUnproven:
 		return kind{503, "Ownership is not proven at the moment; nothing was stored", true, 3}
-	case OutcomeUnknown:
+	case codeOutcomeUnknown:
 		return kind{503, "Whether the record was stored is not known", false, 0}
 	}
 	return kind{500, "The gateway has a defect", false, 0}
 }
 
-// FieldError says what is wrong where: one of Pointer (a JSON pointer into the
+// fieldError says what is wrong where: one of Pointer (a JSON pointer into the
 // record), Parameter and Header is where.
-type FieldError struct {
+type fieldError struct {
 	Pointer   *string `json:"pointer,omitempty"`
 	Parameter string  `json:"parameter,omitempty"`
 	Header    string  `json:"header,omitempty"`
 	Detail    string  `json:"detail"`
 }
 
-func atPointer(pointer, format string, args ...any) FieldError {
-	return FieldError{Pointer: &pointer, Detail: fmt.Sprintf(format, args...)}
+func atPointer(pointer, format string, args ...any) fieldError {
+	return fieldError{Pointer: &pointer, Detail: fmt.Sprintf(format, args...)}
 }
 
-func atParameter(name, format string, args ...any) FieldError {
-	return FieldError{Parameter: name, Detail: fmt.Sprintf(format, args...)}
+func atParameter(name, format string, args ...any) fieldError {
+	return fieldError{Parameter: name, Detail: fmt.Sprintf(format, args...)}
 }
 
-func atHeader(name, format string, args ...any) FieldError {
-	return FieldError{Header: name, Detail: fmt.Sprintf(format, args...)}
+func atHeader(name, format string, args ...any) fieldError {
+	return fieldError{Header: name, Detail: fmt.Sprintf(format, args...)}
 }
 
-// Problem is a request's failure as the client sees it. It is an error, so that
-// whatever knows best what went wrong can say it. Detail never holds values or
+// problem is a request's failure as the client sees it. It is an error, so that
+// the code that knows best what went wrong can say it. detail never holds values or
 // keys of records.
-type Problem struct {
-	Code      Code
-	Detail    string
-	Retriable bool         // the code's, but for OUTCOME_UNKNOWN
-	Errors    []FieldError // on 400 and 422
-	Members   []Member     // what the code adds, in order
+type problem struct {
+	code      code
+	detail    string
+	retriable bool         // the code's own, except for OUTCOME_UNKNOWN
+	fields    []fieldError // on 400 and 422
+	members   []member     // what the code adds, in order
 }
 
-// Member is a member that a problem has beyond those that all have.
-type Member struct {
-	Name  string
-	Value any // as encoding/json writes it
+// member is a member that a problem has beyond those that all have.
+type member struct {
+	name  string
+	value any // as encoding/json writes it
 }
 
 // Error implements error.
-func (p *Problem) Error() string { return "gateway: " + string(p.Code) + ": " + p.Detail }
+func (p *problem) Error() string { return "gateway: " + string(p.code) + ": " + p.detail }
 
-// problem makes a problem of a code with that code's own retriable.
-func problem(c Code, format string, args ...any) *Problem {
-	return &Problem{Code: c, Detail: fmt.Sprintf(format, args...), Retriable: c.kind().retriable}
+// newProblem makes a problem of a code with that code's own retriable.
+func newProblem(c code, format string, args ...any) *problem {
+	return &problem{code: c, detail: fmt.Sprintf(format, args...), retriable: c.kind().retriable}
 }
 
-// wrong makes a 400 or 422 with what is wrong in detail.
-func wrong(c Code, errs ...FieldError) *Problem {
-	p := problem(c, "")
-	p.Errors = errs
+// invalid makes a 400 or 422 that says what is wrong with each part of the request.
+func invalid(c code, errs ...fieldError) *problem {
+	p := newProblem(c, "")
+	p.fields = errs
 	var b strings.Builder
 	for i, e := range errs {
 		if i > 0 {
@@ -185,33 +185,33 @@ func wrong(c Code, errs ...FieldError) *Problem {
 		}
 		b.WriteString(e.Detail)
 	}
-	p.Detail = b.String()
+	p.detail = b.String()
 	return p
 }
 
-func (p *Problem) with(name string, value any) *Problem {
-	p.Members = append(p.Members, Member{name, value})
+func (p *problem) with(name string, value any) *problem {
+	p.members = append(p.members, member{name, value})
 	return p
 }
 
 // append appends the problem's JSON. instance is the request's id.
-func (p *Problem) append(dst []byte, instance string) []byte {
-	k := p.Code.kind()
+func (p *problem) append(dst []byte, instance string) []byte {
+	k := p.code.kind()
 	var o object
-	o.str("type", "urn:geogate:problem:"+strings.ReplaceAll(strings.ToLower(string(p.Code)), "_", "-"))
+	o.str("type", "urn:geogate:problem:"+strings.ReplaceAll(strings.ToLower(string(p.code)), "_", "-"))
 	o.str("title", k.title)
 	o.int("status", int64(k.status))
-	o.str("detail", p.Detail)
+	o.str("detail", p.detail)
 	o.str("instance", "urn:request:"+instance)
-	o.str("code", string(p.Code))
-	o.bool("retriable", p.Retriable)
-	for _, m := range p.Members {
-		o.raw(m.Name, marshal(m.Value))
+	o.str("code", string(p.code))
+	o.bool("retriable", p.retriable)
+	for _, m := range p.members {
+		o.raw(m.name, marshal(m.value))
 	}
 	if k.status == http.StatusBadRequest || k.status == http.StatusUnprocessableEntity {
-		errs := p.Errors
+		errs := p.fields
 		if errs == nil {
-			errs = []FieldError{}
+			errs = []fieldError{}
 		}
 		o.raw("errors", marshal(errs))
 	}
@@ -231,8 +231,8 @@ func marshal(v any) []byte {
 }
 
 // write sends the problem as the answer.
-func (p *Problem) write(w http.ResponseWriter, instance string) {
-	k := p.Code.kind()
+func (p *problem) write(w http.ResponseWriter, instance string) {
+	k := p.code.kind()
 	h := w.Header()
 	h.Set("Content-Type", "application/problem+json")
 	h.Set("Cache-Control", "no-store")
@@ -245,18 +245,18 @@ func (p *Problem) write(w http.ResponseWriter, instance string) {
 	_, _ = w.Write(body) // the client has gone: nobody is left to tell
 }
 
-func (p *Problem) retryAfter() int {
-	if p.Code == OutcomeUnknown && p.Retriable {
+func (p *problem) retryAfter() int {
+	if p.code == codeOutcomeUnknown && p.retriable {
 		return 1
 	}
-	return p.Code.kind().retryAfter
+	return p.code.kind().retryAfter
 }
 
 // asProblem is the one place where an error of any part of the process becomes
 // what a client sees. An error that it does not know is a defect; its text stays
 // in the log.
-func asProblem(err error) *Problem {
-	var p *Problem
+func asProblem(err error) *problem {
+	var p *problem
 	var reused *seat.ReusedError
 	var outcome *seat.OutcomeError
 	var unknown *UnknownTopic
@@ -265,50 +265,50 @@ func asProblem(err error) *Problem {
 	case errors.As(err, &p):
 		return p
 	case errors.As(err, &reused):
-		p := wrong(KeyReused, atHeader("Idempotency-Key", "the key was first used for another request at %s", formatTime(reused.FirstUsed.UnixMilli())))
+		p := invalid(codeKeyReused, atHeader("Idempotency-Key", "the key was first used for another request at %s", formatTime(reused.FirstUsed.UnixMilli())))
 		return p.with("first_used", formatTime(reused.FirstUsed.UnixMilli()))
 	case errors.As(err, &outcome):
 		return outcomeUnknown(outcome.HadKey)
 	case errors.As(err, &unknown):
-		return problem(TopicUnknown, "%s", unknown.Detail)
+		return newProblem(codeTopicUnknown, "%s", unknown.Detail)
 	case errors.As(err, &foreign):
 		return notOwner(foreign)
 	case errors.Is(err, router.ErrUnproven):
-		return problem(OwnershipUnproven, "the region's claim or its lease is not confirmed at the moment")
+		return newProblem(codeOwnershipUnproven, "the ownership register has not confirmed this region's ownership or lease in time; retry")
 	case errors.Is(err, ErrTopicUnknown):
-		return problem(TopicUnknown, "the topic does not exist in this region; writes and reads create none")
+		return newProblem(codeTopicUnknown, "the topic does not exist in this region; writes and reads do not create topics")
 	case errors.Is(err, seat.ErrInUse):
-		return problem(KeyInUse, "the first write with this key has no result yet; ask again for it")
+		return newProblem(codeKeyInUse, "the first write with this key is still in flight; send the same request again for its result")
 	case errors.Is(err, ErrUnread):
-		return problem(NotReady, "the ownership register has not been read yet")
+		return newProblem(codeNotReady, "the instance has not read the ownership register yet; retry")
 	case errors.Is(err, seat.ErrNotReady):
-		return problem(NotReady, "the partition's seat is catching up with its log")
+		return newProblem(codeNotReady, "the instance is still reading the partition's log; retry")
 	case errors.Is(err, seat.ErrSuperseded):
-		return problem(NotReady, "another instance of the region has taken the partition's seat")
+		return newProblem(codeNotReady, "another instance of the region has taken over the partition")
 	case errors.Is(err, seat.ErrDraining), errors.Is(err, context.Canceled):
-		return problem(Draining, "the instance is stopping; send the request to another one or again later")
+		return newProblem(codeDraining, "the instance is stopping; send the request to another instance, or again later")
 	case errors.Is(err, seat.ErrOverloaded):
-		return problem(Overloaded, "the partition has too many writes in flight")
+		return newProblem(codeOverloaded, "the partition has too many writes in flight; retry")
 	case errors.Is(err, seat.ErrDrift), errors.Is(err, hlc.ErrDrift), errors.Is(err, hlc.ErrAhead):
-		return problem(ClockDrift, "the region's clock and its wall clock, or the request's token, are too far apart")
+		return newProblem(codeClockDrift, "the region's clock is too far from the wall clock, or behind the request's token; check the time synchronisation of its hosts")
 	case errors.Is(err, seat.ErrTooLarge):
-		return problem(RecordTooLarge, "the record is larger than the topic takes")
-	case errors.Is(err, ErrStale), errors.Is(err, context.DeadlineExceeded):
-		return problem(StaleView, "what the token or cursor has seen has not arrived here within the wait")
+		return newProblem(codeRecordTooLarge, "the record is larger than the topic's limit (max.message.bytes)")
+	case errors.Is(err, errStale), errors.Is(err, context.DeadlineExceeded):
+		return newProblem(codeStaleView, "this region has not applied everything that the token or cursor covers within the wait; retry, or wait longer (parameter wait)")
 	case errors.Is(err, seat.ErrUpstream), errors.Is(err, ErrUpstream):
-		return problem(Upstream, "the region's Kafka cluster does not answer as it should")
-	case errors.Is(err, ErrExpired):
-		return problem(CursorExpired, "retention has passed the cursor; begin again with from=earliest or from=latest")
+		return newProblem(codeUpstream, "the region's Kafka cluster cannot be reached, or answers with errors; retry")
+	case errors.Is(err, errExpired):
+		return newProblem(codeCursorExpired, "retention has deleted records after the cursor; restart with from=earliest or from=latest")
 	}
-	return problem(Internal, "see the gateway's log for this request")
+	return newProblem(codeInternal, "unexpected error; the gateway's log has it under the request's id")
 }
 
-func outcomeUnknown(hadKey bool) *Problem {
-	p := problem(OutcomeUnknown, "the record may or may not be stored; without an idempotency key only reading the topic can tell")
+func outcomeUnknown(hadKey bool) *problem {
+	p := newProblem(codeOutcomeUnknown, "the record may or may not be stored; without an idempotency key only reading the topic can tell")
 	if hadKey {
-		p.Detail = "the record may or may not be stored; send the same request with the same key for the true result"
+		p.detail = "the record may or may not be stored; send the same request with the same key for the true result"
 	}
-	p.Retriable = hadKey
+	p.retriable = hadKey
 	return p
 }
 
@@ -320,12 +320,12 @@ func inTopic(err error, topic, region string) error {
 		return err
 	}
 	p := notOwner(foreign)
-	p.Members = append([]Member{{"topic", topic}, {"region", region}}, p.Members...)
+	p.members = append([]member{{"topic", topic}, {"region", region}}, p.members...)
 	return p
 }
 
-func notOwner(e *router.NotOwnerError) *Problem {
-	p := problem(NotOwner, "%s", e.Error()).with("unit", e.Unit).with("owner", orNull(e.Owner))
+func notOwner(e *router.NotOwnerError) *problem {
+	p := newProblem(codeNotOwner, "%s", e.Error()).with("unit", e.Unit).with("owner", orNull(e.Owner))
 	var epoch *uint64 // null where the register has nothing of the unit
 	if e.Epoch != 0 {
 		n := uint64(e.Epoch)

@@ -46,7 +46,7 @@ func (c *call) writeHead(most int64) (h *writeHead, err error) {
 		return nil, err
 	}
 	if n := c.r.ContentLength; n > most {
-		return nil, problem(BodyTooLarge, "the body has %d bytes; the limit is %d (http.max_body)", n, most)
+		return nil, newProblem(codeBodyTooLarge, "the body has %d bytes; the limit is %d (http.max_body)", n, most)
 	}
 	answers, parameters := []string{typeJSON}, []string{"key"}
 	switch h.media {
@@ -73,14 +73,14 @@ func (c *call) writeHead(most int64) (h *writeHead, err error) {
 func (c *call) query(known ...string) (url.Values, error) {
 	q, err := url.ParseQuery(c.r.URL.RawQuery)
 	if err != nil {
-		return nil, wrong(Malformed, FieldError{Parameter: "", Detail: "the query is not well formed"})
+		return nil, invalid(codeMalformed, fieldError{Parameter: "", Detail: "the query string is not valid"})
 	}
 	for _, name := range slices.Sorted(maps.Keys(q)) {
 		switch {
 		case !slices.Contains(known, name):
-			return nil, wrong(Malformed, atParameter(name, "unknown parameter"))
+			return nil, invalid(codeMalformed, atParameter(name, "unknown parameter"))
 		case len(q[name]) > 1:
-			return nil, wrong(Malformed, atParameter(name, "the parameter stands %d times", len(q[name])))
+			return nil, invalid(codeMalformed, atParameter(name, "given %d times", len(q[name])))
 		}
 	}
 	return q, nil
@@ -100,7 +100,7 @@ func (c *call) accept(offered ...string) (string, error) {
 		}
 	}
 	if best == "" {
-		return "", problem(NotAcceptable, "this resource gives %s", strings.Join(offered, ", "))
+		return "", newProblem(codeNotAcceptable, "this resource is available as %s", strings.Join(offered, ", "))
 	}
 	return best, nil
 }
@@ -131,21 +131,21 @@ func quality(accept, media string) float64 {
 func (c *call) contentType() (string, error) {
 	if enc := c.r.Header.Get("Content-Encoding"); enc != "" && !strings.EqualFold(enc, "identity") {
 		c.w.Header().Set("Accept-Encoding", "identity")
-		return "", problem(UnsupportedMediaType, "bodies are taken without Content-Encoding")
+		return "", newProblem(codeUnsupportedMediaType, "compressed bodies are not supported; send the body without Content-Encoding")
 	}
 	lines := c.r.Header.Values("Content-Type")
 	if len(lines) != 1 {
-		return "", problem(UnsupportedMediaType, "the request needs one Content-Type: %s, %s, or that of a raw value", typeJSON, typeNDJSON)
+		return "", newProblem(codeUnsupportedMediaType, "the request needs one Content-Type: %s, %s, or that of a raw value", typeJSON, typeNDJSON)
 	}
 	media, params, err := mime.ParseMediaType(lines[0])
 	if err != nil || !strings.Contains(media, "/") {
-		return "", problem(UnsupportedMediaType, "the Content-Type is not a media type")
+		return "", newProblem(codeUnsupportedMediaType, "the Content-Type is not a valid media type")
 	}
 	if media == "application/x-www-form-urlencoded" {
-		return "", problem(UnsupportedMediaType, "a form is no record (curl -d sends this type by default): want Content-Type %s for a record, application/octet-stream for a raw value", typeJSON)
+		return "", newProblem(codeUnsupportedMediaType, "a form is not a record (curl -d sends this type by default); send Content-Type %s for a record, application/octet-stream for a raw value", typeJSON)
 	}
 	if charset := params["charset"]; (media == typeJSON || media == typeNDJSON) && charset != "" && !strings.EqualFold(charset, "utf-8") {
-		return "", problem(UnsupportedMediaType, "JSON is taken in UTF-8 only")
+		return "", newProblem(codeUnsupportedMediaType, "JSON must be UTF-8")
 	}
 	return media, nil
 }
@@ -155,16 +155,16 @@ func (c *call) token(topic string) (*event.Token, error) {
 	lines := c.r.Header.Values(headerToken)
 	switch {
 	case len(lines) > 1:
-		return nil, wrong(Malformed, atHeader(headerToken, "the header stands %d times", len(lines)))
+		return nil, invalid(codeMalformed, atHeader(headerToken, "given %d times", len(lines)))
 	case len(lines) == 0 || lines[0] == "":
 		return nil, nil
 	}
 	t, err := event.ParseToken(lines[0])
 	if err != nil {
-		return nil, wrong(Malformed, atHeader(headerToken, "not a token of this version"))
+		return nil, invalid(codeMalformed, atHeader(headerToken, "not a valid token"))
 	}
 	if t.Topic != event.HashTopic(topic) {
-		return nil, wrong(Malformed, atHeader(headerToken, "the token belongs to another topic"))
+		return nil, invalid(codeMalformed, atHeader(headerToken, "the token belongs to another topic"))
 	}
 	return &t, nil
 }

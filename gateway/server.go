@@ -93,8 +93,8 @@ func (s *Server) ManageAddr() string { return s.manage.Addr().String() }
 // error if a listener fails.
 func (s *Server) Run(ctx context.Context) error {
 	defer s.logs.close()
-	data := s.server(s.Data())
-	manage := s.server(s.Management())
+	data := s.server(s.dataHandler())
+	manage := s.server(s.managementHandler())
 	failed := make(chan error, 2)
 	go func() { failed <- serve(data, s.data) }()
 	go func() { failed <- serve(manage, s.manage) }()

@@ -37,7 +37,7 @@ func (st Status) complete() Status {
 	st.Units, st.Warnings = append([]UnitStatus{}, st.Units...), append([]string{}, st.Warnings...)
 	for i := range st.Links {
 		st.Links[i].Parked = append([]ParkedStatus{}, st.Links[i].Parked...)
-		st.Links[i].Standing = append([]StandingStatus{}, st.Links[i].Standing...)
+		st.Links[i].Stopped = append([]StoppedStatus{}, st.Links[i].Stopped...)
 	}
 	return st
 }
@@ -73,31 +73,32 @@ type RegionStatus struct {
 
 // LinkStatus is one link that this instance runs or knows of.
 type LinkStatus struct {
-	Name          string   `json:"name"`
-	From          string   `json:"from"`
-	To            string   `json:"to"`
-	State         string   `json:"state"` // running, paused, parked, failed
-	Topics        int      `json:"topics"`
-	LagRecords    *int64   `json:"lag_records"`
-	LagSeconds    *float64 `json:"lag_seconds"`
-	Copied        uint64   `json:"copied"` // records of data; batches too
-	Facts         uint64   `json:"facts"`  // control facts copied
-	PassedBatches uint64   `json:"passed_batches"`
-	OpenedBatches uint64   `json:"opened_batches"`
-	Denied        uint64   `json:"denied"`
-	// Orphans are offsets that were passed over because they lie behind a cut,
-	// Standing the partitions that stand at one: nothing behind is known to count.
-	Orphans  uint64           `json:"orphans"`
-	Parked   []ParkedStatus   `json:"parked"`
-	Standing []StandingStatus `json:"standing"`
+	Name           string   `json:"name"`
+	From           string   `json:"from"`
+	To             string   `json:"to"`
+	State          string   `json:"state"` // running, paused, parked, failed
+	Topics         int      `json:"topics"`
+	LagRecords     *int64   `json:"lag_records"`
+	LagSeconds     *float64 `json:"lag_seconds"`
+	Copied         uint64   `json:"copied"` // records of data; batches too
+	ControlRecords uint64   `json:"facts"`  // control records copied
+	PassedBatches  uint64   `json:"passed_batches"`
+	OpenedBatches  uint64   `json:"opened_batches"`
+	Denied         uint64   `json:"denied"`
+	// Orphans counts the records that were left out because they lie past a cut.
+	// Stopped are the partitions that have stopped at one, because it is not known
+	// yet which records past it count.
+	Orphans uint64          `json:"orphans"`
+	Parked  []ParkedStatus  `json:"parked"`
+	Stopped []StoppedStatus `json:"standing"`
 }
 
-// StandingStatus is a partition of whose log a link sends no more, and why.
-type StandingStatus struct {
+// StoppedStatus is a partition that a link has stopped copying, and why.
+type StoppedStatus struct {
 	Topic     string `json:"topic"`
 	Partition int32  `json:"partition"`
 	Unit      string `json:"unit"`
-	At        int64  `json:"at"` // offset of the origin's log
+	Offset    int64  `json:"at"` // of the origin's log; the first that is not copied
 	Reason    string `json:"reason"`
 }
 

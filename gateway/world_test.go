@@ -19,6 +19,7 @@ import (
 	"github.com/twmb/franz-go/pkg/kgo"
 
 	"github.com/geogate/geogate/conflict"
+	"github.com/geogate/geogate/conflict/view"
 	"github.com/geogate/geogate/internal/control"
 	"github.com/geogate/geogate/internal/event"
 	"github.com/geogate/geogate/internal/hlc"
@@ -62,7 +63,7 @@ type fakeSeat struct {
 	committed event.Vector
 	moved     chan struct{}
 	entities  map[string]conflict.State
-	cps       []Checkpoint
+	cps       []view.Checkpoint
 	aliases   map[event.Dot][]event.Dot
 	table     *event.Authority
 	orphans   map[event.Dot]conflict.Orphaned
@@ -218,7 +219,7 @@ func (f *fakeSeat) commit(v event.Vector, at int64) {
 	defer f.mu.Unlock()
 	f.committed = v
 	if at >= 0 {
-		f.cps = append(f.cps, Checkpoint{Offset: at, Vector: v})
+		f.cps = append(f.cps, view.Checkpoint{Offset: at, Vector: v})
 	}
 	close(f.moved)
 	f.moved = make(chan struct{})
@@ -245,10 +246,10 @@ func (f *fakeSeat) Entity(_ context.Context, key []byte) (conflict.State, bool, 
 	return s, ok, nil
 }
 
-func (f *fakeSeat) Checkpoints() []Checkpoint {
+func (f *fakeSeat) Checkpoints() []view.Checkpoint {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	return append([]Checkpoint(nil), f.cps...)
+	return append([]view.Checkpoint(nil), f.cps...)
 }
 
 func (f *fakeSeat) Aliases(at event.Dot) ([]event.Dot, error) {
@@ -346,7 +347,7 @@ type request struct {
 }
 
 // do sends a request to the data handler.
-func (w *world) do(r request) *http.Response { return do(w.t, w.s.Data(), r) }
+func (w *world) do(r request) *http.Response { return do(w.t, w.s.dataHandler(), r) }
 
 func do(t testing.TB, h http.Handler, r request) *http.Response {
 	t.Helper()

@@ -131,7 +131,7 @@ func (st *stream) readAhead(ctx context.Context, lines chan<- *line, running *sy
 		text, held, err := st.next(ctx)
 		l := &line{index: st.index, held: held, done: make(chan struct{})}
 		st.index++
-		var p *Problem
+		var p *problem
 		switch {
 		case errors.As(err, &p):
 			l.refuse(st, p)
@@ -154,7 +154,7 @@ func (st *stream) readAhead(ctx context.Context, lines chan<- *line, running *sy
 			st.s.bodies.give(held)
 			return
 		}
-		if err != nil && (p == nil || p.Code == BodyTooLarge || p.Code == Draining) {
+		if err != nil && (p == nil || p.code == codeBodyTooLarge || p.code == codeDraining) {
 			return
 		}
 	}
@@ -180,7 +180,7 @@ func (st *stream) start(ctx context.Context, l *line, text []byte, running *sync
 		a, err := st.write(ctx, rec)
 		if err != nil {
 			if errors.Is(err, context.Canceled) {
-				err = problem(NotReady, "the stream was cut")
+				err = newProblem(codeNotReady, "the request ended before this line was stored")
 			}
 			l.refuse(st, asProblem(err))
 			return
@@ -228,25 +228,25 @@ func (st *stream) forget() {
 }
 
 // refuse answers a line with a problem.
-func (l *line) refuse(st *stream, p *Problem) {
-	st.s.m.refused(p.Code)
-	if p.Code == Internal {
+func (l *line) refuse(st *stream, p *problem) {
+	st.s.m.refused(p.code)
+	if p.code == codeInternal {
 		st.s.log.Error("line refused", "request_id", st.c.id, "route", "records", "err", p)
 	}
 	var o object
 	o.int("index", int64(l.index))
-	o.int("status", int64(p.Code.kind().status))
+	o.int("status", int64(p.code.kind().status))
 	o.raw("problem", p.append(nil, st.c.id))
 	l.out = o.close()
 	close(l.done)
 }
 
-// next reads one line without its end. A *Problem is the line's answer, and the
+// next reads one line without its end. A *problem is the line's answer, and the
 // stream goes on behind that line, except after BODY_TOO_LARGE and DRAINING; any
 // other error ends the stream after the line that comes with it.
 func (st *stream) next(ctx context.Context) (text []byte, held int64, err error) {
 	most := min(st.s.cfg.MaxBody, 6*st.s.cfg.MaxRecord+lineSlack)
-	var bad *Problem
+	var bad *problem
 	for {
 		st.c.readDeadline(streamTime)
 		if st.s.drain.stopping() { // the deadline above may have undone run's
@@ -259,10 +259,10 @@ func (st *stream) next(ctx context.Context) (text []byte, held int64, err error)
 		st.read += int64(len(part))
 		switch {
 		case st.read > st.s.cfg.MaxBody:
-			return nil, held, problem(BodyTooLarge, "the stream has more than %d bytes; send the rest as another", st.s.cfg.MaxBody)
+			return nil, held, newProblem(codeBodyTooLarge, "the stream has more than %d bytes; send the rest in another request", st.s.cfg.MaxBody)
 		case bad != nil: // pass over the rest of a refused line
 		case int64(len(text)+len(part)) > most:
-			bad = problem(RecordTooLarge, "the line has more than the %d bytes that a record of %d can take", most, st.s.cfg.MaxRecord)
+			bad = newProblem(codeRecordTooLarge, "the line has more than %d bytes, so its record cannot be within the limit of %d (http.max_record)", most, st.s.cfg.MaxRecord)
 		default:
 			if err := st.acquire(ctx, int64(len(part))); err != nil {
 				bad = st.s.bodies.exhausted()
@@ -286,7 +286,7 @@ func (st *stream) next(ctx context.Context) (text []byte, held int64, err error)
 }
 
 func (st *stream) draining() error {
-	return problem(Draining, "the instance is stopping; send this line and those after it again")
+	return newProblem(codeDraining, "the instance is stopping; send this line and the lines after it again")
 }
 
 func (st *stream) acquire(ctx context.Context, n int64) error {

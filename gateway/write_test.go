@@ -161,71 +161,71 @@ func TestWriteRefusals(t *testing.T) {
 		name    string
 		r       request
 		status  int
-		code    Code
+		code    code
 		pointer string // of the first error
 	}{
-		{"not JSON", post("flights", `{"value":`), 400, Malformed, ""},
-		{"not an object", post("flights", `[1]`), 400, Malformed, ""},
-		{"empty", post("flights", ` `), 400, Malformed, ""},
-		{"trailing data", post("flights", ok+` x`), 400, Malformed, ""},
-		{"unknown member", post("flights", `{"value":null,"a/b~":1}`), 400, Malformed, "/a~1b~0"},
-		{"unknown member within", post("flights", `{"value":{"type":"string","data":"","x":{}}}`), 400, Malformed, "/value/x"},
-		{"duplicate member", post("flights", `{"value":null,"value":null}`), 400, Malformed, "/value"},
-		{"no value", post("flights", `{"key":null}`), 400, Malformed, "/value"},
-		{"bare value", post("flights", `{"value":1}`), 400, Malformed, "/value"},
-		{"unknown type", post("flights", `{"value":{"type":"avro","data":""}}`), 400, Malformed, "/value/type"},
-		{"json key", post("flights", `{"key":{"type":"json","data":1},"value":null}`), 400, Malformed, "/key/type"},
-		{"no data", post("flights", `{"value":{"type":"json"}}`), 400, Malformed, "/value/data"},
-		{"string that is a number", post("flights", `{"value":{"type":"string","data":7}}`), 400, Malformed, "/value/data"},
-		{"half a surrogate", post("flights", `{"value":{"type":"string","data":"\ud800"}}`), 400, Malformed, "/value/data"},
-		{"base64", post("flights", `{"value":{"type":"binary","data":"a"}}`), 400, Malformed, "/value/data"},
-		{"base64 with line ends", post("flights", `{"value":{"type":"binary","data":"aGk=\n"}}`), 400, Malformed, "/value/data"},
-		{"base64 with stray bits", post("flights", `{"value":{"type":"binary","data":"aGl="}}`), 400, Malformed, "/value/data"},
-		{"header value", post("flights", `{"value":null,"headers":[{"name":"a","value":"!"}]}`), 400, Malformed, "/headers/0/value"},
-		{"header without value", post("flights", `{"value":null,"headers":[{"name":"a"}]}`), 400, Malformed, "/headers/0/value"},
-		{"headers", post("flights", `{"value":null,"headers":{}}`), 400, Malformed, "/headers"},
-		{"partition", post("flights", `{"value":null,"partition":1.0}`), 400, Malformed, "/partition"},
-		{"negative partition", post("flights", `{"value":null,"partition":-1}`), 400, Malformed, "/partition"},
-		{"invalid UTF-8", post("flights", "{\"value\":{\"type\":\"string\",\"data\":\"\xff\"}}"), 400, Malformed, ""},
-		{"control character", post("flights", "{\"value\":{\"type\":\"string\",\"data\":\"\n\"}}"), 400, Malformed, ""},
-		{"deep", post("flights", `{"value":{"type":"json","data":`+strings.Repeat("[", 65)+strings.Repeat("]", 65)+`}}`), 400, Malformed, ""},
-		{"reserved header", post("flights", `{"value":null,"headers":[{"name":"GG-h","value":null}]}`), 400, ReservedHeader, "/headers/0/name"},
-		{"reserved raw header", post("flights", "x", "Content-Type", "text/plain", "Kafka-Header-gg-e", "1"), 400, ReservedHeader, ""},
-		{"content-type twice", post("flights", "x", "Content-Type", "text/plain", "Kafka-Header-Content-Type", "1"), 400, Malformed, ""},
-		{"unknown parameter", request{"POST", "/v1/topics/flights/records?ack=all", map[string]string{"Content-Type": "application/json"}, ok}, 400, Malformed, ""},
-		{"key twice", request{"POST", "/v1/topics/flights/records?key=a&key=b", map[string]string{"Content-Type": "text/plain"}, "x"}, 400, Malformed, ""},
-		{"token", post("flights", ok, "Geogate-Token", "zz"), 400, Malformed, ""},
-		{"token of another topic", post("flights", ok, "Geogate-Token", other), 400, Malformed, ""},
-		{"empty key", post("flights", ok, "Idempotency-Key", `""`), 400, KeyInvalid, ""},
-		{"open quote", post("flights", ok, "Idempotency-Key", `"a`), 400, KeyInvalid, ""},
-		{"parameters", post("flights", ok, "Idempotency-Key", `"a";b`), 400, KeyInvalid, ""},
-		{"bare with space", post("flights", ok, "Idempotency-Key", `a b`), 400, KeyInvalid, ""},
-		{"not ASCII", post("flights", ok, "Idempotency-Key", "ä"), 400, KeyInvalid, ""},
-		{"long key", post("flights", ok, "Idempotency-Key", strings.Repeat("k", 256)), 400, KeyInvalid, ""},
-		{"key in body", post("flights", `{"value":null,"idempotency_key":""}`), 400, KeyInvalid, "/idempotency_key"},
-		{"keys that differ", post("flights", `{"value":{"type":"json","data":1},"idempotency_key":"b"}`, "Idempotency-Key", "a"), 400, KeyInvalid, "/idempotency_key"},
-		{"unknown topic", post("nope", ok), 404, TopicUnknown, ""},
-		{"unknown topic of a stream", post("nope", ok, "Content-Type", "application/x-ndjson"), 404, TopicUnknown, ""},
-		{"unknown path", request{"POST", "/v1/nope", nil, ""}, 404, NotFound, ""},
-		{"slash in a key", get("/v1/topics/flights/entities/a/b"), 404, NotFound, ""},
-		{"method", request{"PUT", "/v1/topics/flights/records", nil, ""}, 405, MethodNotAllowed, ""},
-		{"accept", post("flights", ok, "Accept", "text/html"), 406, NotAcceptable, ""},
-		{"accept with q=0", post("flights", ok, "Accept", "application/json;q=0, text/html"), 406, NotAcceptable, ""},
-		{"no content type", post("flights", ok, "Content-Type", ""), 415, UnsupportedMediaType, ""},
-		{"charset", post("flights", ok, "Content-Type", "application/json; charset=latin1"), 415, UnsupportedMediaType, ""},
-		{"form", post("flights", ok, "Content-Type", "application/x-www-form-urlencoded"), 415, UnsupportedMediaType, ""},
-		{"compressed", post("flights", ok, "Content-Encoding", "gzip"), 415, UnsupportedMediaType, ""},
-		{"tombstone without key", post("github", `{"value":null}`), 422, InvalidRecord, "/key"},
-		{"entity without key", post("flights", `{"value":{"type":"json","data":1}}`), 422, InvalidRecord, "/key"},
-		{"no such partition", post("github", `{"value":{"type":"json","data":1},"partition":2}`), 422, InvalidRecord, "/partition"},
-		{"contradicting partition", post("flights", fmt.Sprintf(`{"key":{"type":"string","data":"k"},"value":null,"partition":%d}`, (router.Partition([]byte("k"), 6)+1)%6)), 422, InvalidRecord, "/partition"},
-		{"large record", post("flights", `{"key":{"type":"string","data":"k"},"value":{"type":"string","data":"`+strings.Repeat("x", 1100)+`"}}`), 413, RecordTooLarge, ""},
-		{"large raw record", post("flights", strings.Repeat("x", 1100), "Content-Type", "text/plain"), 413, RecordTooLarge, ""},
-		{"large body", post("flights", strings.Repeat("{", 5000)), 413, BodyTooLarge, ""},
+		{"not JSON", post("flights", `{"value":`), 400, codeMalformed, ""},
+		{"not an object", post("flights", `[1]`), 400, codeMalformed, ""},
+		{"empty", post("flights", ` `), 400, codeMalformed, ""},
+		{"trailing data", post("flights", ok+` x`), 400, codeMalformed, ""},
+		{"unknown member", post("flights", `{"value":null,"a/b~":1}`), 400, codeMalformed, "/a~1b~0"},
+		{"unknown member within", post("flights", `{"value":{"type":"string","data":"","x":{}}}`), 400, codeMalformed, "/value/x"},
+		{"duplicate member", post("flights", `{"value":null,"value":null}`), 400, codeMalformed, "/value"},
+		{"no value", post("flights", `{"key":null}`), 400, codeMalformed, "/value"},
+		{"bare value", post("flights", `{"value":1}`), 400, codeMalformed, "/value"},
+		{"unknown type", post("flights", `{"value":{"type":"avro","data":""}}`), 400, codeMalformed, "/value/type"},
+		{"json key", post("flights", `{"key":{"type":"json","data":1},"value":null}`), 400, codeMalformed, "/key/type"},
+		{"no data", post("flights", `{"value":{"type":"json"}}`), 400, codeMalformed, "/value/data"},
+		{"string that is a number", post("flights", `{"value":{"type":"string","data":7}}`), 400, codeMalformed, "/value/data"},
+		{"half a surrogate", post("flights", `{"value":{"type":"string","data":"\ud800"}}`), 400, codeMalformed, "/value/data"},
+		{"base64", post("flights", `{"value":{"type":"binary","data":"a"}}`), 400, codeMalformed, "/value/data"},
+		{"base64 with line ends", post("flights", `{"value":{"type":"binary","data":"aGk=\n"}}`), 400, codeMalformed, "/value/data"},
+		{"base64 with stray bits", post("flights", `{"value":{"type":"binary","data":"aGl="}}`), 400, codeMalformed, "/value/data"},
+		{"header value", post("flights", `{"value":null,"headers":[{"name":"a","value":"!"}]}`), 400, codeMalformed, "/headers/0/value"},
+		{"header without value", post("flights", `{"value":null,"headers":[{"name":"a"}]}`), 400, codeMalformed, "/headers/0/value"},
+		{"headers", post("flights", `{"value":null,"headers":{}}`), 400, codeMalformed, "/headers"},
+		{"partition", post("flights", `{"value":null,"partition":1.0}`), 400, codeMalformed, "/partition"},
+		{"negative partition", post("flights", `{"value":null,"partition":-1}`), 400, codeMalformed, "/partition"},
+		{"invalid UTF-8", post("flights", "{\"value\":{\"type\":\"string\",\"data\":\"\xff\"}}"), 400, codeMalformed, ""},
+		{"control character", post("flights", "{\"value\":{\"type\":\"string\",\"data\":\"\n\"}}"), 400, codeMalformed, ""},
+		{"deep", post("flights", `{"value":{"type":"json","data":`+strings.Repeat("[", 65)+strings.Repeat("]", 65)+`}}`), 400, codeMalformed, ""},
+		{"reserved header", post("flights", `{"value":null,"headers":[{"name":"GG-h","value":null}]}`), 400, codeReservedHeader, "/headers/0/name"},
+		{"reserved raw header", post("flights", "x", "Content-Type", "text/plain", "Kafka-Header-gg-e", "1"), 400, codeReservedHeader, ""},
+		{"content-type twice", post("flights", "x", "Content-Type", "text/plain", "Kafka-Header-Content-Type", "1"), 400, codeMalformed, ""},
+		{"unknown parameter", request{"POST", "/v1/topics/flights/records?ack=all", map[string]string{"Content-Type": "application/json"}, ok}, 400, codeMalformed, ""},
+		{"key twice", request{"POST", "/v1/topics/flights/records?key=a&key=b", map[string]string{"Content-Type": "text/plain"}, "x"}, 400, codeMalformed, ""},
+		{"token", post("flights", ok, "Geogate-Token", "zz"), 400, codeMalformed, ""},
+		{"token of another topic", post("flights", ok, "Geogate-Token", other), 400, codeMalformed, ""},
+		{"empty key", post("flights", ok, "Idempotency-Key", `""`), 400, codeKeyInvalid, ""},
+		{"open quote", post("flights", ok, "Idempotency-Key", `"a`), 400, codeKeyInvalid, ""},
+		{"parameters", post("flights", ok, "Idempotency-Key", `"a";b`), 400, codeKeyInvalid, ""},
+		{"bare with space", post("flights", ok, "Idempotency-Key", `a b`), 400, codeKeyInvalid, ""},
+		{"not ASCII", post("flights", ok, "Idempotency-Key", "ä"), 400, codeKeyInvalid, ""},
+		{"long key", post("flights", ok, "Idempotency-Key", strings.Repeat("k", 256)), 400, codeKeyInvalid, ""},
+		{"key in body", post("flights", `{"value":null,"idempotency_key":""}`), 400, codeKeyInvalid, "/idempotency_key"},
+		{"keys that differ", post("flights", `{"value":{"type":"json","data":1},"idempotency_key":"b"}`, "Idempotency-Key", "a"), 400, codeKeyInvalid, "/idempotency_key"},
+		{"unknown topic", post("nope", ok), 404, codeTopicUnknown, ""},
+		{"unknown topic of a stream", post("nope", ok, "Content-Type", "application/x-ndjson"), 404, codeTopicUnknown, ""},
+		{"unknown path", request{"POST", "/v1/nope", nil, ""}, 404, codeNotFound, ""},
+		{"slash in a key", get("/v1/topics/flights/entities/a/b"), 404, codeNotFound, ""},
+		{"method", request{"PUT", "/v1/topics/flights/records", nil, ""}, 405, codeMethodNotAllowed, ""},
+		{"accept", post("flights", ok, "Accept", "text/html"), 406, codeNotAcceptable, ""},
+		{"accept with q=0", post("flights", ok, "Accept", "application/json;q=0, text/html"), 406, codeNotAcceptable, ""},
+		{"no content type", post("flights", ok, "Content-Type", ""), 415, codeUnsupportedMediaType, ""},
+		{"charset", post("flights", ok, "Content-Type", "application/json; charset=latin1"), 415, codeUnsupportedMediaType, ""},
+		{"form", post("flights", ok, "Content-Type", "application/x-www-form-urlencoded"), 415, codeUnsupportedMediaType, ""},
+		{"compressed", post("flights", ok, "Content-Encoding", "gzip"), 415, codeUnsupportedMediaType, ""},
+		{"tombstone without key", post("github", `{"value":null}`), 422, codeInvalidRecord, "/key"},
+		{"entity without key", post("flights", `{"value":{"type":"json","data":1}}`), 422, codeInvalidRecord, "/key"},
+		{"no such partition", post("github", `{"value":{"type":"json","data":1},"partition":2}`), 422, codeInvalidRecord, "/partition"},
+		{"contradicting partition", post("flights", fmt.Sprintf(`{"key":{"type":"string","data":"k"},"value":null,"partition":%d}`, (router.Partition([]byte("k"), 6)+1)%6)), 422, codeInvalidRecord, "/partition"},
+		{"large record", post("flights", `{"key":{"type":"string","data":"k"},"value":{"type":"string","data":"`+strings.Repeat("x", 1100)+`"}}`), 413, codeRecordTooLarge, ""},
+		{"large raw record", post("flights", strings.Repeat("x", 1100), "Content-Type", "text/plain"), 413, codeRecordTooLarge, ""},
+		{"large body", post("flights", strings.Repeat("{", 5000)), 413, codeBodyTooLarge, ""},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			w := newWorld(t, func(cfg *Config, _ *Deps) { cfg.MaxRecord, cfg.MaxBody = 1024, 4096 })
-			r := do(t, w.s.Data(), c.r)
+			r := do(t, w.s.dataHandler(), c.r)
 			p := problemOf(t, r)
 			if r.StatusCode != c.status || p["code"] != string(c.code) {
 				t.Fatalf("status %d, problem %v", r.StatusCode, p)
@@ -248,12 +248,12 @@ func TestWriteRefusals(t *testing.T) {
 
 func TestAllMistakesOfARecordAreTold(t *testing.T) {
 	_, err := parseRecord([]byte(`{"kye":1,"value":{"type":"binary","data":"?"},"headers":[{"name":"gg-x","value":null},7],"partition":"0"}`))
-	var p *Problem
-	if !errors.As(err, &p) || p.Code != Malformed {
+	var p *problem
+	if !errors.As(err, &p) || p.code != codeMalformed {
 		t.Fatalf("error %v", err)
 	}
 	var at []string
-	for _, e := range p.Errors {
+	for _, e := range p.fields {
 		at = append(at, *e.Pointer)
 	}
 	if got := strings.Join(at, " "); got != "/kye /value/data /headers/0/name /headers/1 /partition" {
@@ -266,26 +266,26 @@ func TestSeatErrorsBecomeProblems(t *testing.T) {
 	for _, c := range []struct {
 		err       error
 		status    int
-		code      Code
+		code      code
 		retriable bool
 		after     string
 	}{
-		{seat.ErrInUse, 409, KeyInUse, true, "1"},
-		{&seat.ReusedError{FirstUsed: used}, 422, KeyReused, false, ""},
-		{&seat.OutcomeError{HadKey: true}, 503, OutcomeUnknown, true, "1"},
-		{&seat.OutcomeError{}, 503, OutcomeUnknown, false, ""},
-		{seat.ErrNotReady, 503, NotReady, true, "1"},
-		{seat.ErrSuperseded, 503, NotReady, true, "1"},
-		{seat.ErrDraining, 503, Draining, true, "5"},
-		{seat.ErrOverloaded, 429, Overloaded, true, "1"},
-		{seat.ErrDrift, 503, ClockDrift, true, "5"},
-		{seat.ErrUpstream, 503, Upstream, true, "2"},
-		{ErrUpstream, 503, Upstream, true, "2"},
-		{seat.ErrTooLarge, 413, RecordTooLarge, false, ""},
-		{problem(NotOwner, "air/us is fenced").with("owner", nil), 409, NotOwner, false, ""},
-		{problem(OwnershipUnproven, "the lease has run out"), 503, OwnershipUnproven, true, "3"},
-		{wrong(KeyMissing, atHeader("Idempotency-Key", "the topic demands one")), 400, KeyMissing, false, ""},
-		{errors.New("boom"), 500, Internal, false, ""},
+		{seat.ErrInUse, 409, codeKeyInUse, true, "1"},
+		{&seat.ReusedError{FirstUsed: used}, 422, codeKeyReused, false, ""},
+		{&seat.OutcomeError{HadKey: true}, 503, codeOutcomeUnknown, true, "1"},
+		{&seat.OutcomeError{}, 503, codeOutcomeUnknown, false, ""},
+		{seat.ErrNotReady, 503, codeNotReady, true, "1"},
+		{seat.ErrSuperseded, 503, codeNotReady, true, "1"},
+		{seat.ErrDraining, 503, codeDraining, true, "5"},
+		{seat.ErrOverloaded, 429, codeOverloaded, true, "1"},
+		{seat.ErrDrift, 503, codeClockDrift, true, "5"},
+		{seat.ErrUpstream, 503, codeUpstream, true, "2"},
+		{ErrUpstream, 503, codeUpstream, true, "2"},
+		{seat.ErrTooLarge, 413, codeRecordTooLarge, false, ""},
+		{newProblem(codeNotOwner, "air/us is fenced").with("owner", nil), 409, codeNotOwner, false, ""},
+		{newProblem(codeOwnershipUnproven, "the lease has run out"), 503, codeOwnershipUnproven, true, "3"},
+		{invalid(codeKeyMissing, atHeader("Idempotency-Key", "the topic demands one")), 400, codeKeyMissing, false, ""},
+		{errors.New("boom"), 500, codeInternal, false, ""},
 	} {
 		w := newWorld(t, nil)
 		w.write = func(context.Context, seat.Request, int32) (seat.Answer, error) {
@@ -296,10 +296,10 @@ func TestSeatErrorsBecomeProblems(t *testing.T) {
 		if r.StatusCode != c.status || p["code"] != string(c.code) || p["retriable"] != c.retriable || r.Header.Get("Retry-After") != c.after {
 			t.Errorf("%v: status %d, after %q, problem %v", c.err, r.StatusCode, r.Header.Get("Retry-After"), p)
 		}
-		if c.code == KeyReused && p["first_used"] != "2026-11-29T10:00:00.123Z" {
+		if c.code == codeKeyReused && p["first_used"] != "2026-11-29T10:00:00.123Z" {
 			t.Errorf("first_used in %v", p)
 		}
-		if _, has := p["owner"]; has != (c.code == NotOwner) {
+		if _, has := p["owner"]; has != (c.code == codeNotOwner) {
 			t.Errorf("owner in %v", p)
 		}
 	}
@@ -379,7 +379,7 @@ func TestInflightBudget(t *testing.T) {
 
 func TestChunkedBodies(t *testing.T) {
 	w := newWorld(t, func(c *Config, _ *Deps) { c.MaxRecord, c.MaxBody = 200<<10, 200<<10 })
-	srv := httptest.NewServer(w.s.Data())
+	srv := httptest.NewServer(w.s.dataHandler())
 	defer srv.Close()
 	send := func(n int) *http.Response {
 		req, err := http.NewRequest("POST", srv.URL+"/v1/topics/github/records", io.LimitReader(neverEnding('x'), int64(n)))
@@ -410,7 +410,7 @@ func TestChunkedBodies(t *testing.T) {
 // has gone.
 func TestBrokenChunks(t *testing.T) {
 	w := newWorld(t, nil)
-	srv := httptest.NewServer(w.s.Data())
+	srv := httptest.NewServer(w.s.dataHandler())
 	defer srv.Close()
 	for tail, want := range map[string]string{"zz\r\n": "MALFORMED", "": ""} {
 		conn, err := net.Dial("tcp", srv.Listener.Addr().String())
@@ -441,8 +441,8 @@ func TestTwoTokensAreRefused(t *testing.T) {
 	req := httptest.NewRequest("POST", "/v1/topics/github/records", strings.NewReader("x"))
 	req.Header = http.Header{"Content-Type": {"text/plain"}, headerToken: {tok, tok}}
 	rec := httptest.NewRecorder()
-	w.s.Data().ServeHTTP(rec, req)
-	if rec.Code != 400 || !strings.Contains(rec.Body.String(), "the header stands 2 times") || len(w.wrote) != 0 {
+	w.s.dataHandler().ServeHTTP(rec, req)
+	if rec.Code != 400 || !strings.Contains(rec.Body.String(), "given 2 times") || len(w.wrote) != 0 {
 		t.Errorf("status %d: %s", rec.Code, rec.Body)
 	}
 }
@@ -537,7 +537,7 @@ func TestStreamLimits(t *testing.T) {
 	req.ContentLength = -1
 	req.Header.Set("Content-Type", "application/x-ndjson")
 	rec := httptest.NewRecorder()
-	w.s.Data().ServeHTTP(rec, req)
+	w.s.dataHandler().ServeHTTP(rec, req)
 	got = strings.Split(strings.TrimSpace(rec.Body.String()), "\n")
 	if last := got[len(got)-1]; !strings.Contains(last, "BODY_TOO_LARGE") || len(got) < 20_000 {
 		t.Errorf("%d answers, last %s", len(got), last)
@@ -550,7 +550,7 @@ func TestStreamLimits(t *testing.T) {
 // TestStreamIsDuplex writes a line only after the answer to the one before.
 func TestStreamIsDuplex(t *testing.T) {
 	w := newWorld(t, nil)
-	srv := httptest.NewServer(w.s.Data())
+	srv := httptest.NewServer(w.s.dataHandler())
 	defer srv.Close()
 	in, out := io.Pipe()
 	req, err := http.NewRequest("POST", srv.URL+"/v1/topics/github/records", in)
@@ -641,7 +641,7 @@ func TestDrain(t *testing.T) {
 	if r := send(strings.NewReader("late"), "text/plain"); r.status != 503 || !strings.Contains(r.body, "DRAINING") {
 		t.Errorf("late write: %+v", r)
 	}
-	if r := do(t, w.s.Management(), get("/readyz")); r.StatusCode != 503 {
+	if r := do(t, w.s.managementHandler(), get("/readyz")); r.StatusCode != 503 {
 		t.Errorf("readyz while draining: %d", r.StatusCode)
 	}
 	r := <-stream

@@ -119,9 +119,9 @@ func printStatus(out io.Writer, s gateway.Status) error {
 // standing tells, once for each reason, which partitions of a link stand at a cut. A
 // fence concerns all of a unit's.
 func standing(l gateway.LinkStatus) (notes []string) {
-	by := make(map[string][]gateway.StandingStatus)
+	by := make(map[string][]gateway.StoppedStatus)
 	var reasons []string
-	for _, p := range l.Standing {
+	for _, p := range l.Stopped {
 		if by[p.Reason] == nil {
 			reasons = append(reasons, p.Reason)
 		}
@@ -130,7 +130,7 @@ func standing(l gateway.LinkStatus) (notes []string) {
 	for _, reason := range reasons {
 		where := fmt.Sprintf("%d partitions", len(by[reason]))
 		if p := by[reason][0]; len(by[reason]) == 1 {
-			where = fmt.Sprintf("%s/%d at %d", p.Topic, p.Partition, p.At)
+			where = fmt.Sprintf("%s/%d at %d", p.Topic, p.Partition, p.Offset)
 		}
 		notes = append(notes, fmt.Sprintf("STANDS link %s, %s: %s", l.Name, where, reason))
 	}

@@ -247,7 +247,7 @@ func TestFenceAlive(t *testing.T) {
 	// The region's links have come to its cuts, and say so rather than lag.
 	w.Eventually("the link from eu to stand", func() error {
 		for _, l := range status(t, eu).Links {
-			if len(l.Standing) == 0 || l.LagRecords == nil || *l.LagRecords != 0 {
+			if len(l.Stopped) == 0 || l.LagRecords == nil || *l.LagRecords != 0 {
 				return fmt.Errorf("%+v", l)
 			}
 		}
@@ -590,8 +590,8 @@ func neverOwned(t *testing.T, w *world.World) {
 			return fmt.Errorf("warnings %q", st.Warnings)
 		}
 		for _, l := range st.Links {
-			for _, x := range l.Standing {
-				if x.Topic == "ledger" && x.Unit == "ledger" && x.At == 0 && *l.LagRecords == 0 {
+			for _, x := range l.Stopped {
+				if x.Topic == "ledger" && x.Unit == "ledger" && x.Offset == 0 && *l.LagRecords == 0 {
 					return nil
 				}
 			}

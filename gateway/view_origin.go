@@ -16,7 +16,7 @@ import (
 // before a record about which only the ownership register can tell.
 type ownLog struct {
 	s      *Server
-	counts counting
+	valid  validity
 	t      Topic
 	given  bool
 	latest bool
@@ -38,15 +38,15 @@ type ownPartition struct {
 }
 
 func (s *Server) newOwnLog(t Topic, from from) *ownLog {
-	l := &ownLog{s: s, counts: s.newCounting(t.Name), t: t, given: from.given, latest: from.latest, at: make(map[int32]event.Point), logs: make(map[int32]*ownPartition)}
+	l := &ownLog{s: s, valid: s.newValidity(t.Name), t: t, given: from.given, latest: from.latest, at: make(map[int32]event.Point), logs: make(map[int32]*ownPartition)}
 	for p, v := range from.cursor.At {
 		l.at[p] = v[s.cfg.Region]
 	}
 	return l
 }
 
-func (l *ownLog) topic() string { return l.t.Name }
-func (l *ownLog) before()       { l.counts.refresh() }
+func (l *ownLog) topic() string  { return l.t.Name }
+func (l *ownLog) beforeListing() { l.valid.refresh() }
 
 func (l *ownLog) start(_ context.Context, logs map[int32]span) (map[int32]int64, error) {
 	out := make(map[int32]int64)
@@ -58,9 +58,9 @@ func (l *ownLog) start(_ context.Context, logs map[int32]span) (map[int32]int64,
 			o = log.end
 		case !l.given:
 		case at.Incarnation > inc || at.Next > log.end:
-			return nil, fmt.Errorf("begin in partition %d at %d: %w", p, at.Next, ErrStale)
+			return nil, fmt.Errorf("begin in partition %d at %d: %w", p, at.Next, errStale)
 		case at.Incarnation < inc || at.Next < log.start:
-			return nil, fmt.Errorf("begin in partition %d at %d: %w", p, at.Next, ErrExpired)
+			return nil, fmt.Errorf("begin in partition %d at %d: %w", p, at.Next, errExpired)
 		default:
 			o = at.Next
 		}
@@ -74,7 +74,7 @@ func (l *ownLog) start(_ context.Context, logs map[int32]span) (map[int32]int64,
 	return out, nil
 }
 
-func (l *ownLog) pass(ctx context.Context, rec *kgo.Record, o *object) (bool, error) {
+func (l *ownLog) show(ctx context.Context, rec *kgo.Record, o *object) (bool, error) {
 	part, inc := l.logs[rec.Partition], l.at[rec.Partition].Incarnation
 	if rec.Attrs.IsControl() {
 		if !seat.Asks(rec.Key) {
@@ -100,11 +100,11 @@ func (l *ownLog) pass(ctx context.Context, rec *kgo.Record, o *object) (bool, er
 	if part.log.Record(&ev, bad) != seat.Valid {
 		return false, nil
 	}
-	switch l.counts.of(&ev) {
+	switch l.valid.judge(&ev) {
 	case event.Orphan:
 		return false, nil
 	case event.Unsettled:
-		return false, errLater
+		return false, errUndecided
 	}
 	l.s.appendRecord(o, l.t.Name, &ev)
 	return true, nil
@@ -173,8 +173,8 @@ func (l *ownLog) reached(p int32, next int64) {
 
 func (l *ownLog) cursor() event.Cursor { return originCursor(l.s, l.t, l.s.cfg.Region, l.at) }
 
-// done keeps what was learnt of barriers for the next reader.
-func (l *ownLog) done() {
+// close keeps what was learnt of barriers for the next reader.
+func (l *ownLog) close() {
 	for p, part := range l.logs {
 		l.s.scans.add(logKey{l.t.ID, p}, part.from, part.next, part.seen)
 	}
@@ -199,7 +199,7 @@ func eventOf(at event.Dot, rec *kgo.Record) (event.Event, error) {
 // wrote and what is an orphan is left out, and it stops like ownLog.
 type remoteLog struct {
 	s       *Server
-	counts  counting
+	valid   validity
 	t       Topic
 	from    event.RegionID
 	remote  control.Topic
@@ -211,7 +211,7 @@ type remoteLog struct {
 
 func (s *Server) newRemoteLog(t Topic, origin event.RegionID, from from) *remoteLog {
 	l := &remoteLog{
-		s: s, counts: s.newCounting(t.Name), t: t, from: origin, given: from.given, latest: from.latest,
+		s: s, valid: s.newValidity(t.Name), t: t, from: origin, given: from.given, latest: from.latest,
 		at: make(map[int32]event.Point), covered: make(map[int32]control.Covered),
 	}
 	for p, v := range from.cursor.At {
@@ -227,8 +227,8 @@ func (l *remoteLog) topic() string {
 	return l.remote.Name
 }
 
-func (l *remoteLog) before() {
-	l.counts.refresh()
+func (l *remoteLog) beforeListing() {
+	l.valid.refresh()
 	for p := range l.at {
 		l.covered[p], _ = l.s.deps.Logs.Covered(l.from, l.remote.ID, p)
 	}
@@ -253,10 +253,10 @@ func (l *remoteLog) start(_ context.Context, logs map[int32]span) (map[int32]int
 			}
 		}
 		if !found {
-			return nil, fmt.Errorf("begin in partition %d at %d of region %d: %w", p, at.Next, l.from, ErrStale)
+			return nil, fmt.Errorf("begin in partition %d at %d of region %d: %w", p, at.Next, l.from, errStale)
 		}
 		if o < log.start {
-			return nil, fmt.Errorf("begin in partition %d at %d of region %d: %w", p, at.Next, l.from, ErrExpired)
+			return nil, fmt.Errorf("begin in partition %d at %d of region %d: %w", p, at.Next, l.from, errExpired)
 		}
 		out[p], l.at[p] = o, at
 		l.covered[p] = cov
@@ -264,14 +264,14 @@ func (l *remoteLog) start(_ context.Context, logs map[int32]span) (map[int32]int
 	return out, nil
 }
 
-func (l *remoteLog) pass(_ context.Context, rec *kgo.Record, o *object) (bool, error) {
+func (l *remoteLog) show(_ context.Context, rec *kgo.Record, o *object) (bool, error) {
 	if rec.Attrs.IsControl() {
 		return false, nil // the link's own marker
 	}
 	where := l.s.deps.Logs.Locate(l.from, l.remote.ID, rec.Partition, rec.Offset, rec.LeaderEpoch)
 	switch where.State {
 	case control.Pending:
-		return false, errLater
+		return false, errUndecided
 	case control.Foreign:
 		return false, nil
 	}
@@ -283,9 +283,9 @@ func (l *remoteLog) pass(_ context.Context, rec *kgo.Record, o *object) (bool, e
 	ev, bad := eventOf(at, rec)
 	shown := seat.NewLog(l.from, where.Incarnation, where.Barrier).Record(&ev, bad) == seat.Valid
 	if shown {
-		judgement := l.counts.of(&ev)
+		judgement := l.valid.judge(&ev)
 		if judgement == event.Unsettled {
-			return false, errLater
+			return false, errUndecided
 		}
 		shown = judgement == event.Authoritative
 	}
@@ -304,4 +304,4 @@ func (l *remoteLog) reached(p int32, next int64) {
 }
 
 func (l *remoteLog) cursor() event.Cursor { return originCursor(l.s, l.t, l.from, l.at) }
-func (l *remoteLog) done()                {}
+func (l *remoteLog) close()               {}

@@ -59,7 +59,7 @@ func (m *mux) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 				panic(v)
 			}
 			m.s.log.Error("request panicked", "request_id", c.id, "route", name, "panic", v, "stack", string(debug.Stack()))
-			m.fail(c, name, problem(Internal, "see the gateway's log for this request"))
+			m.fail(c, name, newProblem(codeInternal, "unexpected error; the gateway's log has it under the request's id"))
 		}
 	}()
 	var err error
@@ -76,12 +76,12 @@ func (m *mux) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 // nowhere is the problem of a path that no route has.
 func (m *mux) nowhere(path string) error {
 	if rt, _ := find(m.others, path); rt != nil {
-		return problem(NotFound, "this resource is on the %s listener, which has another port", m.other)
+		return newProblem(codeNotFound, "this resource is served by the %s listener, which has another port", m.other)
 	}
 	if path == "/" {
-		return problem(NotFound, "nothing is here; /v1/topics/{topic}/records and the like are on the data listener, /readyz, /metrics and /v1/status on the management listener")
+		return newProblem(codeNotFound, "there is no resource at /; /v1/topics/{topic}/records and the like are on the data listener, /readyz, /metrics and /v1/status on the management listener")
 	}
-	return problem(NotFound, "no resource has this path; slashes within a key are written %%2F")
+	return newProblem(codeNotFound, "no resource has this path; write slashes within a key as %%2F")
 }
 
 func (c *call) dispatch(rt *route) error {
@@ -96,7 +96,7 @@ func (c *call) dispatch(rt *route) error {
 			allow = append(allow, http.MethodHead)
 		}
 		c.w.Header().Set("Allow", strings.Join(allow, ", "))
-		return problem(MethodNotAllowed, "this resource has %s", strings.Join(allow, ", "))
+		return newProblem(codeMethodNotAllowed, "this resource supports %s", strings.Join(allow, ", "))
 	}
 	return h(c)
 }
@@ -140,12 +140,12 @@ func (m *mux) fail(c *call, route string, err error) {
 	p := asProblem(err)
 	level := slog.LevelDebug
 	switch {
-	case p.Code == Internal:
+	case p.code == codeInternal:
 		level = slog.LevelError
-	case p.Code.kind().status >= 500:
+	case p.code.kind().status >= 500:
 		level = slog.LevelWarn
 	}
-	attrs := []any{"request_id", c.id, "route", route, "code", string(p.Code)}
+	attrs := []any{"request_id", c.id, "route", route, "code", string(p.code)}
 	if level > slog.LevelDebug {
 		attrs = append(attrs, "err", err) // what a client got wrong can quote what it sent
 	}
@@ -158,6 +158,6 @@ func (m *mux) fail(c *call, route string, err error) {
 	if c.w.status != 0 {
 		panic(http.ErrAbortHandler)
 	}
-	m.s.m.refused(p.Code)
+	m.s.m.refused(p.code)
 	p.write(c.w, c.id)
 }

@@ -11,44 +11,20 @@ import (
 	"github.com/geogate/geogate/router"
 )
 
-// readConflicts is GET /v1/conflicts: the feed of this region, of one topic or of
-// all.
-func (s *Server) readConflicts(c *call) error {
-	q, err := c.query("topic", "from", "limit")
-	if err != nil {
-		return err
-	}
-	topic := q.Get("topic")
-	if q.Has("topic") && topic == "" {
-		return wrong(Malformed, atParameter("topic", "want a topic, or no such parameter for all"))
-	}
-	rd := &reading{}
-	if rd.limit, err = parseLimit(q.Get("limit")); err != nil {
-		return err
-	}
-	if rd.from, err = s.parseFrom(q.Get("from"), topic, event.ConflictView); err != nil {
-		return err
-	}
-	if _, err := c.accept(typeJSON); err != nil {
-		return err
-	}
-	j := &conflictFeed{s: s, filter: topic, from: rd.from, at: make(map[int32]int64)}
-	if topic != "" {
-		t, err := s.deps.Topics.Topic(c.r.Context(), topic)
+// openConflicts opens this region's conflict feed, of one topic or of all.
+func (s *Server) openConflicts(ctx context.Context, rd *reading) (*feed, error) {
+	j := &conflictFeed{s: s, filter: rd.topic, from: rd.from, at: make(map[int32]int64)}
+	if rd.topic != "" {
+		t, err := s.deps.Topics.Topic(ctx, rd.topic)
 		if err != nil {
-			return err
+			return nil, err
 		}
 		j.slots = make(map[int32]bool)
 		for p := range t.Partitions {
-			j.slots[router.ConflictsPartition(topic, p)] = true
+			j.slots[router.ConflictsPartition(rd.topic, p)] = true
 		}
 	}
-	f, err := s.newFeed(c.r.Context(), j)
-	if err != nil {
-		return err
-	}
-	defer f.close()
-	return f.page(c, rd, "conflicts")
+	return s.newFeed(ctx, j)
 }
 
 // conflictFeed is the view of this region's conflict feed. Its cursor counts
@@ -61,9 +37,9 @@ type conflictFeed struct {
 	at     map[int32]int64
 }
 
-func (j *conflictFeed) topic() string { return control.TopicConflicts }
-func (j *conflictFeed) before()       {}
-func (j *conflictFeed) done()         {}
+func (j *conflictFeed) topic() string  { return control.TopicConflicts }
+func (j *conflictFeed) beforeListing() {}
+func (j *conflictFeed) close()         {}
 
 func (j *conflictFeed) start(_ context.Context, logs map[int32]span) (map[int32]int64, error) {
 	out := make(map[int32]int64)
@@ -76,10 +52,10 @@ func (j *conflictFeed) start(_ context.Context, logs map[int32]span) (map[int32]
 			o = l.end
 		case j.from.given:
 			if o = j.from.cursor.At[p][j.s.cfg.Region].Next; o < l.start {
-				return nil, fmt.Errorf("begin conflict feed at %d: %w", o, ErrExpired)
+				return nil, fmt.Errorf("begin conflict feed at %d: %w", o, errExpired)
 			}
 			if o > l.end {
-				return nil, invalidCursor("it lies behind the end of the feed")
+				return nil, invalidCursor("it is past the end of the feed")
 			}
 		}
 		out[p], j.at[p] = o, o
@@ -87,8 +63,8 @@ func (j *conflictFeed) start(_ context.Context, logs map[int32]span) (map[int32]
 	return out, nil
 }
 
-// pass shows a record's value as it is: it was written as the answer shows it.
-func (j *conflictFeed) pass(_ context.Context, rec *kgo.Record, o *object) (bool, error) {
+// show shows a record's value as it is: it was written as the answer shows it.
+func (j *conflictFeed) show(_ context.Context, rec *kgo.Record, o *object) (bool, error) {
 	if rec.Attrs.IsControl() || !embeddable(rec.Value) || rec.Value[0] != '{' {
 		return false, nil
 	}

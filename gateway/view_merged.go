@@ -7,7 +7,9 @@ import (
 
 	"github.com/twmb/franz-go/pkg/kgo"
 
+	"github.com/geogate/geogate/conflict/view"
 	"github.com/geogate/geogate/internal/event"
+	"github.com/geogate/geogate/internal/hlc"
 	"github.com/geogate/geogate/router"
 )
 
@@ -33,10 +35,10 @@ type merged struct {
 	given  bool   // a cursor was given
 	latest bool
 
-	at       map[int32]event.Vector // cursor
-	place    map[int32]int64        // next offset in this region's merged topic
-	ahead    map[int32][]Checkpoint // that the reading has not come to
-	promised map[int32]Checkpoint   // the end of what was folded when the ends were listed
+	at       map[int32]event.Vector      // cursor
+	place    map[int32]int64             // next offset in this region's merged topic
+	ahead    map[int32][]view.Checkpoint // that the reading has not come to
+	promised map[int32]view.Checkpoint   // the end of what was folded when the ends were listed
 }
 
 // allSeats opens the seats of all partitions, at the same time since each may have
@@ -76,7 +78,7 @@ func (s *Server) newMerged(ctx, wait context.Context, t Topic, from from) (*merg
 	}
 	m := &merged{
 		s: s, t: t, seats: seats, given: from.given, latest: from.latest, at: make(map[int32]event.Vector),
-		place: make(map[int32]int64), ahead: make(map[int32][]Checkpoint), promised: make(map[int32]Checkpoint),
+		place: make(map[int32]int64), ahead: make(map[int32][]view.Checkpoint), promised: make(map[int32]view.Checkpoint),
 	}
 	for p, v := range from.cursor.At {
 		if p >= placeBit {
@@ -93,17 +95,9 @@ func (s *Server) newMerged(ctx, wait context.Context, t Topic, from from) (*merg
 	return m, nil
 }
 
-// await waits until a view covers a vector; a wait of nothing asks once.
-func await(ctx context.Context, view View, v event.Vector) error {
-	if have, _ := view.Committed(); have.CoversAll(&v) {
-		return nil
-	}
-	return view.Wait(ctx, v)
-}
-
 func (m *merged) topic() string { return router.Merged(m.t.Name) }
 
-func (m *merged) before() {
+func (m *merged) beforeListing() {
 	for p, st := range m.seats {
 		p := int32(p)
 		cps := st.View().Checkpoints()
@@ -117,13 +111,13 @@ func (m *merged) before() {
 }
 
 // after is the checkpoints that a reader who is at next has not come to.
-func after(cps []Checkpoint, next int64) []Checkpoint {
+func after(cps []view.Checkpoint, next int64) []view.Checkpoint {
 	for i := range cps {
 		if cps[i].Offset > next {
 			return cps[i:]
 		}
 	}
-	return []Checkpoint{}
+	return []view.Checkpoint{}
 }
 
 func (m *merged) start(_ context.Context, logs map[int32]span) (map[int32]int64, error) {
@@ -153,7 +147,7 @@ func (m *merged) start(_ context.Context, logs map[int32]span) (map[int32]int64,
 
 // begin is the offset behind the last checkpoint that the cursor covers, or the
 // cursor's own place if it lies before the next checkpoint.
-func (m *merged) begin(p int32, l span, cps []Checkpoint) (int64, error) {
+func (m *merged) begin(p int32, l span, cps []view.Checkpoint) (int64, error) {
 	cursor := m.at[p]
 	if _, own := m.place[p]; !own && m.given && m.t.Domain.Kind == router.Entity {
 		// The region that gave the cursor may not have known of a cut by then. What
@@ -173,7 +167,7 @@ func (m *merged) begin(p int32, l span, cps []Checkpoint) (int64, error) {
 	}
 	if o < l.start {
 		if m.given && m.t.Domain.Kind == router.Events {
-			return 0, fmt.Errorf("begin in partition %d: %w", p, ErrExpired)
+			return 0, fmt.Errorf("begin in partition %d: %w", p, errExpired)
 		}
 		o = l.start
 	}
@@ -196,7 +190,7 @@ func (m *merged) reached(p int32, next int64) {
 	m.at[p] = v
 }
 
-func (m *merged) pass(ctx context.Context, rec *kgo.Record, o *object) (bool, error) {
+func (m *merged) show(ctx context.Context, rec *kgo.Record, o *object) (bool, error) {
 	if rec.Attrs.IsControl() {
 		return false, nil
 	}
@@ -208,14 +202,14 @@ func (m *merged) pass(ctx context.Context, rec *kgo.Record, o *object) (bool, er
 	env.Dot, env.Merged = nil, nil
 	ev := event.Event{Envelope: env, At: at, Stamped: stamped, Key: rec.Key, Value: rec.Value, Headers: rest, Timestamp: rec.Timestamp.UnixMilli()}
 	if !stamped {
-		ev.Stamp = stampOf(ev.Timestamp)
+		ev.Stamp = hlc.FromMillis(ev.Timestamp)
 	}
 	ev.Op = event.Put
 	if ev.Value == nil {
 		ev.Op = event.Delete
 	}
 	if m.t.Domain.Kind == router.Events {
-		shown, err := m.fact(ctx, &ev, corrects)
+		shown, err := m.showEvent(ctx, &ev, corrects)
 		if !shown || err != nil {
 			return false, err
 		}
@@ -234,15 +228,15 @@ func (m *merged) orphan(ev *event.Event) bool {
 	return m.seats[ev.At.Partition].View().Authority().Judge(ev.At, ev.Epoch) == event.Orphan
 }
 
-// fact takes a record of an events topic and tells whether it is shown. The record
+// showEvent takes a record of an events topic and tells whether it is shown. The record
 // of an orphan that means another copy of its write becomes that copy.
-func (m *merged) fact(ctx context.Context, ev *event.Event, retracts bool) (bool, error) {
+func (m *merged) showEvent(ctx context.Context, ev *event.Event, retracts bool) (bool, error) {
 	p, at := ev.At.Partition, ev.At
 	if retracts {
 		return false, nil // of a record that is left out
 	}
-	view, v := m.seats[p].View(), m.at[p]
-	aliases, err := view.Aliases(at)
+	merged, v := m.seats[p].View(), m.at[p]
+	aliases, err := merged.Aliases(at)
 	if err != nil {
 		return false, err
 	}
@@ -251,7 +245,7 @@ func (m *merged) fact(ctx context.Context, ev *event.Event, retracts bool) (bool
 		seen = seen || v.Covers(alias)
 	}
 	if !seen && m.orphan(ev) {
-		lost, known, err := view.Orphan(at)
+		lost, known, err := merged.Orphan(at)
 		switch {
 		case err != nil:
 			return false, err
@@ -286,4 +280,4 @@ func (m *merged) cursor() event.Cursor {
 	return c
 }
 
-func (m *merged) done() {}
+func (m *merged) close() {}

@@ -1,0 +1,39 @@
+package gateway
+
+// A read of records takes three steps, in this order and never back:
+//
+//	decode  request.go, read_decode.go  what is asked for: view, place, limits
+//	view    view.go, view_*.go          the region has what the client has seen; a view is opened
+//	stream  feed.go, read_answer.go     records leave one by one, in a page or a followed stream
+
+// readRecords is GET /v1/topics/{topic}/records.
+func (s *Server) readRecords(c *call) error {
+	rd, err := s.decodeReading(c)
+	if err != nil {
+		return err
+	}
+	f, err := s.openView(c.r.Context(), rd)
+	if err != nil {
+		return err
+	}
+	defer f.close()
+	if rd.follow {
+		return s.follow(c, f)
+	}
+	return f.page(c, rd, "records")
+}
+
+// readConflicts is GET /v1/conflicts: the feed of this region, of one topic or of
+// all.
+func (s *Server) readConflicts(c *call) error {
+	rd, err := s.decodeConflictReading(c)
+	if err != nil {
+		return err
+	}
+	f, err := s.openConflicts(c.r.Context(), rd)
+	if err != nil {
+		return err
+	}
+	defer f.close()
+	return f.page(c, rd, "conflicts")
+}

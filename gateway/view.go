@@ -1,0 +1,140 @@
+package gateway
+
+import (
+	"context"
+	"errors"
+	"time"
+
+	"github.com/twmb/franz-go/pkg/kgo"
+
+	"github.com/geogate/geogate/internal/event"
+)
+
+// sourceView is what a feed reads: a Kafka topic, which of its records a reader
+// sees, and the reader's cursor after each.
+type sourceView interface {
+	// topic is the Kafka topic that is read; "" while there is none.
+	topic() string
+	// start is the first offset to read of each partition, given what its log
+	// has. Partitions without a start are not read.
+	start(ctx context.Context, logs map[int32]span) (map[int32]int64, error)
+	// beforeListing is called before the ends are listed: only what was complete by
+	// then may be claimed by the cursor once those ends are reached.
+	beforeListing()
+	// reached is called when a partition was read below next.
+	reached(partition int32, next int64)
+	// show takes the next record of a partition and appends its JSON members to
+	// o; shown is false if the reader does not see it. After errUndecided the same
+	// record is given again.
+	show(ctx context.Context, rec *kgo.Record, o *object) (shown bool, err error)
+	// cursor is the place after all records that show has taken.
+	cursor() event.Cursor
+	// close is called once, when nothing more is read.
+	close()
+}
+
+// applied waits until this region has applied what a token, if there is one, has
+// seen.
+func (s *Server) applied(ctx context.Context, t Topic, token *event.Token, wait time.Duration) error {
+	if token == nil {
+		return nil
+	}
+	if token.Partition >= t.Partitions {
+		return invalid(codeMalformed, atHeader(headerToken, "the token names partition %d, the topic has %d", token.Partition, t.Partitions))
+	}
+	st, err := s.seats.open(ctx, t, token.Partition)
+	if err != nil {
+		return err
+	}
+	ctx, cancel := context.WithTimeout(ctx, wait)
+	defer cancel()
+	return await(ctx, st.View(), token.Vector)
+}
+
+// await waits until a view covers a vector; a wait of nothing asks once.
+func await(ctx context.Context, view View, v event.Vector) error {
+	if have, _ := view.Committed(); have.CoversAll(&v) {
+		return nil
+	}
+	return view.Wait(ctx, v)
+}
+
+// openView opens the view that a read asks for, once this region has applied
+// what the client has seen: its token, and its cursor.
+func (s *Server) openView(ctx context.Context, rd *reading) (*feed, error) {
+	t, err := s.deps.Topics.Topic(ctx, rd.topic)
+	if err != nil {
+		return nil, err
+	}
+	if err := s.applied(ctx, t, rd.token, rd.stale); err != nil {
+		return nil, err
+	}
+	wait, cancel := context.WithTimeout(ctx, rd.stale)
+	defer cancel()
+	for {
+		changed := s.deps.Logs.Changed()
+		j, err := s.recordView(ctx, wait, t, rd)
+		if err != nil {
+			return nil, err
+		}
+		// Listing is not what the client's patience is for.
+		f, err := s.newFeed(ctx, j)
+		if !errors.Is(err, errStale) {
+			return f, err
+		}
+		t := time.NewTimer(retryEvery)
+		select {
+		case <-t.C:
+		case <-changed:
+		case <-wait.Done():
+			t.Stop()
+			return nil, err
+		}
+		t.Stop()
+	}
+}
+
+// recordView makes a view of a topic's records. wait bounds the wait for the
+// merged view to cover the cursor.
+func (s *Server) recordView(ctx, wait context.Context, t Topic, rd *reading) (sourceView, error) {
+	switch {
+	case rd.view == event.MergedView:
+		return s.newMerged(ctx, wait, t, rd.from)
+	case rd.view == event.OriginView(s.cfg.Region):
+		return s.newOwnLog(t, rd.from), nil
+	}
+	return s.newRemoteLog(t, event.RegionID(rd.view), rd.from), nil
+}
+
+// validity judges what a read is about to show by the newest that is known of the
+// ownership register. It belongs to one read.
+type validity struct {
+	s      *Server
+	topic  string
+	tables map[int32]*event.Authority
+}
+
+func (s *Server) newValidity(topic string) validity {
+	return validity{s: s, topic: topic, tables: make(map[int32]*event.Authority)}
+}
+
+// refresh has the tables asked for again.
+func (c *validity) refresh() { clear(c.tables) }
+
+// judge judges a record. One about which the register, as it is known here, cannot
+// tell yet is judged again by a fresh table before the reader has to wait.
+func (c *validity) judge(ev *event.Event) event.Judgement {
+	if c.s.deps.Ownership == nil {
+		return event.Authoritative
+	}
+	p := ev.At.Partition
+	table, known := c.tables[p]
+	if known {
+		if judgement := table.Judge(ev.At, ev.Epoch); judgement != event.Unsettled {
+			return judgement
+		}
+	}
+	table = c.s.deps.Ownership.Intervals(c.topic, p)
+	c.tables[p] = table
+	return table.Judge(ev.At, ev.Epoch)
+}
