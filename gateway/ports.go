@@ -155,17 +155,17 @@ var _ Logs = (*control.Follower)(nil)
 type Logs interface {
 	// Incarnation is the present incarnation of a local partition's log.
 	Incarnation(topic string, id control.TopicID, partition int32) uint16
-	// Barrier tells whether a commit marker of a local partition, met by its
+	// IsBarrier tells whether a commit marker of a local partition, met by its
 	// producer id and epoch, is a barrier. The verdict never changes; the only
 	// error is ctx's.
-	Barrier(ctx context.Context, topic control.TopicID, partition int32, producer int64, epoch int16) (bool, error)
+	IsBarrier(ctx context.Context, topic control.TopicID, partition int32, producer int64, epoch int16) (bool, error)
 	// Remote is the topic that holds another region's records of a local topic.
 	Remote(origin event.RegionID, source string) (control.Topic, bool)
 	// Locate says where in the origin's log a record of a remote topic lies.
 	Locate(from event.RegionID, remote control.TopicID, partition int32, target int64, epoch int32) control.Location
-	// FindFrom is the first offset in a remote partition whose record lies at or
+	// TargetOffsetFrom is the first offset in a remote partition whose record lies at or
 	// after a place of the origin's log, if there is one yet.
-	FindFrom(from event.RegionID, remote control.TopicID, partition int32, incarnation uint16, source int64) (target int64, ok bool)
+	TargetOffsetFrom(from event.RegionID, remote control.TopicID, partition int32, incarnation uint16, source int64) (target int64, ok bool)
 	// Covered is how far a reader may move its place in the origin's log once it
 	// has read the remote partition below Target.
 	Covered(from event.RegionID, remote control.TopicID, partition int32) (control.Covered, bool)

@@ -80,7 +80,7 @@ func (l *ownLog) show(ctx context.Context, rec *kgo.Record, o *object) (bool, er
 		if !seat.Asks(rec.Key) {
 			return false, nil
 		}
-		barrier, err := l.s.deps.Logs.Barrier(ctx, l.t.ID, rec.Partition, rec.ProducerID, rec.ProducerEpoch)
+		barrier, err := l.s.deps.Logs.IsBarrier(ctx, l.t.ID, rec.Partition, rec.ProducerID, rec.ProducerEpoch)
 		if err != nil {
 			return false, err
 		}
@@ -154,7 +154,7 @@ func (s *Server) barriers(ctx context.Context, t Topic, p int32, from, to int64)
 		if !rec.Attrs.IsControl() || !seat.Asks(rec.Key) {
 			continue
 		}
-		barrier, err := s.deps.Logs.Barrier(ctx, t.ID, p, rec.ProducerID, rec.ProducerEpoch)
+		barrier, err := s.deps.Logs.IsBarrier(ctx, t.ID, p, rec.ProducerID, rec.ProducerEpoch)
 		if err != nil {
 			return nil, err
 		}
@@ -245,7 +245,7 @@ func (l *remoteLog) start(_ context.Context, logs map[int32]span) (map[int32]int
 			o, at = cov.Target, cov.Source
 		case !l.given || l.latest:
 		default:
-			if o, found = l.s.deps.Logs.FindFrom(l.from, l.remote.ID, p, at.Incarnation, at.Next); !found && described && cov.Source.Compare(at) >= 0 {
+			if o, found = l.s.deps.Logs.TargetOffsetFrom(l.from, l.remote.ID, p, at.Incarnation, at.Next); !found && described && cov.Source.Compare(at) >= 0 {
 				o, found = cov.Target, true
 			}
 			if !found && at == (event.Point{}) {

@@ -283,7 +283,7 @@ func (f *fakeSeat) Fetch(_ context.Context, at event.Dot) (event.Event, error) {
 
 func (w *world) Incarnation(string, control.TopicID, int32) uint16 { return 0 }
 
-func (w *world) Barrier(_ context.Context, _ control.TopicID, _ int32, producer int64, _ int16) (bool, error) {
+func (w *world) IsBarrier(_ context.Context, _ control.TopicID, _ int32, producer int64, _ int16) (bool, error) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	return w.barrier[producer], nil
@@ -302,7 +302,7 @@ func (w *world) Locate(_ event.RegionID, _ control.TopicID, p int32, target int6
 	return w.runs[p][target]
 }
 
-func (w *world) FindFrom(_ event.RegionID, _ control.TopicID, p int32, inc uint16, source int64) (int64, bool) {
+func (w *world) TargetOffsetFrom(_ event.RegionID, _ control.TopicID, p int32, inc uint16, source int64) (int64, bool) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	best := int64(-1)

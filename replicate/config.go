@@ -19,10 +19,10 @@ import (
 	"github.com/geogate/geogate/router"
 )
 
-// Barriers says of a commit marker at the source whether it is a seat's barrier;
+// BarrierChecker says of a commit marker at the source whether it is a seat's barrier;
 // control.Follower does. An error means that it is not known yet.
-type Barriers interface {
-	Barrier(ctx context.Context, topic offsets.TopicID, partition int32, producerID int64, producerEpoch int16) (bool, error)
+type BarrierChecker interface {
+	IsBarrier(ctx context.Context, topic offsets.TopicID, partition int32, producerID int64, producerEpoch int16) (bool, error)
 }
 
 // Config describes a link.
@@ -48,7 +48,7 @@ type Config struct {
 	// its answers once it is closed.
 	Ready <-chan struct{}
 	// Barriers may be nil where no seat writes: then no marker is a barrier.
-	Barriers Barriers
+	Barriers BarrierChecker
 	// Incarnation is the number of a source partition's incarnation; nil means
 	// that every partition has its first, 0.
 	Incarnation func(topic string, id offsets.TopicID, partition int32) uint16

@@ -198,7 +198,7 @@ func (e *end) topics(t testing.TB) (out []string) {
 // barriers answers for the markers of one producer id.
 type barriers struct{ id int64 }
 
-func (b *barriers) Barrier(_ context.Context, _ offsets.TopicID, _ int32, id int64, _ int16) (bool, error) {
+func (b *barriers) IsBarrier(_ context.Context, _ offsets.TopicID, _ int32, id int64, _ int16) (bool, error) {
 	return id == b.id, nil
 }
 

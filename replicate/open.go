@@ -312,31 +312,15 @@ func (p *preparer) orphaned(it *Item) (n int64) {
 	return n
 }
 
-// carried is the allow-list of control records: facts that other regions need.
-// Barriers travel with the runs. A record that only says that it is such a fact, and
-// is none or holds more, stays: no policy looks at what crosses here.
+// carried tells whether a record of the control topic goes to the target: it is of
+// a type that links carry (control.Carried), names a topic, and holds nothing else.
+// What only claims to be such a record stays, for no policy looks at what crosses
+// here.
 func carried(r *txn.Record) bool {
 	if len(r.Headers) > 0 {
 		return false
 	}
-	var topic string
-	var err error
-	switch t, _ := control.TypeOf(r.Key); t {
-	case control.TypeProgress:
-		var x control.Progress
-		x, err = control.ParseProgress(r.Key, r.Value)
-		topic = x.Topic
-	case control.TypeIncarnation:
-		var x control.Incarnation
-		x, err = control.ParseIncarnation(r.Key, r.Value)
-		topic = x.Topic
-	case control.TypeRestriction:
-		var x control.Restriction
-		x, err = control.ParseRestriction(r.Key, r.Value)
-		topic = x.Topic
-	default:
-		return false
-	}
+	topic, err := control.Carried(r.Key, r.Value)
 	return err == nil && router.CheckTopic(topic) == nil
 }
 

@@ -34,7 +34,7 @@ const (
 type reader struct {
 	cl       *kgo.Client
 	bytes    int // of one fetch
-	barriers Barriers
+	barriers BarrierChecker
 	log      *slog.Logger
 	ready    chan struct{} // holds one signal: something was collected
 	wake     chan struct{} // holds one signal
@@ -59,7 +59,7 @@ type cursor struct {
 	resolved bool
 }
 
-func newReader(cl *kgo.Client, bytes int, barriers Barriers, log *slog.Logger) *reader {
+func newReader(cl *kgo.Client, bytes int, barriers BarrierChecker, log *slog.Logger) *reader {
 	return &reader{
 		cl: cl, bytes: bytes, barriers: barriers, log: log,
 		ready: make(chan struct{}, 1), wake: make(chan struct{}, 1), room: make(chan struct{}),
@@ -433,7 +433,7 @@ func (r *reader) scan(ctx context.Context, s *Stream, rp *kmsg.FetchResponseTopi
 		return items, err
 	}
 	for _, m := range commits {
-		barrier, berr := r.barriers.Barrier(ctx, s.Source, s.Number, m.producer, m.epoch)
+		barrier, berr := r.barriers.IsBarrier(ctx, s.Source, s.Number, m.producer, m.epoch)
 		if berr != nil {
 			if ctx.Err() == nil {
 				r.log.Warn("ask for a barrier", "topic", s.Topic, "partition", s.Number, "err", berr)

@@ -298,26 +298,26 @@ func equal(t testing.TB, from, to *end, topic string) {
 }
 
 // linksOf reads positions and runs as a follower does.
-func linksOf(t testing.TB, from, to *end) *control.Links {
+func linksOf(t testing.TB, from, to *end) *control.LinkIndex {
 	t.Helper()
-	links := control.NewLinks()
+	links := control.NewLinkIndex()
 	for slot, recs := range to.read(t, control.RunsFrom(from.region.Name)) {
 		for _, r := range recs {
-			if err := links.TakeRuns(r.Key, r.Value); err != nil {
+			if err := links.ApplyRuns(r.Key, r.Value); err != nil {
 				t.Fatal(err)
 			}
 		}
-		links.RunsRead(slot, 1<<40)
+		links.RunsReadTo(slot, 1<<40)
 	}
 	for slot, recs := range to.read(t, control.PositionsFrom(from.region.Name)) {
 		for _, r := range recs {
-			if _, err := links.TakePosition(slot, r.Key, r.Value); err != nil {
+			if _, err := links.ApplyPosition(slot, r.Key, r.Value); err != nil {
 				t.Fatal(err)
 			}
 		}
 	}
-	for slots := links.Unlisted(); len(slots) > 0; slots = links.Unlisted() {
-		list, at := links.Mark(), map[int32]int64{}
+	for slots := links.SlotsToList(); len(slots) > 0; slots = links.SlotsToList() {
+		list, at := links.BeginListing(), map[int32]int64{}
 		for _, slot := range slots {
 			at[slot] = 0
 		}

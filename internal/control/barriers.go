@@ -1,8 +1,8 @@
 package control
 
-// maxNo bounds the remembered "no" verdicts, of which foreign transactions make
+// maxNotBarriers bounds the remembered "no" verdicts, of which foreign transactions make
 // ever more. Forgetting one is harmless: asked again, the answer is the same.
-const maxNo = 4096
+const maxNotBarriers = 4096
 
 // BarriersCommitted is how the own control topic is read for barriers: not
 // committed. A barrier's record is acknowledged before its transaction ends; a
@@ -18,60 +18,60 @@ type Marker struct {
 	Epoch     int16 // as the marker has it
 }
 
-// Barriers is the pure core of "is this commit marker a barrier?". It learns the
+// BarrierIndex is the pure core of "is this commit marker a barrier?". It is fed the
 // barrier records of one control topic, read uncommitted, in order, and how far
 // that topic has been read.
 //
 // Invariant: a verdict, once given, never changes; "no" is given only when the
 // topic has been read to a high watermark listed after the marker was met.
-type Barriers struct {
-	known map[Marker]struct{} // by the epoch of InitProducerID
-	no    map[Marker]struct{} // by the marker's epoch
-	next  int64               // the topic is read below it
+type BarrierIndex struct {
+	known       map[Marker]struct{} // by the epoch of InitProducerID
+	notBarriers map[Marker]struct{} // by the marker's epoch
+	next        int64               // the topic is read below it
 }
 
-// Learn takes one barrier record.
-func (b *Barriers) Learn(x Barrier) {
+// Add takes the next barrier record.
+func (b *BarrierIndex) Add(x Barrier) {
 	if b.known == nil {
 		b.known = make(map[Marker]struct{})
 	}
 	b.known[Marker{x.Topic, x.Partition, x.ProducerID, x.ProducerEpoch}] = struct{}{}
 }
 
-// ReadTo notes that everything below next has been learnt.
-func (b *Barriers) ReadTo(next int64) { b.next = max(b.next, next) }
+// ReadTo notes that every barrier record below next was added.
+func (b *BarrierIndex) ReadTo(next int64) { b.next = max(b.next, next) }
 
 // Known is the verdict without any further reading; ok is false when the topic
 // has to be read to a high watermark listed from now on.
-func (b *Barriers) Known(m Marker) (barrier, ok bool) {
-	if b.yes(m) {
+func (b *BarrierIndex) Known(m Marker) (barrier, ok bool) {
+	if b.isBarrier(m) {
 		return true, true
 	}
-	_, no := b.no[m]
+	_, no := b.notBarriers[m]
 	return false, no
 }
 
 // Resolve is the verdict on a marker, given a high watermark of the control topic
 // that was listed after the marker was met; ok is false while the topic has not
 // been read to it.
-func (b *Barriers) Resolve(m Marker, listed int64) (barrier, ok bool) {
-	if b.yes(m) {
+func (b *BarrierIndex) Resolve(m Marker, listed int64) (barrier, ok bool) {
+	if b.isBarrier(m) {
 		return true, true
 	}
 	if b.next < listed {
 		return false, false
 	}
-	if b.no == nil || len(b.no) >= maxNo {
-		b.no = make(map[Marker]struct{})
+	if b.notBarriers == nil || len(b.notBarriers) >= maxNotBarriers {
+		b.notBarriers = make(map[Marker]struct{})
 	}
-	b.no[m] = struct{}{}
+	b.notBarriers[m] = struct{}{}
 	return false, true
 }
 
-// yes matches the marker's epoch m with a record's epoch m or m-1: with
+// isBarrier matches the marker's epoch m with a record's epoch m or m-1: with
 // transaction version 2 (Kafka 4) a commit raises the producer's epoch by one and
 // the marker has the new one.
-func (b *Barriers) yes(m Marker) bool {
+func (b *BarrierIndex) isBarrier(m Marker) bool {
 	if _, ok := b.known[m]; ok {
 		return true
 	}

@@ -27,12 +27,6 @@ const (
 	stallAfter    = 250 * time.Millisecond // without progress, before a hole is looked for
 )
 
-// place is one partition of one topic.
-type place struct {
-	topic     string
-	partition int32
-}
-
 // consumer reads whole topics from their beginnings and knows how far it has
 // come, markers, holes and aborted records included. Topics that do not exist yet
 // are picked up when they do.
@@ -47,13 +41,13 @@ type consumer struct {
 	// take gets each record that is not a control record, in order for each
 	// partition; moved gets the new position after the records below it were
 	// taken. Both run in Run's goroutine.
-	take  func(*kgo.Record)
-	moved func(p place, next int64)
+	take   func(*kgo.Record)
+	readTo func(p txn.TopicPartition, next int64)
 
-	mu    sync.Mutex
-	next  map[place]int64 // read below it
-	found map[string]bool // topics that are consumed
-	wake  chan struct{}   // closed and replaced at every move
+	mu       sync.Mutex
+	next     map[txn.TopicPartition]int64 // read below it
+	consumed map[string]bool              // topics that are consumed
+	advanced chan struct{}                // closed and replaced at every move
 }
 
 func newConsumer(opts []kgo.Opt, committed bool, wanted []string, log *slog.Logger) (*consumer, error) {
@@ -71,11 +65,11 @@ func newConsumer(opts []kgo.Opt, committed bool, wanted []string, log *slog.Logg
 	)
 	cl, err := kgo.NewClient(all...)
 	if err != nil {
-		return nil, fmt.Errorf("make control client: %w", err)
+		return nil, fmt.Errorf("make client for control topics: %w", err)
 	}
 	return &consumer{
 		client: cl, admin: kadm.NewClient(cl), topics: txn.NewTopics(cl), committed: committed, wanted: wanted, log: log,
-		next: make(map[place]int64), found: make(map[string]bool), wake: make(chan struct{}),
+		next: make(map[txn.TopicPartition]int64), consumed: make(map[string]bool), advanced: make(chan struct{}),
 	}, nil
 }
 
@@ -91,7 +85,7 @@ func (c *consumer) run(ctx context.Context) error {
 			return nil
 		}
 		fs.EachError(func(topic string, partition int32, err error) {
-			c.log.Warn("control fetch", "topic", topic, "partition", partition, "err", err)
+			c.log.Warn("fetch from a control topic", "topic", topic, "partition", partition, "err", err)
 		})
 		fs.EachPartition(func(p kgo.FetchTopicPartition) {
 			if len(p.Records) == 0 {
@@ -102,29 +96,29 @@ func (c *consumer) run(ctx context.Context) error {
 					c.take(r)
 				}
 			}
-			c.move(place{p.Topic, p.Partition}, p.Records[len(p.Records)-1].Offset+1)
+			c.advance(txn.TopicPartition{Topic: p.Topic, Partition: p.Partition}, p.Records[len(p.Records)-1].Offset+1)
 		})
 	}
 }
 
-// move advances a position and wakes who waits for it.
-func (c *consumer) move(p place, next int64) {
+// advance advances a position and wakes who waits for it.
+func (c *consumer) advance(p txn.TopicPartition, next int64) {
 	c.mu.Lock()
 	if next <= c.next[p] {
 		c.mu.Unlock()
 		return
 	}
 	c.next[p] = next
-	close(c.wake)
-	c.wake = make(chan struct{})
+	close(c.advanced)
+	c.advanced = make(chan struct{})
 	c.mu.Unlock()
-	c.moved(p, next)
+	c.readTo(p, next)
 }
 
-func (c *consumer) at(p place) (next int64, wake <-chan struct{}) {
+func (c *consumer) position(p txn.TopicPartition) (next int64, wake <-chan struct{}) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	return c.next[p], c.wake
+	return c.next[p], c.advanced
 }
 
 // discover begins to consume each wanted topic once it exists, then ends.
@@ -134,7 +128,7 @@ func (c *consumer) discover(ctx context.Context) {
 	for {
 		missing, err := c.discoverOnce(ctx)
 		if err != nil && ctx.Err() == nil {
-			c.log.Warn("list control topics", "err", err)
+			c.log.Warn("list control topics; will try again", "err", err)
 		}
 		if err == nil && missing == 0 {
 			return
@@ -151,7 +145,7 @@ func (c *consumer) discoverOnce(ctx context.Context) (missing int, err error) {
 	var ask []string
 	c.mu.Lock()
 	for _, t := range c.wanted {
-		if !c.found[t] {
+		if !c.consumed[t] {
 			ask = append(ask, t)
 		}
 	}
@@ -189,9 +183,9 @@ func (c *consumer) discoverOnce(ctx context.Context) (missing int, err error) {
 	}
 	c.mu.Lock()
 	for t, froms := range add {
-		c.found[t] = true
+		c.consumed[t] = true
 		for p := range froms {
-			pl := place{t, p}
+			pl := txn.TopicPartition{Topic: t, Partition: p}
 			c.next[pl] = max(c.next[pl], starts[t][p].Offset)
 		}
 	}
@@ -200,31 +194,31 @@ func (c *consumer) discoverOnce(ctx context.Context) (missing int, err error) {
 		c.client.AddConsumePartitions(add)
 		for t, froms := range add {
 			for p := range froms {
-				c.moved(place{t, p}, starts[t][p].Offset)
+				c.readTo(txn.TopicPartition{Topic: t, Partition: p}, starts[t][p].Offset)
 			}
 		}
 	}
 	return missing, err
 }
 
-// ends lists the high watermarks of topics now. A topic that does not exist is
+// highWatermarks lists the high watermarks of topics now. A topic that does not exist is
 // left out.
-func (c *consumer) ends(ctx context.Context, topics ...string) (map[place]int64, error) {
+func (c *consumer) highWatermarks(ctx context.Context, topics ...string) (map[txn.TopicPartition]int64, error) {
 	listed, err := c.admin.ListEndOffsets(ctx, topics...)
-	return placed(listed, err)
+	return endOffsets(listed, err)
 }
 
-// stable lists the last stable offsets of topics now, as ends does.
-func (c *consumer) stable(ctx context.Context, topics ...string) (map[place]int64, error) {
+// stableOffsets lists the last stable offsets of topics now, as ends does.
+func (c *consumer) stableOffsets(ctx context.Context, topics ...string) (map[txn.TopicPartition]int64, error) {
 	listed, err := c.admin.ListCommittedOffsets(ctx, topics...)
-	return placed(listed, err)
+	return endOffsets(listed, err)
 }
 
-func placed(listed kadm.ListedOffsets, err error) (map[place]int64, error) {
+func endOffsets(listed kadm.ListedOffsets, err error) (map[txn.TopicPartition]int64, error) {
 	if err != nil {
 		return nil, fmt.Errorf("list end offsets: %w", err)
 	}
-	ends := make(map[place]int64)
+	ends := make(map[txn.TopicPartition]int64)
 	for t, parts := range listed {
 		for p, o := range parts {
 			switch {
@@ -232,7 +226,7 @@ func placed(listed kadm.ListedOffsets, err error) (map[place]int64, error) {
 			case o.Err != nil:
 				return nil, fmt.Errorf("list end of %s/%d: %w", t, p, o.Err)
 			default:
-				ends[place{t, p}] = o.Offset
+				ends[txn.TopicPartition{Topic: t, Partition: p}] = o.Offset
 			}
 		}
 	}
@@ -240,7 +234,7 @@ func placed(listed kadm.ListedOffsets, err error) (map[place]int64, error) {
 }
 
 // awaitAll returns when every partition has been read to its end.
-func (c *consumer) awaitAll(ctx context.Context, ends map[place]int64) error {
+func (c *consumer) awaitAll(ctx context.Context, ends map[txn.TopicPartition]int64) error {
 	for p, end := range ends {
 		if err := c.await(ctx, p, end); err != nil {
 			return err
@@ -251,21 +245,21 @@ func (c *consumer) awaitAll(ctx context.Context, ends map[place]int64) error {
 
 // await returns when p has been read to end. Where nothing arrives although the
 // log goes on, it looks whether a hole lies there.
-func (c *consumer) await(ctx context.Context, p place, end int64) error {
+func (c *consumer) await(ctx context.Context, p txn.TopicPartition, end int64) error {
 	timer := time.NewTimer(stallAfter)
 	defer timer.Stop()
 	for {
-		next, wake := c.at(p)
+		next, wake := c.position(p)
 		if next >= end {
 			return nil
 		}
 		select {
 		case <-ctx.Done():
-			return fmt.Errorf("read %s/%d from %d to %d: %w", p.topic, p.partition, next, end, ctx.Err())
+			return fmt.Errorf("read %s/%d from %d to %d: %w", p.Topic, p.Partition, next, end, ctx.Err())
 		case <-wake:
 		case <-timer.C:
 			if err := c.skipHole(ctx, p, next); err != nil && ctx.Err() == nil {
-				c.log.Warn("look for a hole", "topic", p.topic, "partition", p.partition, "err", err)
+				c.log.Warn("look for a hole in a control topic", "topic", p.Topic, "partition", p.Partition, "err", err)
 			}
 			timer.Reset(stallAfter)
 		}
@@ -273,13 +267,13 @@ func (c *consumer) await(ctx context.Context, p place, end int64) error {
 }
 
 // skipHole moves over offsets at next that hold no record for good.
-func (c *consumer) skipHole(ctx context.Context, p place, next int64) error {
-	to, err := txn.Peek(ctx, c.topics, txn.TopicPartition{Topic: p.topic, Partition: p.partition}, next, c.committed)
+func (c *consumer) skipHole(ctx context.Context, p txn.TopicPartition, next int64) error {
+	to, err := txn.Peek(ctx, c.topics, p, next, c.committed)
 	if err != nil {
 		return err
 	}
 	if to > next {
-		c.move(p, to)
+		c.advance(p, to)
 	}
 	return nil
 }

@@ -15,6 +15,7 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"github.com/geogate/geogate/internal/event"
+	"github.com/geogate/geogate/internal/txn"
 )
 
 // Config of a Follower.
@@ -42,41 +43,28 @@ func (c Config) Validate() error {
 	return nil
 }
 
-// historyLen is how many progress records of a partition are kept, because the
-// newest is usable only once a reader's vector has come to its end: at two a
-// second, about eight seconds of lag still find a usable one.
-const historyLen = 16
-
 // Follower holds what control topics say, in memory. All methods are safe for
 // concurrent use while Run runs.
 type Follower struct {
-	cfg  Config
-	log  *slog.Logger
-	own  *consumer // own control topic, uncommitted: barriers
-	rest *consumer // everything, committed
+	cfg        Config
+	log        *slog.Logger
+	ownControl *consumer // own control topic, read uncommitted
+	committed  *consumer // all topics, read committed
 
-	listNeeded chan struct{} // holds one: a position waits for a listing
-	ready      chan struct{}
+	listingWanted chan struct{} // holds one: a position waits for a listing
+	ready         chan struct{}
 
-	mu           sync.Mutex
-	changed      chan struct{} // closed and replaced at every change
-	barriers     Barriers
-	bounds       map[progressKey]event.Stamp // own region's, committed or not
-	progress     map[progressKey][]Progress  // newest last, at most historyLen
-	incarnations map[incarnationKey][]Incarnation
-	topics       map[string]Topic
-	restricted   map[string]uint16 // by topic, bit r: records of origin r may be denied to the own region
-	links        map[event.RegionID]*Links
-	malformed    uint64
+	mu            sync.Mutex
+	changed       chan struct{} // closed and replaced at every change
+	barriers      BarrierIndex
+	highestClosed map[progressKey]event.Stamp // own region's, committed or not
+	progress      map[progressKey][]Progress  // newest last, at most historyLen
+	incarnations  map[incarnationKey][]Incarnation
+	topics        map[string]Topic
+	restricted    map[string]uint16 // by topic, bit r: records of origin r may be denied to the own region
+	links         map[event.RegionID]*LinkIndex
+	malformed     uint64
 }
-
-type progressKey struct {
-	region    event.RegionID
-	topic     string
-	partition int32
-}
-
-type incarnationKey = progressKey
 
 // New makes a follower; it does nothing before Run.
 func New(cfg Config) (*Follower, error) {
@@ -86,34 +74,34 @@ func New(cfg Config) (*Follower, error) {
 	cfg.ListEvery = cmp.Or(cfg.ListEvery, 20*time.Millisecond)
 	f := &Follower{
 		cfg: cfg, log: cmp.Or(cfg.Logger, slog.New(slog.DiscardHandler)),
-		listNeeded: make(chan struct{}, 1), ready: make(chan struct{}), changed: make(chan struct{}),
-		bounds:       make(map[progressKey]event.Stamp),
-		progress:     make(map[progressKey][]Progress),
-		incarnations: make(map[incarnationKey][]Incarnation),
-		topics:       make(map[string]Topic),
-		restricted:   make(map[string]uint16),
-		links:        make(map[event.RegionID]*Links),
+		listingWanted: make(chan struct{}, 1), ready: make(chan struct{}), changed: make(chan struct{}),
+		highestClosed: make(map[progressKey]event.Stamp),
+		progress:      make(map[progressKey][]Progress),
+		incarnations:  make(map[incarnationKey][]Incarnation),
+		topics:        make(map[string]Topic),
+		restricted:    make(map[string]uint16),
+		links:         make(map[event.RegionID]*LinkIndex),
 	}
 	wanted := []string{TopicControl, TopicTopics, TopicIncarnations}
 	for id, name := range cfg.Regions {
 		if id != cfg.Region {
-			f.links[id] = NewLinks()
+			f.links[id] = NewLinkIndex()
 			wanted = append(wanted, ControlFrom(name), PositionsFrom(name), RunsFrom(name))
 		}
 	}
 	slices.Sort(wanted)
 	var err error
-	if f.own, err = newConsumer(cfg.Opts, BarriersCommitted, []string{TopicControl}, f.log); err != nil {
+	if f.ownControl, err = newConsumer(cfg.Opts, BarriersCommitted, []string{TopicControl}, f.log); err != nil {
 		return nil, err
 	}
-	if f.rest, err = newConsumer(cfg.Opts, true, wanted, f.log); err != nil {
-		f.own.client.Close()
+	if f.committed, err = newConsumer(cfg.Opts, true, wanted, f.log); err != nil {
+		f.ownControl.client.Close()
 		return nil, err
 	}
-	f.own.take, f.own.moved = f.takeOwn, f.movedOwn
+	f.ownControl.take, f.ownControl.readTo = f.applyUncommitted, f.uncommittedReadTo
 	routes := f.routes()
-	f.rest.take = func(r *kgo.Record) { f.takeRest(routes[r.Topic], r) }
-	f.rest.moved = func(p place, next int64) { f.movedRest(routes[p.topic], p, next) }
+	f.committed.take = func(r *kgo.Record) { f.applyCommitted(routes[r.Topic], r) }
+	f.committed.readTo = func(p txn.TopicPartition, next int64) { f.committedReadTo(routes[p.Topic], p, next) }
 	return f, nil
 }
 
@@ -153,22 +141,22 @@ func (f *Follower) routes() map[string]route {
 // follower's goroutines and its connections.
 func (f *Follower) Run(ctx context.Context) error {
 	g, ctx := errgroup.WithContext(ctx)
-	g.Go(func() error { return f.own.run(ctx) })
-	g.Go(func() error { return f.rest.run(ctx) })
-	g.Go(func() error { f.list(ctx); return nil })
-	g.Go(func() error { f.start(ctx); return nil })
+	g.Go(func() error { return f.ownControl.run(ctx) })
+	g.Go(func() error { return f.committed.run(ctx) })
+	g.Go(func() error { f.listRuns(ctx); return nil })
+	g.Go(func() error { f.awaitReady(ctx); return nil })
 	return g.Wait()
 }
 
-// start closes ready once everything that exists has been read.
-func (f *Follower) start(ctx context.Context) {
+// awaitReady closes ready once everything that exists has been read.
+func (f *Follower) awaitReady(ctx context.Context) {
 	for ctx.Err() == nil {
 		err := f.Sync(ctx)
 		if err == nil {
 			close(f.ready)
 			return
 		}
-		f.log.Warn("read control topics", "err", err)
+		f.log.Warn("read control topics to their ends; will try again", "err", err)
 		select {
 		case <-ctx.Done():
 		case <-time.After(discoverEvery):
@@ -181,23 +169,23 @@ func (f *Follower) start(ctx context.Context) {
 func (f *Follower) Ready() <-chan struct{} { return f.ready }
 
 // Sync returns when everything that was committed before the call is known here.
-// A topic is read to its last stable offset, not to its high watermark: behind an
-// open transaction nothing is committed, and its producer may be a killed process
+// A topic is read to its last stable offset, not to its high watermark: after the
+// start of an open transaction nothing is committed, and its producer may be a killed process
 // that only time, or the seat that waits for this call, can end. Barriers are read
 // uncommitted and so to the high watermark.
 func (f *Follower) Sync(ctx context.Context) error {
-	ends, err := f.own.ends(ctx, f.own.wanted...)
+	ends, err := f.ownControl.highWatermarks(ctx, f.ownControl.wanted...)
 	if err == nil {
-		err = f.own.awaitAll(ctx, ends)
+		err = f.ownControl.awaitAll(ctx, ends)
 	}
 	if err != nil {
-		return fmt.Errorf("sync control: %w", err)
+		return fmt.Errorf("read control topics to their ends: %w", err)
 	}
-	if ends, err = f.rest.stable(ctx, f.rest.wanted...); err == nil {
-		err = f.rest.awaitAll(ctx, ends)
+	if ends, err = f.committed.stableOffsets(ctx, f.committed.wanted...); err == nil {
+		err = f.committed.awaitAll(ctx, ends)
 	}
 	if err != nil {
-		return fmt.Errorf("sync control: %w", err)
+		return fmt.Errorf("read control topics to their ends: %w", err)
 	}
 	return nil
 }
@@ -216,9 +204,9 @@ func (f *Follower) notify() {
 	f.changed = make(chan struct{})
 }
 
-// complain counts and logs a record that does not parse. It is passed over: one
+// reportMalformed counts and logs a record that does not parse. It is passed over: one
 // bad record must not stop the rest.
-func (f *Follower) complain(r *kgo.Record, err error) {
+func (f *Follower) reportMalformed(r *kgo.Record, err error) {
 	f.malformed++
 	f.log.Error("control record is malformed", "topic", r.Topic, "partition", r.Partition, "offset", r.Offset, "err", err)
 }
@@ -230,134 +218,80 @@ func (f *Follower) Malformed() uint64 {
 	return f.malformed
 }
 
-// takeOwn takes a record of the own control topic, committed or not.
-func (f *Follower) takeOwn(r *kgo.Record) {
+// applyUncommitted takes a record of the own control topic, committed or not.
+func (f *Follower) applyUncommitted(r *kgo.Record) {
 	if r.Value == nil {
 		return
 	}
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	var err error
-	switch t, _ := TypeOf(r.Key); t {
-	case TypeBarrier:
-		var b Barrier
-		if b, err = ParseBarrierKey(r.Key); err == nil {
-			f.barriers.Learn(b)
-		}
-	case TypeProgress:
-		var x Progress
-		if x, err = ParseProgress(r.Key, r.Value); err == nil {
-			k := progressKey{f.cfg.Region, x.Topic, x.Partition}
-			f.bounds[k] = max(f.bounds[k], x.Closed)
-		}
+	t, _ := TypeOf(r.Key)
+	rt, _ := registered(t)
+	if rt.applyUncommitted == nil {
+		return
 	}
-	if err != nil {
-		f.complain(r, err)
+	if err := rt.applyUncommitted(f, r.Key, r.Value); err != nil {
+		f.reportMalformed(r, err)
 	}
 }
 
-func (f *Follower) movedOwn(_ place, next int64) {
+func (f *Follower) uncommittedReadTo(_ txn.TopicPartition, next int64) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.barriers.ReadTo(next)
 	f.notify()
 }
 
-func (f *Follower) takeRest(rt route, r *kgo.Record) {
+func (f *Follower) applyCommitted(rt route, r *kgo.Record) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	var err error
 	switch rt.kind {
 	case routeControl:
-		err = f.takeControl(rt.from, r)
+		err = f.applyControl(rt.from, r)
 	case routeTopics:
-		err = f.takeTopic(r)
+		err = f.applyTopic(r)
 	case routeIncarnations:
-		err = f.takeIncarnation(r)
+		if r.Value != nil {
+			err = f.applyIncarnation(r.Key, r.Value)
+		}
 	case routeRuns:
-		err = f.links[rt.from].TakeRuns(r.Key, r.Value)
+		err = f.links[rt.from].ApplyRuns(r.Key, r.Value)
 	case routePositions:
 		var ok bool
-		if ok, err = f.links[rt.from].TakePosition(r.Partition, r.Key, r.Value); ok {
+		if ok, err = f.links[rt.from].ApplyPosition(r.Partition, r.Key, r.Value); ok {
 			select {
-			case f.listNeeded <- struct{}{}:
+			case f.listingWanted <- struct{}{}:
 			default:
 			}
 		}
 	}
 	if err != nil {
-		f.complain(r, err)
+		f.reportMalformed(r, err)
 	}
 }
 
-func (f *Follower) movedRest(rt route, p place, next int64) {
+func (f *Follower) committedReadTo(rt route, p txn.TopicPartition, next int64) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	if rt.kind == routeRuns {
-		f.links[rt.from].RunsRead(p.partition, next)
+		f.links[rt.from].RunsReadTo(p.Partition, next)
 	}
 	f.notify()
 }
 
-func (f *Follower) takeControl(from event.RegionID, r *kgo.Record) error {
-	if r.Value == nil {
+// applyControl takes a committed record of a region's control topic; the caller
+// holds mu.
+func (f *Follower) applyControl(from event.RegionID, r *kgo.Record) error {
+	t, _ := TypeOf(r.Key)
+	rt, _ := registered(t)
+	if r.Value == nil || rt.apply == nil {
 		return nil
 	}
-	switch t, _ := TypeOf(r.Key); t {
-	case TypeProgress:
-		x, err := ParseProgress(r.Key, r.Value)
-		if err != nil {
-			return err
-		}
-		k := progressKey{from, x.Topic, x.Partition}
-		h := append(f.progress[k], x)
-		if len(h) > historyLen {
-			h = slices.Delete(h, 0, len(h)-historyLen)
-		}
-		f.progress[k] = h
-	case TypeIncarnation:
-		return f.takeIncarnation(r)
-	case TypeRestriction:
-		x, err := ParseRestriction(r.Key, r.Value)
-		if err != nil {
-			return err
-		}
-		if x.To == f.cfg.Region {
-			f.restricted[x.Topic] |= 1 << x.Origin
-		}
-	}
-	return nil
+	return rt.apply(f, from, r.Key, r.Value)
 }
 
-// Restricted tells of which origins (bit r: region r) single records of a topic
-// may be denied to the own region, as far as control says so yet. What positions
-// and runs say comes with the records that it is about.
-func (f *Follower) Restricted(topic string) uint16 {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	return f.restricted[topic]
-}
-
-func (f *Follower) takeIncarnation(r *kgo.Record) error {
-	if r.Value == nil {
-		return nil
-	}
-	x, err := ParseIncarnation(r.Key, r.Value)
-	if err != nil {
-		return err
-	}
-	k := incarnationKey{x.Origin, x.Topic, x.Partition}
-	list := f.incarnations[k]
-	at, found := slices.BinarySearchFunc(list, x.Number, func(o Incarnation, n uint16) int { return int(o.Number) - int(n) })
-	if found {
-		list[at] = x
-		return nil
-	}
-	f.incarnations[k] = slices.Insert(list, at, x)
-	return nil
-}
-
-func (f *Follower) takeTopic(r *kgo.Record) error {
+func (f *Follower) applyTopic(r *kgo.Record) error {
 	if r.Value == nil {
 		delete(f.topics, string(r.Key))
 		return nil
@@ -369,18 +303,18 @@ func (f *Follower) takeTopic(r *kgo.Record) error {
 	return err
 }
 
-// list makes link positions usable: it lists the ends of the runs topics after
+// listRuns makes link positions usable: it lists the ends of the runs topics after
 // positions were read.
-func (f *Follower) list(ctx context.Context) {
+func (f *Follower) listRuns(ctx context.Context) {
 	for {
 		select {
 		case <-ctx.Done():
 			return
-		case <-f.listNeeded:
+		case <-f.listingWanted:
 		}
-		if again := f.listOnce(ctx); again {
+		if again := f.listRunsOnce(ctx); again {
 			select {
-			case f.listNeeded <- struct{}{}:
+			case f.listingWanted <- struct{}{}:
 			default:
 			}
 		}
@@ -392,13 +326,13 @@ func (f *Follower) list(ctx context.Context) {
 	}
 }
 
-func (f *Follower) listOnce(ctx context.Context) (again bool) {
+func (f *Follower) listRunsOnce(ctx context.Context) (again bool) {
 	marks := make(map[event.RegionID]func(map[int32]int64))
 	var topics []string
 	f.mu.Lock()
 	for id, l := range f.links {
-		if len(l.Unlisted()) > 0 {
-			marks[id] = l.Mark()
+		if len(l.SlotsToList()) > 0 {
+			marks[id] = l.BeginListing()
 			topics = append(topics, RunsFrom(f.cfg.Regions[id]))
 		}
 	}
@@ -406,21 +340,21 @@ func (f *Follower) listOnce(ctx context.Context) (again bool) {
 	if len(topics) == 0 {
 		return false
 	}
-	ends, err := f.rest.ends(ctx, topics...)
+	ends, err := f.committed.highWatermarks(ctx, topics...)
 	if err != nil {
 		if ctx.Err() == nil {
-			f.log.Warn("list runs", "err", err)
+			f.log.Warn("list ends of runs topics; will try again", "err", err)
 		}
 		return true
 	}
 	bySlot := make(map[event.RegionID]map[int32]int64)
 	routes := f.routes()
 	for p, end := range ends {
-		from := routes[p.topic].from
+		from := routes[p.Topic].from
 		if bySlot[from] == nil {
 			bySlot[from] = make(map[int32]int64)
 		}
-		bySlot[from][p.partition] = end
+		bySlot[from][p.Partition] = end
 	}
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -429,35 +363,35 @@ func (f *Follower) listOnce(ctx context.Context) (again bool) {
 	}
 	f.notify()
 	for _, l := range f.links {
-		again = again || len(l.Unlisted()) > 0
+		again = again || len(l.SlotsToList()) > 0
 	}
 	return again
 }
 
-// Barrier tells whether a commit marker is a barrier. It returns from memory
+// IsBarrier tells whether a commit marker is a barrier. It returns from memory
 // once a verdict is known; else it reads the own control topic, uncommitted, to
 // the high watermark listed after the call. The verdict holds for ever. The only
 // error is that of the context.
-func (f *Follower) Barrier(ctx context.Context, topic TopicID, num int32, producer int64, epoch int16) (bool, error) {
+func (f *Follower) IsBarrier(ctx context.Context, topic TopicID, num int32, producer int64, epoch int16) (bool, error) {
 	m := Marker{topic, num, producer, epoch}
 	f.mu.Lock()
 	verdict, ok := f.barriers.Known(m)
 	f.mu.Unlock()
-	p := place{TopicControl, 0}
+	p := txn.TopicPartition{Topic: TopicControl}
 	for !ok {
-		ends, err := f.own.ends(ctx, TopicControl)
+		ends, err := f.ownControl.highWatermarks(ctx, TopicControl)
 		end, exists := ends[p]
 		if err == nil && !exists {
 			err = errors.New("topic does not exist")
 		}
 		if err == nil {
-			err = f.own.await(ctx, p, end)
+			err = f.ownControl.await(ctx, p, end)
 		}
 		if err != nil {
 			if ctx.Err() != nil {
-				return false, fmt.Errorf("ask for a barrier: %w", ctx.Err())
+				return false, fmt.Errorf("decide whether a marker is a barrier: %w", ctx.Err())
 			}
-			f.log.Warn("read control for a barrier", "err", err)
+			f.log.Warn("read the control topic to decide whether a marker is a barrier; will try again", "err", err)
 			select {
 			case <-ctx.Done():
 			case <-time.After(discoverEvery):
@@ -483,23 +417,23 @@ func (f *Follower) Locate(from event.RegionID, remote TopicID, num int32, target
 	return Location{State: Pending}
 }
 
-// Find is the offset in a remote partition of a source offset, if it was copied.
-func (f *Follower) Find(from event.RegionID, remote TopicID, num int32, incarnation uint16, source int64) (target int64, ok bool) {
+// TargetOffset is the offset in a remote partition of a source offset, if it was copied.
+func (f *Follower) TargetOffset(from event.RegionID, remote TopicID, num int32, incarnation uint16, source int64) (target int64, ok bool) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	if l := f.links[from]; l != nil {
-		return l.Find(remote, num, incarnation, source)
+		return l.TargetOffset(remote, num, incarnation, source)
 	}
 	return 0, false
 }
 
-// FindFrom is the first offset in a remote partition whose record lies at or
+// TargetOffsetFrom is the first offset in a remote partition whose record lies at or
 // after a source offset, if there is one yet.
-func (f *Follower) FindFrom(from event.RegionID, remote TopicID, num int32, incarnation uint16, source int64) (target int64, ok bool) {
+func (f *Follower) TargetOffsetFrom(from event.RegionID, remote TopicID, num int32, incarnation uint16, source int64) (target int64, ok bool) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	if l := f.links[from]; l != nil {
-		return l.FindFrom(remote, num, incarnation, source)
+		return l.TargetOffsetFrom(remote, num, incarnation, source)
 	}
 	return 0, false
 }
@@ -522,70 +456,6 @@ func (f *Follower) Covered(from event.RegionID, remote TopicID, num int32) (Cove
 		return l.Covered(remote, num)
 	}
 	return Covered{}, false
-}
-
-// Progress is the newest progress of a region's partition, by topic name.
-func (f *Follower) Progress(region event.RegionID, topic string, num int32) (Progress, bool) {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	h := f.progress[progressKey{region, topic, num}]
-	if len(h) == 0 {
-		return Progress{}, false
-	}
-	return h[len(h)-1], true
-}
-
-// ClosedBound is the highest closed stamp that any process of the own region has
-// written for a partition, whether its transaction was committed, aborted or is
-// still open: whoever stamps above it stamps above what was published. After Sync
-// it includes everything written before that call; a transaction that is open does
-// not hide it, as it hides Progress.
-func (f *Follower) ClosedBound(topic string, num int32) event.Stamp {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	return f.bounds[progressKey{f.cfg.Region, topic, num}]
-}
-
-// ClosedMin is the lowest closed stamp of all regions for a partition: no record
-// that a reader with this vector has not applied has a stamp at or below it. It
-// is 0 while any region has said nothing that the vector has reached.
-func (f *Follower) ClosedMin(topic string, num int32, applied event.Vector) event.Stamp {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	closed := ^event.Stamp(0)
-	for region := range f.cfg.Regions {
-		h := f.progress[progressKey{region, topic, num}]
-		i := len(h) - 1
-		for i >= 0 && applied[region].Compare(h[i].End) < 0 {
-			i--
-		}
-		if i < 0 {
-			return 0
-		}
-		closed = min(closed, h[i].Closed)
-	}
-	return closed
-}
-
-// Incarnations lists what is known of an origin partition, by number.
-func (f *Follower) Incarnations(origin event.RegionID, topic string, num int32) []Incarnation {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	return slices.Clone(f.incarnations[incarnationKey{origin, topic, num}])
-}
-
-// Incarnation is the number that the own region's partition has in its present
-// state, given its topic id: 0 until a change was recorded.
-func (f *Follower) Incarnation(topic string, id TopicID, num int32) uint16 {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	list := f.incarnations[incarnationKey{f.cfg.Region, topic, num}]
-	for i := len(list) - 1; i >= 0; i-- {
-		if list[i].ID == id {
-			return list[i].Number
-		}
-	}
-	return 0
 }
 
 // Topic is the registry's record of a topic; ok is false for a local one.

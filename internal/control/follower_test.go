@@ -157,8 +157,8 @@ func (b *broker) checkProgress(f *control.Follower) {
 		t.Fatal(err)
 	}
 	vector := event.Vector{1: {Next: 10}, 2: {Next: 5}}
-	if got := f.ClosedMin("flights", 3, vector); got != 0 {
-		t.Errorf("ClosedMin = %v while a region has said nothing", got)
+	if got := f.LowestClosed("flights", 3, vector); got != 0 {
+		t.Errorf("LowestClosed = %v while a region has said nothing", got)
 	}
 	send(2, 5, 700)
 	send(2, 8, 1500)
@@ -168,16 +168,16 @@ func (b *broker) checkProgress(f *control.Follower) {
 	if p, ok := f.Progress(2, "flights", 3); !ok || p.Closed != 1500 {
 		t.Errorf("Progress = %+v, %v", p, ok)
 	}
-	if got := f.ClosedMin("flights", 3, vector); got != 700 {
-		t.Errorf("ClosedMin = %d, want 700: the newest end is not reached", got)
+	if got := f.LowestClosed("flights", 3, vector); got != 700 {
+		t.Errorf("LowestClosed = %d, want 700: the newest end is not reached", got)
 	}
 	vector[2].Next = 8
-	if got := f.ClosedMin("flights", 3, vector); got != 1000 {
-		t.Errorf("ClosedMin = %d, want 1000", got)
+	if got := f.LowestClosed("flights", 3, vector); got != 1000 {
+		t.Errorf("LowestClosed = %d, want 1000", got)
 	}
 	vector[1].Next = 9
-	if got := f.ClosedMin("flights", 3, vector); got != 0 {
-		t.Errorf("ClosedMin = %d below every end", got)
+	if got := f.LowestClosed("flights", 3, vector); got != 0 {
+		t.Errorf("LowestClosed = %d below every end", got)
 	}
 }
 
@@ -198,11 +198,11 @@ func (b *broker) checkLinks(f *control.Follower) {
 	if loc := f.Locate(2, topicA, 3, 19, 0); loc.State != control.Pending {
 		t.Errorf("Locate(19) = %+v", loc)
 	}
-	if target, ok := f.Find(2, topicA, 3, 0, 16); !ok || target != 17 {
-		t.Errorf("Find = %d, %v", target, ok)
+	if target, ok := f.TargetOffset(2, topicA, 3, 0, 16); !ok || target != 17 {
+		t.Errorf("TargetOffset = %d, %v", target, ok)
 	}
-	if target, ok := f.FindFrom(2, topicA, 3, 0, 3); !ok || target != 16 {
-		t.Errorf("FindFrom = %d, %v", target, ok)
+	if target, ok := f.TargetOffsetFrom(2, topicA, 3, 0, 3); !ok || target != 16 {
+		t.Errorf("TargetOffsetFrom = %d, %v", target, ok)
 	}
 }
 
@@ -248,20 +248,20 @@ func TestBarrierIsReadUncommitted(t *testing.T) {
 	}
 	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
 	defer cancel()
-	if v, err := f.Barrier(ctx, topicA, 3, 103, 1); v || err != nil {
+	if v, err := f.IsBarrier(ctx, topicA, 3, 103, 1); v || err != nil {
 		t.Errorf("Barrier = %v, %v before any record", v, err)
 	}
 	bar := control.Barrier{Topic: topicA, Partition: 3, ProducerID: 103, ProducerEpoch: 2, Instance: "us-0"}
 	b.produce(control.TopicControl, 0, bar.AppendKey(nil), bar.AppendValue(nil))
 	for epoch, want := range map[int16]bool{1: false, 2: true, 3: true, 4: false} {
-		if v, err := f.Barrier(ctx, topicA, 3, 103, epoch); v != want || err != nil {
+		if v, err := f.IsBarrier(ctx, topicA, 3, 103, epoch); v != want || err != nil {
 			t.Errorf("Barrier of epoch %d = %v, %v", epoch, v, err)
 		}
 	}
 	if _, ok := f.Progress(1, "flights", 3); ok {
 		t.Error("uncommitted progress counts")
 	}
-	if got := f.ClosedBound("flights", 3); got != 99 {
+	if got := f.HighestClosed("flights", 3); got != 99 {
 		t.Errorf("ClosedBound = %d behind an open transaction", got)
 	}
 	if err := open.EndTransaction(ctx, kgo.TryAbort); err != nil {
@@ -285,13 +285,13 @@ func TestBarrierOutlastsTheBroker(t *testing.T) {
 	faults := b.cluster.Fault(kfake.Fault{Topic: control.TopicControl, Err: kerr.LeaderNotAvailable, Count: -1})
 	short, cancel := context.WithTimeout(t.Context(), 300*time.Millisecond)
 	defer cancel()
-	if v, err := f.Barrier(short, topicA, 3, 103, 1); v || !errors.Is(err, context.DeadlineExceeded) {
+	if v, err := f.IsBarrier(short, topicA, 3, 103, 1); v || !errors.Is(err, context.DeadlineExceeded) {
 		t.Errorf("Barrier = %v, %v without a broker", v, err)
 	}
 	faults.Remove()
 	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
 	defer cancel()
-	if v, err := f.Barrier(ctx, topicA, 3, 103, 1); v || err != nil {
+	if v, err := f.IsBarrier(ctx, topicA, 3, 103, 1); v || err != nil {
 		t.Errorf("Barrier = %v, %v", v, err)
 	}
 }

@@ -40,14 +40,14 @@ type Covered struct {
 	Restricted bool
 }
 
-// Links is the pure core of what one link wrote down: positions and runs of all
+// LinkIndex is the pure index of what one link wrote down: positions and runs of all
 // its partitions. It is fed records in the order of each slot (the partition
 // number that positions and runs of a source partition share).
 //
 // Invariant: that a target offset lies in no run counts only below a
 // target-covered whose position was read before a high watermark of the runs slot
 // was listed, and the slot was read to it.
-type Links struct {
+type LinkIndex struct {
 	runs      map[partition]*runMap            // by target topic id
 	positions map[partition]*position          // by source topic id
 	byTarget  map[partition]*position          // the newest position that names the target
@@ -57,7 +57,7 @@ type Links struct {
 
 type runMap struct {
 	offsets.Map
-	ends map[int64]int64 // first target of each record that stands → its end
+	ends map[int64]int64 // first target of each record in force → its end
 }
 
 // position of one source partition. A position becomes usable in two steps so
@@ -66,19 +66,19 @@ type runMap struct {
 type position struct {
 	slot    int32
 	newest  offsets.Position
-	listing *listing
+	listing *pendingListing
 	usable  *offsets.Position
 	lowered bool // target-covered fell: the remote log was truncated
 }
 
-type listing struct {
+type pendingListing struct {
 	pos  offsets.Position
 	upTo int64 // high watermark of the runs slot listed after pos was read; -1 not listed
 }
 
-// NewLinks makes an empty Links.
-func NewLinks() *Links {
-	return &Links{
+// NewLinkIndex makes an empty index.
+func NewLinkIndex() *LinkIndex {
+	return &LinkIndex{
 		runs:      make(map[partition]*runMap),
 		positions: make(map[partition]*position),
 		byTarget:  make(map[partition]*position),
@@ -87,12 +87,12 @@ func NewLinks() *Links {
 	}
 }
 
-// TakeRuns takes one record of the runs topic; a nil value is a tombstone. An
+// ApplyRuns takes one record of the runs topic; a nil value is a tombstone. An
 // error says that the record does not parse; it changes nothing.
-func (l *Links) TakeRuns(key, value []byte) error {
+func (l *LinkIndex) ApplyRuns(key, value []byte) error {
 	topic, num, first, err := offsets.ParseKey(key)
 	if err != nil {
-		return fmt.Errorf("take runs: %w", err)
+		return fmt.Errorf("apply runs record: %w", err)
 	}
 	if value == nil {
 		// Either folded into a block, which then stands in its place, or cut
@@ -104,7 +104,7 @@ func (l *Links) TakeRuns(key, value []byte) error {
 	}
 	runs, err := offsets.ParseRuns(first, value)
 	if err != nil {
-		return fmt.Errorf("take runs: %w", err)
+		return fmt.Errorf("apply runs record: %w", err)
 	}
 	m := l.runs[partition{topic, num}]
 	if m == nil {
@@ -142,17 +142,17 @@ func (m *runMap) put(first int64, runs []offsets.Run) {
 	m.ends[first] = end
 }
 
-// RunsRead notes that the runs of a slot have been taken below next.
-func (l *Links) RunsRead(slot int32, next int64) {
+// RunsReadTo notes that the runs records of a slot below next were applied.
+func (l *LinkIndex) RunsReadTo(slot int32, next int64) {
 	l.runsNext[slot] = max(l.runsNext[slot], next)
 	for p := range l.waiting[slot] {
-		l.settle(p)
+		l.promote(p)
 	}
 }
 
-// TakePosition takes one record of the positions topic; other records of that
+// ApplyPosition takes one record of the positions topic; other records of that
 // topic (generations) are passed over with ok false.
-func (l *Links) TakePosition(slot int32, key, value []byte) (ok bool, err error) {
+func (l *LinkIndex) ApplyPosition(slot int32, key, value []byte) (ok bool, err error) {
 	topic, num, err := offsets.ParsePositionKey(key)
 	if err != nil {
 		return false, nil
@@ -162,7 +162,7 @@ func (l *Links) TakePosition(slot int32, key, value []byte) (ok bool, err error)
 	}
 	pos, err := offsets.ParsePosition(value)
 	if err != nil {
-		return false, fmt.Errorf("take position: %w", err)
+		return false, fmt.Errorf("apply position record: %w", err)
 	}
 	k := partition{topic, num}
 	p := l.positions[k]
@@ -180,7 +180,7 @@ func (l *Links) TakePosition(slot int32, key, value []byte) (ok bool, err error)
 	p.newest = pos
 	l.byTarget[partition{pos.Target, num}] = p
 	if p.listing == nil {
-		p.listing = &listing{pos: pos, upTo: -1}
+		p.listing = &pendingListing{pos: pos, upTo: -1}
 	}
 	if l.waiting[slot] == nil {
 		l.waiting[slot] = make(map[*position]struct{})
@@ -189,8 +189,9 @@ func (l *Links) TakePosition(slot int32, key, value []byte) (ok bool, err error)
 	return true, nil
 }
 
-// Unlisted is the slots whose runs need a high watermark listed from now on.
-func (l *Links) Unlisted() []int32 {
+// SlotsToList is the slots of the runs topic whose high watermark must be listed from
+// now on: positions there wait for it.
+func (l *LinkIndex) SlotsToList() []int32 {
 	var slots []int32
 	for slot, ps := range l.waiting {
 		for p := range ps {
@@ -203,11 +204,11 @@ func (l *Links) Unlisted() []int32 {
 	return slots
 }
 
-// Mark remembers which positions wait for a listing now; the function it returns
+// BeginListing remembers which positions wait for a listing now; the function it returns
 // is called with what was listed afterwards, by slot.
-func (l *Links) Mark() func(upTo map[int32]int64) {
-	var marked []*listing
-	slots := make(map[*listing]int32)
+func (l *LinkIndex) BeginListing() func(upTo map[int32]int64) {
+	var marked []*pendingListing
+	slots := make(map[*pendingListing]int32)
 	for slot, ps := range l.waiting {
 		for p := range ps {
 			if p.listing != nil && p.listing.upTo < 0 {
@@ -224,15 +225,15 @@ func (l *Links) Mark() func(upTo map[int32]int64) {
 		}
 		for slot := range upTo {
 			for p := range l.waiting[slot] {
-				l.settle(p)
+				l.promote(p)
 			}
 		}
 	}
 }
 
-// settle makes the listed position usable if the runs have been read far enough,
+// promote makes the listed position usable if the runs have been read far enough,
 // and lines up the newest.
-func (l *Links) settle(p *position) {
+func (l *LinkIndex) promote(p *position) {
 	if p.listing == nil || p.listing.upTo < 0 || l.runsNext[p.slot] < p.listing.upTo {
 		return
 	}
@@ -242,14 +243,14 @@ func (l *Links) settle(p *position) {
 		delete(l.waiting[p.slot], p)
 		return
 	}
-	p.listing = &listing{pos: p.newest, upTo: -1}
+	p.listing = &pendingListing{pos: p.newest, upTo: -1}
 }
 
 // Confirmed tells whether the link has written a position under a leader epoch of
 // the remote partition, or a later one; epoch is -1 if unknown. What lies there
 // under a later epoch, markers too, may stand where records were lost: a reader
 // must not move over it.
-func (l *Links) Confirmed(topic TopicID, num int32, epoch int32) bool {
+func (l *LinkIndex) Confirmed(topic TopicID, num int32, epoch int32) bool {
 	p := l.byTarget[partition{topic, num}]
 	return p != nil && (epoch < 0 || p.newest.TargetEpoch < 0 || p.newest.TargetEpoch >= epoch)
 }
@@ -257,7 +258,7 @@ func (l *Links) Confirmed(topic TopicID, num int32, epoch int32) bool {
 // Locate says where a remote record comes from. epoch is the leader epoch of its
 // batch, -1 if unknown: a record of a later epoch than the link has confirmed is
 // not judged yet.
-func (l *Links) Locate(topic TopicID, num int32, target int64, epoch int32) Location {
+func (l *LinkIndex) Locate(topic TopicID, num int32, target int64, epoch int32) Location {
 	k := partition{topic, num}
 	p := l.byTarget[k]
 	if !l.Confirmed(topic, num, epoch) {
@@ -277,17 +278,17 @@ func (l *Links) Locate(topic TopicID, num int32, target int64, epoch int32) Loca
 	return Location{State: Pending}
 }
 
-// Find is the target offset of a source offset, if it was copied.
-func (l *Links) Find(topic TopicID, num int32, incarnation uint16, source int64) (target int64, ok bool) {
+// TargetOffset is the target offset of a source offset, if it was copied.
+func (l *LinkIndex) TargetOffset(topic TopicID, num int32, incarnation uint16, source int64) (target int64, ok bool) {
 	if m := l.runs[partition{topic, num}]; m != nil {
 		return m.Target(incarnation, source)
 	}
 	return 0, false
 }
 
-// FindFrom is the first target offset whose record lies at or after a source
+// TargetOffsetFrom is the first target offset whose record lies at or after a source
 // offset, if there is one yet.
-func (l *Links) FindFrom(topic TopicID, num int32, incarnation uint16, source int64) (target int64, ok bool) {
+func (l *LinkIndex) TargetOffsetFrom(topic TopicID, num int32, incarnation uint16, source int64) (target int64, ok bool) {
 	if m := l.runs[partition{topic, num}]; m != nil {
 		return m.TargetFrom(incarnation, source)
 	}
@@ -297,7 +298,7 @@ func (l *Links) FindFrom(topic TopicID, num int32, incarnation uint16, source in
 // Covered is the newest position, by its target partition, that a reader may rely
 // on: once it has taken every record of the remote partition below Target, it has
 // everything of the source below Source.
-func (l *Links) Covered(topic TopicID, num int32) (Covered, bool) {
+func (l *LinkIndex) Covered(topic TopicID, num int32) (Covered, bool) {
 	p := l.byTarget[partition{topic, num}]
 	if p == nil || p.usable == nil {
 		return Covered{}, false

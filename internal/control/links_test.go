@@ -22,14 +22,14 @@ func runsRecord(rs ...offsets.Run) (key, value []byte) {
 
 type linksDesk struct {
 	t *testing.T
-	*control.Links
+	*control.LinkIndex
 }
 
 func (d linksDesk) position(p offsets.Position) {
 	d.t.Helper()
 	p.Target, p.TargetEpoch, p.SourceEpoch = topicA, max(p.TargetEpoch, 0), -1
 	k, v := positionRecord(p)
-	if ok, err := d.TakePosition(slot, k, v); !ok || err != nil {
+	if ok, err := d.ApplyPosition(slot, k, v); !ok || err != nil {
 		d.t.Fatalf("TakePosition = %v, %v", ok, err)
 	}
 }
@@ -37,7 +37,7 @@ func (d linksDesk) position(p offsets.Position) {
 func (d linksDesk) runs(rs ...offsets.Run) {
 	d.t.Helper()
 	k, v := runsRecord(rs...)
-	if err := d.TakeRuns(k, v); err != nil {
+	if err := d.ApplyRuns(k, v); err != nil {
 		d.t.Fatal(err)
 	}
 }
@@ -54,12 +54,12 @@ func (d linksDesk) want(target int64, state control.State) control.Location {
 // TestMarkerOrder is the history of that name: the position's transaction is
 // visible, its runs are not yet.
 func TestMarkerOrder(t *testing.T) {
-	d := linksDesk{t, control.NewLinks()}
+	d := linksDesk{t, control.NewLinkIndex()}
 	d.want(16, control.Pending)
 	d.position(offsets.Position{SourceCovered: 20, TargetCovered: 20, Barrier: 4})
-	d.RunsRead(slot, 1)
+	d.RunsReadTo(slot, 1)
 	d.want(16, control.Pending)
-	listed := d.Mark()
+	listed := d.BeginListing()
 	d.want(16, control.Pending)
 	listed(map[int32]int64{slot: 2})
 	d.want(16, control.Pending)
@@ -71,7 +71,7 @@ func TestMarkerOrder(t *testing.T) {
 	if _, ok := d.Covered(topicA, 3); ok {
 		t.Error("covered before the runs were read")
 	}
-	d.RunsRead(slot, 2)
+	d.RunsReadTo(slot, 2)
 	d.want(18, control.Foreign)
 	d.want(20, control.Pending)
 	if cov, ok := d.Covered(topicA, 3); !ok || cov != (control.Covered{Source: event.Point{Next: 20}, Barrier: 4, Target: 20}) {
@@ -82,26 +82,26 @@ func TestMarkerOrder(t *testing.T) {
 // TestAListingBeforeThePositionDoesNotCount: the slot is read to an end that was
 // listed too early.
 func TestAListingBeforeThePositionDoesNotCount(t *testing.T) {
-	d := linksDesk{t, control.NewLinks()}
+	d := linksDesk{t, control.NewLinkIndex()}
 	d.position(offsets.Position{SourceCovered: 5, TargetCovered: 5, Barrier: -1})
-	listed := d.Mark()
+	listed := d.BeginListing()
 	d.position(offsets.Position{SourceCovered: 20, TargetCovered: 20, Barrier: -1})
 	listed(map[int32]int64{slot: 1})
-	d.RunsRead(slot, 9)
+	d.RunsReadTo(slot, 9)
 	d.want(4, control.Foreign)
 	d.want(16, control.Pending)
-	if len(d.Unlisted()) != 1 {
-		t.Errorf("unlisted slots: %v", d.Unlisted())
+	if len(d.SlotsToList()) != 1 {
+		t.Errorf("unlisted slots: %v", d.SlotsToList())
 	}
-	d.Mark()(map[int32]int64{slot: 9})
+	d.BeginListing()(map[int32]int64{slot: 9})
 	d.want(16, control.Foreign)
-	if len(d.Unlisted()) != 0 {
-		t.Errorf("unlisted slots: %v", d.Unlisted())
+	if len(d.SlotsToList()) != 0 {
+		t.Errorf("unlisted slots: %v", d.SlotsToList())
 	}
 }
 
 func TestLaterLeaderEpochWaits(t *testing.T) {
-	d := linksDesk{t, control.NewLinks()}
+	d := linksDesk{t, control.NewLinkIndex()}
 	d.runs(offsets.Run{Target: 0, Source: 0, Count: 9, Barrier: -1})
 	d.position(offsets.Position{SourceCovered: 9, TargetCovered: 9, Barrier: -1, TargetEpoch: 2})
 	if loc := d.Locate(topicA, 3, 4, 3); loc.State != control.Pending {
@@ -117,10 +117,10 @@ func TestLaterLeaderEpochWaits(t *testing.T) {
 // TestTruncatedTarget: the link lowers target-covered, cuts its runs, and writes on
 // with another difference.
 func TestTruncatedTarget(t *testing.T) {
-	d := linksDesk{t, control.NewLinks()}
+	d := linksDesk{t, control.NewLinkIndex()}
 	ready := func() {
-		d.Mark()(map[int32]int64{slot: 1})
-		d.RunsRead(slot, 1)
+		d.BeginListing()(map[int32]int64{slot: 1})
+		d.RunsReadTo(slot, 1)
 	}
 	d.runs(offsets.Run{Target: 0, Source: 0, Count: 6, Barrier: -1})
 	d.runs(offsets.Run{Target: 7, Source: 6, Count: 4, Barrier: -1})
@@ -148,7 +148,7 @@ func TestTruncatedTarget(t *testing.T) {
 // verdict on every offset against the truth.
 func TestLinksProperty(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
-		l := control.NewLinks()
+		l := control.NewLinkIndex()
 		type txn struct {
 			pos  offsets.Position
 			runs []offsets.Run
@@ -185,7 +185,7 @@ func TestLinksProperty(t *testing.T) {
 				if posRead < visible {
 					p := txns[posRead].pos
 					k, v := positionRecord(p)
-					if ok, err := l.TakePosition(slot, k, v); !ok || err != nil {
+					if ok, err := l.ApplyPosition(slot, k, v); !ok || err != nil {
 						t.Fatal(ok, err)
 					}
 					posRead++
@@ -195,19 +195,19 @@ func TestLinksProperty(t *testing.T) {
 					if rs := txns[runsRead].runs; len(rs) > 0 {
 						for _, r := range rs { // one record a run: any packing must do
 							k, v := runsRecord(r)
-							if err := l.TakeRuns(k, v); err != nil {
+							if err := l.ApplyRuns(k, v); err != nil {
 								t.Fatal(err)
 							}
 						}
 					}
 					runsRead++
-					l.RunsRead(slot, int64(runsRead))
+					l.RunsReadTo(slot, int64(runsRead))
 				}
 			case 4:
 				// The high watermark shows everything that was written before a
 				// visible position, markers or not.
 				listed(map[int32]int64{slot: int64(visible)})
-				listed = l.Mark()
+				listed = l.BeginListing()
 			}
 			at := rapid.Int64Range(0, target).Draw(t, "offset")
 			loc := l.Locate(topicA, 3, at, -1)
@@ -230,20 +230,20 @@ func TestLinksProperty(t *testing.T) {
 }
 
 func TestBarriersAbortMarkerAndCompaction(t *testing.T) {
-	var b control.Barriers
+	var b control.BarrierIndex
 	m := control.Marker{Topic: topicA, Partition: 3, Producer: 103, Epoch: 4}
 	if _, ok := b.Resolve(m, 2); ok {
 		t.Error("a verdict before the topic was read to the listed end")
 	}
 	// The record of an earlier epoch of the same producer was compacted away or
 	// not: it must not matter.
-	b.Learn(control.Barrier{Topic: topicA, Partition: 3, ProducerID: 103, ProducerEpoch: 1})
-	b.Learn(control.Barrier{Topic: topicA, Partition: 4, ProducerID: 103, ProducerEpoch: 4})
+	b.Add(control.Barrier{Topic: topicA, Partition: 3, ProducerID: 103, ProducerEpoch: 1})
+	b.Add(control.Barrier{Topic: topicA, Partition: 4, ProducerID: 103, ProducerEpoch: 4})
 	b.ReadTo(2)
 	if v, ok := b.Resolve(m, 2); v || !ok {
 		t.Errorf("Resolve = %v, %v for an unknown epoch", v, ok)
 	}
-	b.Learn(control.Barrier{Topic: topicA, Partition: 3, ProducerID: 103, ProducerEpoch: 6})
+	b.Add(control.Barrier{Topic: topicA, Partition: 3, ProducerID: 103, ProducerEpoch: 6})
 	for epoch, want := range map[int16]bool{6: true, 7: true, 8: false, 5: false} {
 		m.Epoch = epoch
 		b.ReadTo(3)

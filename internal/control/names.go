@@ -49,28 +49,6 @@ func StateOf(topic string) string { return InternalPrefix + "state." + topic }
 // TopicID is a Kafka topic id (KIP-516).
 type TopicID = [16]byte
 
-// Type is the first byte of every key in a control topic. The list is closed: a
-// link carries only types it knows.
-type Type uint8
-
-// The types of control records.
-const (
-	TypeBarrier     Type = 1
-	TypeProgress    Type = 2
-	TypeIncarnation Type = 3
-	TypeRestriction Type = 4
-)
-
-// TypeOf tells a key's type; ok is false for a type that this build does not
-// know, which a follower passes over and a link does not carry.
-func TypeOf(key []byte) (t Type, ok bool) {
-	if len(key) == 0 {
-		return 0, false
-	}
-	t = Type(key[0])
-	return t, t >= TypeBarrier && t <= TypeRestriction
-}
-
 const (
 	codecVersion = 1
 	maxOffset    = 1<<63 - 1

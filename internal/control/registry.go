@@ -6,13 +6,13 @@ import (
 	"github.com/geogate/geogate/internal/event"
 )
 
-// Kind says why we write a topic.
-type Kind uint8
+// TopicKind says why we write a topic.
+type TopicKind uint8
 
 // The kinds of topics in the registry. A topic that is in no record is local.
 const (
-	KindRemote  Kind = 1 // a copy of another region's local topic
-	KindDerived Kind = 2 // made by us from others; never replicated
+	KindRemote  TopicKind = 1 // a copy of another region's local topic
+	KindDerived TopicKind = 2 // made by us from others; never replicated
 )
 
 // Use says what a derived topic is for.
@@ -49,7 +49,7 @@ func (u Use) String() string {
 type Topic struct {
 	Name string
 	ID   TopicID
-	Kind Kind
+	Kind TopicKind
 
 	// Remote topics.
 	Origin   event.RegionID
@@ -85,7 +85,7 @@ func ParseTopic(key, value []byte) (Topic, error) {
 	}
 	r := event.NewReader(value)
 	readVersion(r)
-	x := Topic{Name: string(key), Kind: Kind(r.Uint8())}
+	x := Topic{Name: string(key), Kind: TopicKind(r.Uint8())}
 	copy(x.ID[:], r.Bytes(len(x.ID)))
 	switch x.Kind {
 	case KindRemote:

@@ -7,8 +7,8 @@ import (
 	"github.com/twmb/franz-go/pkg/kgo"
 )
 
-// Entry is a record of a control topic: Barrier, Progress, Incarnation, or Topic.
-type Entry interface {
+// Record is a record of a control topic: Barrier, Progress, Incarnation, or Topic.
+type Record interface {
 	AppendKey(b []byte) []byte
 	AppendValue(b []byte) []byte
 }
@@ -19,7 +19,7 @@ type Entry interface {
 // HAZARD: after an error the record may land all the same. The client gives up
 // nothing that it has sent, and waiting for it could last as long as the broker is
 // away. An entry must therefore be true, or harmless, whenever it comes.
-func Write(ctx context.Context, cl *kgo.Client, topic string, x Entry) error {
+func Write(ctx context.Context, cl *kgo.Client, topic string, x Record) error {
 	rec := &kgo.Record{Topic: topic, Partition: 0, Key: x.AppendKey(nil), Value: x.AppendValue(nil)}
 	done := make(chan error, 1)
 	cl.Produce(ctx, rec, func(_ *kgo.Record, err error) { done <- err })

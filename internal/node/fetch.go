@@ -63,7 +63,7 @@ func (f topicFetcher) place(at event.Dot) (topic string, offset int64, err error
 	if !ok {
 		return "", 0, fmt.Errorf("fetch event of region %d: no copy of %s is registered", at.Region, f.topic.Name)
 	}
-	offset, ok = f.control.Find(at.Region, remote.ID, at.Partition, at.Incarnation, at.Offset)
+	offset, ok = f.control.TargetOffset(at.Region, remote.ID, at.Partition, at.Incarnation, at.Offset)
 	if !ok {
 		return "", 0, fmt.Errorf("fetch event of region %d: no run holds offset %d of %s/%d", at.Region, at.Offset, f.topic.Name, at.Partition)
 	}

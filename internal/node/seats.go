@@ -456,7 +456,7 @@ func (s *seats) sweep(ctx context.Context) {
 		case <-tick.C:
 		}
 		for _, h := range s.list() {
-			closed := s.control.ClosedMin(h.topic, h.partition, h.index.Applied())
+			closed := s.control.LowestClosed(h.topic, h.partition, h.index.Applied())
 			if n, err := h.index.Sweep(closed, s.tables.of(h.topic, h.partition)); err != nil {
 				s.log.Warn("remove expired keys", "topic", h.topic, "partition", h.partition, "err", err)
 			} else if n > 0 {

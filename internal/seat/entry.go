@@ -132,7 +132,7 @@ type Copies interface {
 	// Covered is how far a reader that has read the remote partition may move its
 	// place in the origin's log.
 	Covered(from event.RegionID, remote control.TopicID, partition int32) (control.Covered, bool)
-	// FindFrom is the first target offset whose record lies at or above a source
+	// TargetOffsetFrom is the first target offset whose record lies at or above a source
 	// offset, if there is one yet.
-	FindFrom(from event.RegionID, remote control.TopicID, partition int32, incarnation uint16, source int64) (target int64, ok bool)
+	TargetOffsetFrom(from event.RegionID, remote control.TopicID, partition int32, incarnation uint16, source int64) (target int64, ok bool)
 }

@@ -65,7 +65,7 @@ type process struct {
 	index   *dedupe.Index
 	store   *dedupe.Memory
 	judge   *seat.Log
-	bars    control.Barriers
+	bars    control.BarrierIndex
 	ctlNext int
 	pos     int
 	asked   int // control end listed for the marker at pos, -1 none
@@ -330,7 +330,7 @@ func (p *process) read() {
 	w := p.w
 	if p.ctlNext < len(w.control) && w.rng.IntN(2) == 0 {
 		if !w.gone[p.ctlNext] {
-			p.bars.Learn(w.control[p.ctlNext])
+			p.bars.Add(w.control[p.ctlNext])
 		}
 		p.ctlNext++
 		p.bars.ReadTo(int64(p.ctlNext))

@@ -278,7 +278,7 @@ func (in *Inputs) target(r event.RegionID, topic control.TopicID, start event.Po
 	if start.Next == 0 && start.Incarnation == 0 {
 		return 0
 	}
-	if t, ok := in.env.Copies.FindFrom(r, topic, in.cfg.Partition, start.Incarnation, start.Next); ok {
+	if t, ok := in.env.Copies.TargetOffsetFrom(r, topic, in.cfg.Partition, start.Incarnation, start.Next); ok {
 		return t
 	}
 	if cov, ok := in.env.Copies.Covered(r, topic, in.cfg.Partition); ok && start.Compare(cov.Source) >= 0 {

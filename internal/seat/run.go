@@ -129,7 +129,7 @@ func (s *Seat) readBack(ctx context.Context, e InputEffect) (answer InputEvent, 
 }
 
 func (s *Seat) askBarrier(ctx context.Context, e AskBarrier) (InputEvent, error) {
-	is, err := s.cfg.Control.Barrier(ctx, s.cfg.ID, s.cfg.Partition, e.Producer, e.Epoch)
+	is, err := s.cfg.Control.IsBarrier(ctx, s.cfg.ID, s.cfg.Partition, e.Producer, e.Epoch)
 	if err != nil {
 		return nil, fmt.Errorf("judge marker at %d: %w", e.Offset, err)
 	}

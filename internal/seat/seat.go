@@ -219,7 +219,7 @@ func (s *Seat) begin(ctx context.Context) (*beginning, error) {
 	s.incarnation = s.cfg.Control.Incarnation(s.cfg.Topic, s.cfg.ID, s.cfg.Partition)
 	s.mu.Unlock()
 	published, _ := s.cfg.Control.Progress(own, s.cfg.Topic, s.cfg.Partition)
-	s.cfg.Clock.Restore(s.cfg.Control.ClosedBound(s.cfg.Topic, s.cfg.Partition))
+	s.cfg.Clock.Restore(s.cfg.Control.HighestClosed(s.cfg.Topic, s.cfg.Partition))
 
 	b := &beginning{table: s.cfg.Folder.Authority()}
 	b.committed, b.barriers = s.cfg.Folder.Committed()
@@ -249,7 +249,7 @@ func (s *Seat) begin(ctx context.Context) (*beginning, error) {
 		Committed: func() event.Vector { v, _ := s.cfg.Folder.Committed(); return v },
 		Context:   s.cfg.Folder.Context,
 		Closed: func() event.Stamp {
-			return s.cfg.Control.ClosedMin(s.cfg.Topic, s.cfg.Partition, s.cfg.Index.Applied())
+			return s.cfg.Control.LowestClosed(s.cfg.Topic, s.cfg.Partition, s.cfg.Index.Applied())
 		},
 		Authority: s.cfg.Authority, Indexed: s.cfg.Index.Applied,
 	}, b.tailFrom)

@@ -130,7 +130,7 @@ func (g *rereading) begin() (ReadAgain, error) {
 	if !ok || cov.Source.Compare(folded) < 0 {
 		return ReadAgain{}, fmt.Errorf("the copy is not described up to %d", folded.Next)
 	}
-	to, ok := in.env.Copies.FindFrom(g.origin, st.topic, in.cfg.Partition, folded.Incarnation, folded.Next)
+	to, ok := in.env.Copies.TargetOffsetFrom(g.origin, st.topic, in.cfg.Partition, folded.Incarnation, folded.Next)
 	if !ok {
 		to = cov.Target
 	}

@@ -6,14 +6,14 @@ var mutants = []mutant{
 	// Writes, barriers, void.
 	{"abort-gives-verdict", "abort markers ask, and 'no' is remembered for a producer id", []edit{
 		{"internal/seat/log.go", "return len(controlKey) >= 4 && controlKey[2] == 0 && controlKey[3] == 1", "return len(controlKey) >= 4"},
-		{"internal/control/barriers.go", "	b.no[m] = struct{}{}", "	m.Epoch = 0\n	b.no[m] = struct{}{}"},
-		{"internal/control/barriers.go", "	_, no := b.no[m]", "	m.Epoch = 0\n	_, no := b.no[m]"},
+		{"internal/control/barriers.go", "	b.notBarriers[m] = struct{}{}", "	m.Epoch = 0\n	b.notBarriers[m] = struct{}{}"},
+		{"internal/control/barriers.go", "	_, no := b.notBarriers[m]", "	m.Epoch = 0\n	_, no := b.notBarriers[m]"},
 	}},
 	{"barrier-key-no-epoch", "the barrier record's key lacks the epoch, control is compacted", []edit{
-		{"internal/control/records.go", "return binary.BigEndian.AppendUint16(b, uint16(x.ProducerEpoch))", "return b"},
-		{"internal/control/records.go", "	return event.AppendPrefixed(append(b, codecVersion), []byte(x.Instance))", "	b = event.AppendPrefixed(append(b, codecVersion), []byte(x.Instance))\n	return binary.BigEndian.AppendUint16(b, uint16(x.ProducerEpoch))"},
-		{"internal/control/records.go", ", ProducerEpoch: int16(r.Uint16())}", "}"},
-		{"internal/control/records.go", "	x.Instance = string(r.Prefixed(maxText))\n", "	x.Instance = string(r.Prefixed(maxText))\n	x.ProducerEpoch = int16(r.Uint16())\n"},
+		{"internal/control/record_barrier.go", "return binary.BigEndian.AppendUint16(b, uint16(x.ProducerEpoch))", "return b"},
+		{"internal/control/record_barrier.go", "	return event.AppendPrefixed(append(b, codecVersion), []byte(x.Instance))", "	b = event.AppendPrefixed(append(b, codecVersion), []byte(x.Instance))\n	return binary.BigEndian.AppendUint16(b, uint16(x.ProducerEpoch))"},
+		{"internal/control/record_barrier.go", ", ProducerEpoch: int16(r.Uint16())}", "}"},
+		{"internal/control/record_barrier.go", "	x.Instance = string(r.Prefixed(maxText))\n", "	x.Instance = string(r.Prefixed(maxText))\n	x.ProducerEpoch = int16(r.Uint16())\n"},
 	}},
 	{"control-read-committed", "control is read committed, to its last stable offset", []edit{
 		{"internal/control/barriers.go", "const BarriersCommitted = false", "const BarriersCommitted = true"},

@@ -94,15 +94,15 @@ func (w *World) checkRuns(r, from *region, tp kafka.TP) {
 		if loc.State != control.Mapped || loc.Source != want[i].Offset {
 			w.fail("G8", "%s: %v/%d is located at %+v, it is a copy of %d", r.name, remote, have[i].Offset, loc, want[i].Offset)
 		}
-		if back, ok := links.Find(id, remote.Partition, 0, want[i].Offset); !ok || back != have[i].Offset {
+		if back, ok := links.TargetOffset(id, remote.Partition, 0, want[i].Offset); !ok || back != have[i].Offset {
 			w.fail("G8", "%s: %v: source %d is found at %d (%v), it lies at %d", r.name, remote, want[i].Offset, back, ok, have[i].Offset)
 		}
 	}
 }
 
 // readLinks is what a reader that comes after the end knows of a link.
-func (w *World) readLinks(r, from *region, remote kafka.TP) *control.Links {
-	links, slot := control.NewLinks(), slotOf(remote)
+func (w *World) readLinks(r, from *region, remote kafka.TP) *control.LinkIndex {
+	links, slot := control.NewLinkIndex(), slotOf(remote)
 	runs := kafka.TP{Topic: control.RunsFrom(from.name), Partition: slot}
 	read := func(tp kafka.TP, take func(*kafka.Record) error) {
 		got, err := r.kafka.Fetch(tp, 0, true, 1<<30)
@@ -116,14 +116,14 @@ func (w *World) readLinks(r, from *region, remote kafka.TP) *control.Links {
 		}
 	}
 	read(kafka.TP{Topic: control.PositionsFrom(from.name), Partition: slot}, func(rec *kafka.Record) error {
-		_, err := links.TakePosition(slot, rec.Key, rec.Value)
+		_, err := links.ApplyPosition(slot, rec.Key, rec.Value)
 		return err
 	})
-	read(runs, func(rec *kafka.Record) error { return links.TakeRuns(rec.Key, rec.Value) })
+	read(runs, func(rec *kafka.Record) error { return links.ApplyRuns(rec.Key, rec.Value) })
 	end := r.kafka.List(runs, false)
-	links.RunsRead(slot, end)
-	for len(links.Unlisted()) > 0 { // the newest position waits for the one before
-		links.Mark()(map[int32]int64{slot: end})
+	links.RunsReadTo(slot, end)
+	for len(links.SlotsToList()) > 0 { // the newest position waits for the one before
+		links.BeginListing()(map[int32]int64{slot: end})
 	}
 	return links
 }

@@ -15,17 +15,17 @@ var controlTP = kafka.TP{Topic: control.TopicControl}
 // control uncommitted, positions and runs committed, each from its start.
 type follower struct {
 	p        *proc
-	barriers control.Barriers
+	barriers control.BarrierIndex
 	c        *conn
-	links    map[*region]*control.Links // by the region they come from
-	waiting  []func()                   // look again when something was learnt
+	links    map[*region]*control.LinkIndex // by the region they come from
+	waiting  []func()                       // look again when something was learnt
 	listing  map[*region]bool
 
 	restricted map[string]uint16 // by topic, bit r: of origin r records may be missing
 }
 
 func newFollower(p *proc) *follower {
-	f := &follower{p: p, c: p.dial(p.region), links: map[*region]*control.Links{}, listing: map[*region]bool{}, restricted: map[string]uint16{}}
+	f := &follower{p: p, c: p.dial(p.region), links: map[*region]*control.LinkIndex{}, listing: map[*region]bool{}, restricted: map[string]uint16{}}
 	p.read(reader{c: f.c, tp: controlTP, committed: control.BarriersCommitted, take: func(got kafka.Fetched, more func()) {
 		for i := range got.Records {
 			if r := &got.Records[i]; r.Kind == kafka.Data {
@@ -55,12 +55,12 @@ func (f *follower) learn(r *kafka.Record) {
 	if err != nil {
 		panic(fmt.Sprintf("world: a barrier record that we wrote does not parse: %v", err))
 	}
-	f.barriers.Learn(x)
+	f.barriers.Add(x)
 }
 
 // follow reads the positions and runs of one link, in the slots that are used.
 func (f *follower) follow(from *region) {
-	l := control.NewLinks()
+	l := control.NewLinkIndex()
 	f.links[from] = l
 	for _, slot := range f.p.w.slots(from) {
 		f.p.read(reader{
@@ -68,7 +68,7 @@ func (f *follower) follow(from *region) {
 			take: func(got kafka.Fetched, more func()) {
 				for i := range got.Records {
 					if r := &got.Records[i]; r.Kind == kafka.Data {
-						if _, err := l.TakePosition(slot, r.Key, r.Value); err != nil {
+						if _, err := l.ApplyPosition(slot, r.Key, r.Value); err != nil {
 							panic(fmt.Sprintf("world: take position: %v", err))
 						}
 					}
@@ -83,12 +83,12 @@ func (f *follower) follow(from *region) {
 			take: func(got kafka.Fetched, more func()) {
 				for i := range got.Records {
 					if r := &got.Records[i]; r.Kind == kafka.Data {
-						if err := l.TakeRuns(r.Key, r.Value); err != nil {
+						if err := l.ApplyRuns(r.Key, r.Value); err != nil {
 							panic(fmt.Sprintf("world: take runs: %v", err))
 						}
 					}
 				}
-				l.RunsRead(slot, got.Next)
+				l.RunsReadTo(slot, got.Next)
 				f.list(from)
 				f.wake()
 				f.p.after(f.p.w.between(0, 10*time.Millisecond), more)
@@ -100,13 +100,13 @@ func (f *follower) follow(from *region) {
 // list asks for the ends of the slots that have positions which wait for it.
 func (f *follower) list(from *region) {
 	l := f.links[from]
-	slots := l.Unlisted()
+	slots := l.SlotsToList()
 	slices.Sort(slots)
 	if len(slots) == 0 || f.listing[from] {
 		return
 	}
 	f.listing[from] = true
-	done, left, upTo := l.Mark(), len(slots), map[int32]int64{}
+	done, left, upTo := l.BeginListing(), len(slots), map[int32]int64{}
 	for _, slot := range slots {
 		f.p.list(f.c, kafka.TP{Topic: control.RunsFrom(from.name), Partition: slot}, false, func(end int64) {
 			upTo[slot] = end

@@ -320,7 +320,7 @@ func entriesOf(rs []kafka.Record) []seat.Entry {
 // what it answers.
 type copies struct{ s *seatRun }
 
-func (c copies) links(from event.RegionID) *control.Links {
+func (c copies) links(from event.RegionID) *control.LinkIndex {
 	return c.s.p.ctl.links[c.s.p.w.regions[from-1]]
 }
 
@@ -347,7 +347,7 @@ func (c copies) Covered(from event.RegionID, remote control.TopicID, partition i
 	return c.links(from).Covered(remote, partition)
 }
 
-// FindFrom implements seat.Copies.
-func (c copies) FindFrom(from event.RegionID, remote control.TopicID, partition int32, incarnation uint16, source int64) (int64, bool) {
-	return c.links(from).FindFrom(remote, partition, incarnation, source)
+// TargetOffsetFrom implements seat.Copies.
+func (c copies) TargetOffsetFrom(from event.RegionID, remote control.TopicID, partition int32, incarnation uint16, source int64) (int64, bool) {
+	return c.links(from).TargetOffsetFrom(remote, partition, incarnation, source)
 }

@@ -150,3 +150,22 @@ func TestNames(t *testing.T) {
 		}
 	}
 }
+
+// TestCarried: of the types of control records links carry all but barriers, and
+// nothing that is not of its type's form to the last byte.
+func TestCarried(t *testing.T) {
+	for _, c := range codecs()[:4] {
+		topic, err := control.Carried(c.key, c.value)
+		if carried := err == nil; carried != (c.name != "barrier") || carried && topic != "flights" {
+			t.Errorf("Carried(%s) = %q, %v", c.name, topic, err)
+		}
+		if _, err := control.Carried(c.key, append(c.value[:len(c.value):len(c.value)], 0)); err == nil {
+			t.Errorf("Carried(%s) accepts a byte too many", c.name)
+		}
+	}
+	for _, key := range []string{"", "\x00", "\x05topic", "\xff"} {
+		if _, err := control.Carried([]byte(key), []byte{1}); err == nil {
+			t.Errorf("Carried(%q) accepts an unknown type", key)
+		}
+	}
+}

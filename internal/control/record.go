@@ -1,0 +1,67 @@
+package control
+
+import (
+	"errors"
+
+	"github.com/geogate/geogate/internal/event"
+)
+
+// Type is the first byte of every key in a control topic. The list is closed: a
+// link carries only types it knows.
+type Type uint8
+
+// recordType is what there is to know of one type of control record. Each type has
+// a file of its own, record_NAME.go: its number, this registration, its codec, and
+// what the follower keeps and answers.
+type recordType struct {
+	// carried parses a record that links carry to other regions, and names the
+	// topic that it is about. Nil: links do not carry the type.
+	carried func(key, value []byte) (topic string, err error)
+	// apply gives the follower a committed record that a region wrote. Nil: nobody
+	// reads committed ones. The caller holds the follower's mu.
+	apply func(f *Follower, from event.RegionID, key, value []byte) error
+	// applyUncommitted gives the follower a record of the own region as soon as it
+	// lies in the log, whatever becomes of its transaction. Nil: nobody reads those.
+	// The caller holds the follower's mu.
+	applyUncommitted func(f *Follower, key, value []byte) error
+}
+
+// registered is the one list of types of control records: a new type is added here.
+func registered(t Type) (recordType, bool) {
+	switch t {
+	case TypeBarrier:
+		return barrierType(), true
+	case TypeProgress:
+		return progressType(), true
+	case TypeIncarnation:
+		return incarnationType(), true
+	case TypeRestriction:
+		return restrictionType(), true
+	}
+	return recordType{}, false
+}
+
+// TypeOf is a key's type; ok is false for a type that this build does not know,
+// which a follower passes over and a link does not carry.
+func TypeOf(key []byte) (t Type, ok bool) {
+	if len(key) == 0 {
+		return 0, false
+	}
+	t = Type(key[0])
+	_, ok = registered(t)
+	return t, ok
+}
+
+var errNotCarried = errors.New("control: links do not carry the record")
+
+// Carried checks a control record that a link is about to carry to another region
+// and returns the name of the topic that it is about. An error says that the record
+// stays: its type is unknown or none that links carry, or it is not of the type's
+// form to the last byte.
+func Carried(key, value []byte) (topic string, err error) {
+	t, _ := TypeOf(key)
+	if rt, ok := registered(t); ok && rt.carried != nil {
+		return rt.carried(key, value)
+	}
+	return "", errNotCarried
+}

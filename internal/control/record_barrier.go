@@ -1,0 +1,75 @@
+package control
+
+import (
+	"encoding/binary"
+	"fmt"
+
+	"github.com/geogate/geogate/internal/event"
+)
+
+// TypeBarrier is the type of a Barrier.
+const TypeBarrier Type = 1
+
+// barrierType: links do not carry it (barriers travel with the runs), and only the
+// own region's are read, uncommitted: the record must count before the transaction
+// that it names has ended.
+func barrierType() recordType {
+	return recordType{
+		applyUncommitted: func(f *Follower, key, _ []byte) error {
+			x, err := parseBarrierKey(key)
+			if err == nil {
+				f.barriers.Add(x)
+			}
+			return err
+		},
+	}
+}
+
+// Barrier says that a transaction of this producer id and epoch wrote a barrier
+// into a partition. It is written, acknowledged, before that transaction ends.
+type Barrier struct {
+	Topic         TopicID
+	Partition     int32
+	ProducerID    int64
+	ProducerEpoch int16  // as InitProducerID gave it
+	Instance      string // which wrote it; for people
+}
+
+// AppendKey appends the record key: u8 type 1, topic id, uvarint partition,
+// uvarint producer id, u16 epoch.
+func (x Barrier) AppendKey(b []byte) []byte {
+	b = appendPartition(b, TypeBarrier, x.Topic, x.Partition)
+	b = binary.AppendUvarint(b, uint64(x.ProducerID))
+	return binary.BigEndian.AppendUint16(b, uint16(x.ProducerEpoch))
+}
+
+// AppendValue appends the record value: u8 version, length-prefixed instance.
+func (x Barrier) AppendValue(b []byte) []byte {
+	return event.AppendPrefixed(append(b, codecVersion), []byte(x.Instance))
+}
+
+// parseBarrierKey reads the key alone: it is all that a verdict needs.
+func parseBarrierKey(key []byte) (Barrier, error) {
+	r := event.NewReader(key)
+	p := readPartition(r, TypeBarrier)
+	x := Barrier{Topic: p.topic, Partition: p.num, ProducerID: int64(r.UvarintMax(maxOffset)), ProducerEpoch: int16(r.Uint16())}
+	if err := r.Close(); err != nil {
+		return Barrier{}, fmt.Errorf("parse barrier key: %w", err)
+	}
+	return x, nil
+}
+
+// ParseBarrier reads a barrier record.
+func ParseBarrier(key, value []byte) (Barrier, error) {
+	x, err := parseBarrierKey(key)
+	if err != nil {
+		return Barrier{}, err
+	}
+	r := event.NewReader(value)
+	readVersion(r)
+	x.Instance = string(r.Prefixed(maxText))
+	if err := r.Close(); err != nil {
+		return Barrier{}, fmt.Errorf("parse barrier: %w", err)
+	}
+	return x, nil
+}

@@ -1,0 +1,162 @@
+package control
+
+import (
+	"encoding/binary"
+	"fmt"
+	"slices"
+
+	"github.com/geogate/geogate/internal/event"
+)
+
+// TypeProgress is the type of a Progress.
+const TypeProgress Type = 2
+
+// progressType: links carry it. The follower keeps what every region says, and of
+// the own region's uncommitted ones the highest closed stamp.
+func progressType() recordType {
+	return recordType{
+		carried: func(key, value []byte) (string, error) {
+			x, err := ParseProgress(key, value)
+			return x.Topic, err
+		},
+		apply:            (*Follower).applyProgress,
+		applyUncommitted: (*Follower).applyUncommittedProgress,
+	}
+}
+
+// Progress is what a region says about one of its partitions: every record of the
+// partition's log at or above End has a stamp above Closed, and a context that
+// covers Promised.
+type Progress struct {
+	ID        TopicID // in the cluster of the region that says it
+	Partition int32
+
+	Topic       string // name, the same in every region
+	End         event.Point
+	Closed      event.Stamp
+	Promised    event.Vector
+	Ownership   uint64      // revision of the ownership register folded
+	Incarnation uint64      // revision of the incarnations folded
+	Floor       event.Point // lowest entry for its own log in all regions' usable promised vectors
+}
+
+// AppendKey appends the record key: u8 type 2, topic id, uvarint partition.
+func (x Progress) AppendKey(b []byte) []byte {
+	return appendPartition(b, TypeProgress, x.ID, x.Partition)
+}
+
+// AppendValue appends the record value: u8 version, length-prefixed topic name,
+// end (uvarint incarnation, uvarint offset), u64 closed stamp, promised vector as
+// in gg-c, uvarint ownership revision, uvarint incarnation revision, floor as the
+// end.
+func (x Progress) AppendValue(b []byte) []byte {
+	b = event.AppendPrefixed(append(b, codecVersion), []byte(x.Topic))
+	b = appendPoint(b, x.End)
+	b = x.Closed.Append(b)
+	b = event.AppendVector(b, &x.Promised)
+	b = binary.AppendUvarint(b, x.Ownership)
+	b = binary.AppendUvarint(b, x.Incarnation)
+	return appendPoint(b, x.Floor)
+}
+
+// ParseProgress reads a progress record.
+func ParseProgress(key, value []byte) (Progress, error) {
+	k := event.NewReader(key)
+	p := readPartition(k, TypeProgress)
+	if err := k.Close(); err != nil {
+		return Progress{}, fmt.Errorf("parse progress key: %w", err)
+	}
+	r := event.NewReader(value)
+	readVersion(r)
+	x := Progress{ID: p.topic, Partition: p.num, Topic: readName(r), End: readPoint(r)}
+	x.Closed = event.Stamp(r.Uint64())
+	x.Promised = event.ReadVector(r)
+	x.Ownership = r.Uvarint()
+	x.Incarnation = r.Uvarint()
+	x.Floor = readPoint(r)
+	if err := r.Close(); err != nil {
+		return Progress{}, fmt.Errorf("parse progress: %w", err)
+	}
+	return x, nil
+}
+
+// historyLen is how many progress records of a partition are kept, because the
+// newest is usable only once a reader's vector has come to its end: at two a
+// second, about eight seconds of lag still find a usable one.
+const historyLen = 16
+
+type progressKey struct {
+	region    event.RegionID
+	topic     string
+	partition int32
+}
+
+// applyProgress takes a committed record of a region; the caller holds mu.
+func (f *Follower) applyProgress(from event.RegionID, key, value []byte) error {
+	x, err := ParseProgress(key, value)
+	if err != nil {
+		return err
+	}
+	k := progressKey{from, x.Topic, x.Partition}
+	h := append(f.progress[k], x)
+	if len(h) > historyLen {
+		h = slices.Delete(h, 0, len(h)-historyLen)
+	}
+	f.progress[k] = h
+	return nil
+}
+
+// applyUncommittedProgress takes a record of the own region, committed or not; the
+// caller holds mu.
+func (f *Follower) applyUncommittedProgress(key, value []byte) error {
+	x, err := ParseProgress(key, value)
+	if err != nil {
+		return err
+	}
+	k := progressKey{f.cfg.Region, x.Topic, x.Partition}
+	f.highestClosed[k] = max(f.highestClosed[k], x.Closed)
+	return nil
+}
+
+// Progress is the newest progress of a region's partition, by topic name.
+func (f *Follower) Progress(region event.RegionID, topic string, num int32) (Progress, bool) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	h := f.progress[progressKey{region, topic, num}]
+	if len(h) == 0 {
+		return Progress{}, false
+	}
+	return h[len(h)-1], true
+}
+
+// HighestClosed is the highest closed stamp that any process of the own region has
+// written for a partition, whether its transaction was committed, aborted or is
+// still open: whoever stamps above it stamps above what was published. After Sync
+// it includes everything written before that call; a transaction that is open does
+// not hide it, as it hides Progress.
+func (f *Follower) HighestClosed(topic string, num int32) event.Stamp {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return f.highestClosed[progressKey{f.cfg.Region, topic, num}]
+}
+
+// LowestClosed is the lowest closed stamp of all regions for a partition: no record
+// that a reader with this vector has not applied has a stamp at or below it. It
+// is 0 while any region has said nothing that the vector has reached.
+func (f *Follower) LowestClosed(topic string, num int32, applied event.Vector) event.Stamp {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	closed := ^event.Stamp(0)
+	for region := range f.cfg.Regions {
+		h := f.progress[progressKey{region, topic, num}]
+		i := len(h) - 1
+		for i >= 0 && applied[region].Compare(h[i].End) < 0 {
+			i--
+		}
+		if i < 0 {
+			return 0
+		}
+		closed = min(closed, h[i].Closed)
+	}
+	return closed
+}
