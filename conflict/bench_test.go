@@ -38,18 +38,18 @@ func BenchmarkRevoke(b *testing.B) {
 				items[i].Event.Epoch = event.FirstEpoch(items[i].Origin)
 				if it := items[i]; it.Origin == 2 {
 					it = orphanItem(it)
-					it.Authority = reg.last()
+					it.Validity = reg.last()
 					orphans = append(orphans, it)
 				}
 			}
 			store := conflict.NewMemory(cfg)
 			p := conflict.NewPartition(cfg, store, conflict.Start())
 			store.Add(items)
-			foldAll(b, p, store, []conflict.Item{{Verdict: conflict.Cuts, Authority: reg.tables[0]}})
+			foldAll(b, p, store, []conflict.Item{{Verdict: conflict.Cuts, Validity: reg.tables[0]}})
 			foldAll(b, p, store, items)
 			b.ResetTimer()
 			b.ReportAllocs()
-			foldAll(b, p, store, append(orphans, conflict.Item{Verdict: conflict.Cuts, Authority: reg.last()}))
+			foldAll(b, p, store, append(orphans, conflict.Item{Verdict: conflict.Cuts, Validity: reg.last()}))
 			b.ReportMetric(float64(len(orphans))/b.Elapsed().Seconds(), "orphans/s")
 		})
 	}

@@ -18,7 +18,7 @@ import (
 // and when it learns of a cut gives what it had folded again.
 type learner struct {
 	*replica
-	table *event.Authority
+	table *event.ValidityTable
 	given [][]conflict.Item // by origin: as the log's own judge has them
 	outs  []*conflict.Output
 	mixed bool // orphans of a table that is not in force have been revoked
@@ -29,7 +29,7 @@ func newLearner(cfg conflict.Config, origins int) *learner {
 }
 
 // judged is an item as the seat gives it under a table; ok is false if it waits.
-func judged(it conflict.Item, table *event.Authority) (_ conflict.Item, ok bool) {
+func judged(it conflict.Item, table *event.ValidityTable) (_ conflict.Item, ok bool) {
 	if it.Verdict != conflict.Valid {
 		return it, true
 	}
@@ -78,7 +78,7 @@ func (l *learner) fold(t rapid.TB, items []conflict.Item, twice bool) {
 
 // learn puts a table in force: in steps of at most chunk items, the first stop of
 // them only (then the table is not in force, and nothing else has come between).
-func (l *learner) learn(t rapid.TB, table *event.Authority, chunk, stop int) {
+func (l *learner) learn(t rapid.TB, table *event.ValidityTable, chunk, stop int) {
 	t.Helper()
 	var items []conflict.Item
 	for origin := range l.given {
@@ -89,12 +89,12 @@ func (l *learner) learn(t rapid.TB, table *event.Authority, chunk, stop int) {
 		for _, it := range l.given[origin] {
 			if it.Next.Compare(from) > 0 && it.Verdict == conflict.Valid && table.Judge(it.Event.At, it.Event.Epoch) == event.Orphan {
 				it = orphanItem(it)
-				it.Authority = table
+				it.Validity = table
 				items = append(items, it)
 			}
 		}
 	}
-	items = append(items, conflict.Item{Verdict: conflict.Cuts, Authority: table})
+	items = append(items, conflict.Item{Verdict: conflict.Cuts, Validity: table})
 	for n := 0; len(items) > 0; n++ {
 		if n == stop {
 			l.mixed = true
@@ -105,8 +105,8 @@ func (l *learner) learn(t rapid.TB, table *event.Authority, chunk, stop int) {
 		items = items[k:]
 	}
 	got := l.replica.fold.Position()
-	if got.Authority != table {
-		t.Fatalf("revision %d is in force, want %d", got.Authority.Revision, table.Revision)
+	if got.Validity != table {
+		t.Fatalf("revision %d is in force, want %d", got.Validity.Revision, table.Revision)
 	}
 	// A later table, of which the first orphans were revoked, may be in use still.
 	l.table, l.mixed = table, got.Revoking != 0
@@ -134,7 +134,7 @@ func (l *learner) rebuild() {
 
 // ahead gives the journal alone what comes next, judged by a table that is lost with a
 // stop: the fold will go on under the one before.
-func (l *learner) ahead(items []conflict.Item, table *event.Authority) {
+func (l *learner) ahead(items []conflict.Item, table *event.ValidityTable) {
 	for _, it := range items {
 		j, ok := judged(it, table)
 		if !ok {
@@ -196,14 +196,14 @@ func (l *learner) checkOrphans(t rapid.TB) {
 // register is what the ownership register comes to say of some logs, one revision
 // after the other.
 type register struct {
-	tables []*event.Authority
+	tables []*event.ValidityTable
 }
 
-func (r *register) last() *event.Authority { return r.tables[len(r.tables)-1] }
+func (r *register) last() *event.ValidityTable { return r.tables[len(r.tables)-1] }
 
 // add appends a revision in which one log is told anew.
 func (r *register) add(origin event.RegionID, log event.Tenures) {
-	next := &event.Authority{Revision: 1}
+	next := &event.ValidityTable{Revision: 1}
 	if len(r.tables) > 0 {
 		*next = *r.last()
 		next.Revision++

@@ -10,7 +10,7 @@
 // the order in which they came. The rules are:
 //
 //   - An event counts if its origin's log has it valid and the table of the ownership
-//     register that is in force (event.Authority) does not call it an orphan. Orphans
+//     register that is in force (event.ValidityTable) does not call it an orphan. Orphans
 //     have no part in any other rule; their offsets stay in contexts and vectors.
 //   - The valid copies of one idempotency key, ordered by (stamp, region, event
 //     id), fall into groups: the smallest copy begins a group, every copy within

@@ -476,8 +476,8 @@ func TestTablesRise(t *testing.T) {
 	l.take(t, 0, logOf(a, under(keyed(put(a, 0, 10), 1, 1), 0)), false)
 	l.take(t, 1, logOf(b, under(keyed(put(b, 0, 12), 2, 2), 0)), false)
 	gone := orphanItem(l.given[1][0])
-	gone.Authority = reg.last()
-	cuts := func(i int) conflict.Item { return conflict.Item{Verdict: conflict.Cuts, Authority: reg.tables[i]} }
+	gone.Validity = reg.last()
+	cuts := func(i int) conflict.Item { return conflict.Item{Verdict: conflict.Cuts, Validity: reg.tables[i]} }
 	for _, x := range []struct {
 		item     conflict.Item
 		revision uint64
@@ -486,8 +486,8 @@ func TestTablesRise(t *testing.T) {
 		{gone, 4, 6}, {cuts(1), 5, 6}, {cuts(0), 5, 6}, {conflict.Item{Verdict: conflict.Cuts}, 5, 6}, {cuts(2), 6, 0}, {cuts(1), 6, 0},
 	} {
 		l.fold(t, []conflict.Item{x.item}, true)
-		if p := l.replica.fold.Position(); p.Authority.Revision != x.revision || p.Revoking != x.revoking {
-			t.Fatalf("revision %d in force, revoking %d, want %+v", p.Authority.Revision, p.Revoking, x)
+		if p := l.replica.fold.Position(); p.Validity.Revision != x.revision || p.Revoking != x.revoking {
+			t.Fatalf("revision %d in force, revoking %d, want %+v", p.Validity.Revision, p.Revoking, x)
 		}
 		// A smaller twin folds the entity anew; the orphan must not come back by it.
 		off := int64(len(l.given[2]))
@@ -516,7 +516,7 @@ func TestEntityIsFoldedAnewAgain(t *testing.T) {
 		l.take(t, 2, logOf(c, under(put(c, 0, 12), 0)), false)
 		again := func(origin, i, table int) conflict.Item {
 			it := orphanItem(l.given[origin][i])
-			it.Authority = reg.tables[table]
+			it.Validity = reg.tables[table]
 			return it
 		}
 		all := func(items ...conflict.Item) {
@@ -539,7 +539,7 @@ func TestEntityIsFoldedAnewAgain(t *testing.T) {
 		l.fold(t, []conflict.Item{again(1, 0, 1)}, true)
 		all(logOf(d, first)[0], logOf(a, twin)[0], again(1, 0, 1), again(1, 1, 1))
 		lives(twin.At, event.Dot{Region: c, Partition: 3})
-		all(again(2, 0, 2), conflict.Item{Verdict: conflict.Cuts, Authority: reg.last()})
+		all(again(2, 0, 2), conflict.Item{Verdict: conflict.Cuts, Validity: reg.last()})
 		lives(twin.At)
 
 		l = newLearner(entities(event.LWW), 4)

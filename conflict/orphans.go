@@ -34,11 +34,11 @@ func OrphanedOf(ev *event.Event) Orphaned {
 }
 
 // cut puts a table in force. An older one than is in force changes nothing.
-func (p *Position) cut(a *event.Authority) {
-	if a == nil || p.Authority != nil && a.Revision <= p.Authority.Revision {
+func (p *Position) cut(a *event.ValidityTable) {
+	if a == nil || p.Validity != nil && a.Revision <= p.Validity.Revision {
 		return
 	}
-	p.Authority = a
+	p.Validity = a
 	if p.Revoking <= a.Revision {
 		p.Revoking = 0
 	}
@@ -46,7 +46,7 @@ func (p *Position) cut(a *event.Authority) {
 
 // isOrphan tells whether an event does not count: because the table says so, or
 // because it was revoked under a table that is not in force yet.
-func (s *step) isOrphan(at event.Dot, epoch event.Epoch, table *event.Authority) (bool, error) {
+func (s *step) isOrphan(at event.Dot, epoch event.Epoch, table *event.ValidityTable) (bool, error) {
 	if table.Judge(at, epoch) == event.Orphan {
 		return true, nil
 	}
@@ -82,16 +82,16 @@ func (s *step) setOrphan(o Orphaned) {
 // revoked, so that an entity with many of them is folded anew once and not for each:
 // a refold leaves out all of them. Any event that is folded ends it.
 type refolds struct {
-	table *event.Authority
+	table *event.ValidityTable
 	names map[string]bool
 	alone bool // what earlier steps remember counts no more
 }
 
-func (m *refolds) has(earlier *refolds, table *event.Authority, name string) bool {
+func (m *refolds) has(earlier *refolds, table *event.ValidityTable, name string) bool {
 	return m.table == table && m.names[name] || !m.alone && earlier.table == table && earlier.names[name]
 }
 
-func (m *refolds) add(table *event.Authority, name string) {
+func (m *refolds) add(table *event.ValidityTable, name string) {
 	if m.table != table {
 		m.alone = m.alone || m.table != nil
 		m.table, m.names = table, map[string]bool{}
@@ -138,14 +138,14 @@ func (s *step) revokeOrphan() error {
 	var copies []Copy
 	if k := ev.Envelope.Key; !k.IsZero() {
 		var err error
-		if copies, err = s.copies(k, at.Authority); err != nil {
+		if copies, err = s.copies(k, at.Validity); err != nil {
 			return err
 		}
 	}
 	o := OrphanedOf(ev)
 	s.out.Counts.Orphans++
 	s.setOrphan(o)
-	if a := s.in.Authority; at.Authority == nil || a.Revision > at.Authority.Revision {
+	if a := s.in.Validity; at.Validity == nil || a.Revision > at.Validity.Revision {
 		s.table = a
 		at.Revoking = max(at.Revoking, a.Revision)
 	}

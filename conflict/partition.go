@@ -28,7 +28,7 @@ const (
 	Quarantined         // not ours, or not decodable
 	Skip                // a marker, a hole, a denied record: there is no event
 	Orphan              // past its region's cut or of an epoch that had ended: it never counts
-	Cuts                // no place of a log: from here on Item.Authority is in force
+	Cuts                // no place of a log: from here on Item.Validity is in force
 )
 
 // Item is one judged place in one origin's log of the partition.
@@ -43,9 +43,9 @@ type Item struct {
 	// Restricted: places of the origin's log below Next may have been denied to
 	// this region.
 	Restricted bool
-	// Authority is what the ownership register says: on Cuts, and on an Orphan that
+	// Validity is what the ownership register says: on Cuts, and on an Orphan that
 	// was folded as Valid before, which this revokes.
-	Authority *event.Authority
+	Validity *event.ValidityTable
 }
 
 // Config is what a topic's declaration says about the fold of its partitions. It
@@ -102,9 +102,9 @@ type Position struct {
 	// Restricted has bit r set once records of origin r may have been denied to
 	// this region; it stays set.
 	Restricted uint16
-	// Authority is the table of the last Cuts folded: no event that it calls an
+	// Validity is the table of the last Cuts folded: no event that it calls an
 	// orphan counts. Nil: there was none.
-	Authority *event.Authority
+	Validity *event.ValidityTable
 	// Revoking is the revision of the newest table under which events were revoked
 	// while its Cuts is still to come; 0: none.
 	Revoking uint64
@@ -212,19 +212,19 @@ type step struct {
 	found    []event.Dot             // of those, in order
 	in       *Item                   // the item in hand
 	ev       *event.Event            // the event in hand, which is folded now; nil while one is revoked
-	table    *event.Authority        // what refolds go by
+	table    *event.ValidityTable    // what refolds go by
 }
 
 func (s *step) item(it *Item) error {
 	at := &s.out.Position
-	s.in, s.ev, s.table = it, nil, at.Authority
+	s.in, s.ev, s.table = it, nil, at.Validity
 	switch {
 	case it.Verdict == Cuts:
-		at.cut(it.Authority)
+		at.cut(it.Validity)
 		s.out.refolds.forget()
 		return nil
 	case it.Next.Compare(at.Vector[it.Origin]) > 0:
-	case it.Verdict == Orphan && it.Authority != nil:
+	case it.Verdict == Orphan && it.Validity != nil:
 		return s.revokeOrphan()
 	default:
 		return nil
@@ -254,7 +254,7 @@ func (s *step) item(it *Item) error {
 		s.quarantine(why)
 		return nil
 	}
-	if it.Verdict == Orphan || at.Authority.Judge(it.Event.At, it.Event.Epoch) == event.Orphan {
+	if it.Verdict == Orphan || at.Validity.Judge(it.Event.At, it.Event.Epoch) == event.Orphan {
 		s.lost()
 		return nil
 	}
@@ -277,7 +277,7 @@ func (s *step) quarantine(why string) {
 
 // copies gives the copies of a key that the vector has reached and that are no
 // orphans by a table, the copy in hand among them.
-func (s *step) copies(k event.IdempotencyKey, table *event.Authority) ([]Copy, error) {
+func (s *step) copies(k event.IdempotencyKey, table *event.ValidityTable) ([]Copy, error) {
 	all, err := s.store.Copies(k)
 	if err != nil {
 		return nil, fmt.Errorf("read copies of a key: %w", err)

@@ -154,7 +154,7 @@ func TestChoose(t *testing.T) {
 		name   string
 		copies []event.Copy
 		closed event.Stamp
-		in     *event.Authority
+		in     *event.ValidityTable
 		want   *event.Copy
 	}{
 		{"nothing", nil, 0, nil, nil},
@@ -171,7 +171,7 @@ func TestChoose(t *testing.T) {
 		{"an orphan frees", []event.Copy{own}, 0, cutAt(1, 5), nil},
 		{"remote where own is an orphan", []event.Copy{own, remote}, 0, cutAt(1, 5), &remote},
 		{"the window begins with the first that counts", []event.Copy{own, remote}, ms(105), cutAt(2, 6), &own},
-		{"an unknown epoch holds its key", []event.Copy{own}, 0, &event.Authority{}, &own},
+		{"an unknown epoch holds its key", []event.Copy{own}, 0, &event.ValidityTable{}, &own},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			got, ok := dedupe.Choose(tc.copies, 1, window, tc.closed, tc.in)
@@ -184,8 +184,8 @@ func TestChoose(t *testing.T) {
 
 // cutAt is a table under which a region's first epoch is cut at an offset and the
 // others' run on.
-func cutAt(region event.RegionID, offset int64) *event.Authority {
-	a := &event.Authority{Revision: 1}
+func cutAt(region event.RegionID, offset int64) *event.ValidityTable {
+	a := &event.ValidityTable{Revision: 1}
 	for r := event.RegionID(1); r <= 3; r++ {
 		a.Logs[r] = event.Tenures{Known: 100, List: []event.Tenure{{Epoch: event.FirstEpoch(r)}}}
 	}
@@ -275,7 +275,7 @@ func compare(t *rapid.T, a, b *dedupe.Index, closed int64) {
 		}
 		// The cut comes to be known before, between or after the copies: what the
 		// indexes hold does not depend on it.
-		for _, in := range []*event.Authority{nil, cutAt(1, 5), cutAt(2, 5)} {
+		for _, in := range []*event.ValidityTable{nil, cutAt(1, 5), cutAt(2, 5)} {
 			fa, oka, _ := a.Find(key, ms(closed), in)
 			fb, okb, _ := b.Find(key, ms(closed), in)
 			if oka != okb || !reflect.DeepEqual(fa, fb) {
@@ -315,7 +315,7 @@ func TestSweepChangesNoAnswer(t *testing.T) {
 			}
 			feed(t, swept, early)
 			feed(t, kept, early)
-			tables := []*event.Authority{nil, cutAt(1, 5), cutAt(2, 5)}
+			tables := []*event.ValidityTable{nil, cutAt(1, 5), cutAt(2, 5)}
 			in := rapid.SampledFrom(tables).Draw(t, "table")
 			if _, err := swept.Sweep(ms(closed), in); err != nil {
 				t.Fatal(err)

@@ -132,7 +132,7 @@ func (x *Index) Lookup(key event.IdempotencyKey) ([]Copy, error) {
 // Find is the copy that a retry is answered with; ok is false when the key is
 // free. closed is the lowest closed stamp of all regions, in the table that says
 // which copies are orphans (nil: none is).
-func (x *Index) Find(key event.IdempotencyKey, closed event.Stamp, in *event.Authority) (c Copy, ok bool, err error) {
+func (x *Index) Find(key event.IdempotencyKey, closed event.Stamp, in *event.ValidityTable) (c Copy, ok bool, err error) {
 	cs, err := x.Lookup(key)
 	if err != nil {
 		return Copy{}, false, err
@@ -142,7 +142,7 @@ func (x *Index) Find(key event.IdempotencyKey, closed event.Stamp, in *event.Aut
 }
 
 // Choose is the pure rule behind Find, over all copies of one key in any order.
-func Choose(copies []Copy, own event.RegionID, window time.Duration, closed event.Stamp, in *event.Authority) (c Copy, ok bool) {
+func Choose(copies []Copy, own event.RegionID, window time.Duration, closed event.Stamp, in *event.ValidityTable) (c Copy, ok bool) {
 	windows := Windows(copies, window, in)
 	if len(windows) == 0 {
 		return Copy{}, false
@@ -163,7 +163,7 @@ func Choose(copies []Copy, own event.RegionID, window time.Duration, closed even
 // stands, the others are its twins. Void copies do not count, nor do those that a
 // table calls orphans. The index keeps both all the same: a later table knows more,
 // and what stays must not depend on which one was there when a copy came.
-func Windows(copies []Copy, window time.Duration, in *event.Authority) [][]Copy {
+func Windows(copies []Copy, window time.Duration, in *event.ValidityTable) [][]Copy {
 	var valid []Copy
 	for _, c := range copies {
 		if counts(&c, in) {
@@ -182,7 +182,7 @@ func Windows(copies []Copy, window time.Duration, in *event.Authority) [][]Copy 
 	return out
 }
 
-func counts(c *Copy, in *event.Authority) bool {
+func counts(c *Copy, in *event.ValidityTable) bool {
 	return !c.Void && in.Judge(c.At, c.Epoch) != event.Orphan
 }
 
@@ -196,7 +196,7 @@ func order(a, b Copy) int { return a.Order().Compare(b.Order()) }
 // not count as old; it returns how many copies went. What is left answers every
 // retry as before. A window whose last copy has not expired by itself stays: a cut
 // that comes to be known late may take the first away, and the last then stands.
-func (x *Index) Sweep(closed event.Stamp, in *event.Authority) (int, error) {
+func (x *Index) Sweep(closed event.Stamp, in *event.ValidityTable) (int, error) {
 	n := 0
 	err := x.store.Scan(func(copies []Copy) (remove []Copy) {
 		for _, w := range Windows(copies, x.cfg.Window, in) {

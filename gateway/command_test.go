@@ -5,18 +5,18 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/geogate/geogate/router"
+	"github.com/geogate/geogate/router/ownership"
 )
 
 // commanded takes ownership commands.
 type commanded struct {
 	owned
-	got []router.Command
+	got []ownership.Command
 }
 
-func (o *commanded) Command(_ context.Context, c router.Command) (router.Result, error) {
+func (o *commanded) Command(_ context.Context, c ownership.Command) (ownership.Result, error) {
 	o.got = append(o.got, c)
-	return router.Result{Units: []router.FencedUnit{}}, nil
+	return ownership.Result{Units: []ownership.FencedUnit{}}, nil
 }
 
 // TestCommandBodies: a command is carried out only as it was meant: by a client

@@ -10,13 +10,13 @@ import (
 	"github.com/geogate/geogate/conflict"
 	"github.com/geogate/geogate/internal/control"
 	"github.com/geogate/geogate/internal/event"
-	"github.com/geogate/geogate/router"
+	"github.com/geogate/geogate/router/ownership"
 )
 
 // owned is an ownership register by hand.
 type owned struct {
 	w       *world
-	table   *event.Authority
+	table   *event.ValidityTable
 	unread  bool                // nothing is known of it
 	orphans []conflict.Orphaned // of github, in order of partition and dot
 }
@@ -26,14 +26,14 @@ func (o *owned) Units() ([]UnitView, error) {
 	if o.unread {
 		return nil, ErrUnread
 	}
-	return []UnitView{{Revision: 9, Record: router.UnitRecord{Unit: "repos/eu", Epoch: 34}}}, nil
+	return []UnitView{{Revision: 9, Record: ownership.UnitRecord{Unit: "repos/eu", Epoch: 34}}}, nil
 }
 
-func (o *owned) Command(context.Context, router.Command) (router.Result, error) {
-	return router.Result{}, ErrNoRegister
+func (o *owned) Command(context.Context, ownership.Command) (ownership.Result, error) {
+	return ownership.Result{}, ErrNoRegister
 }
 
-func (o *owned) Intervals(string, int32) *event.Authority {
+func (o *owned) Intervals(string, int32) *event.ValidityTable {
 	o.w.mu.Lock()
 	defer o.w.mu.Unlock()
 	return o.table
@@ -50,8 +50,8 @@ func (o *owned) Orphans(_ string, after OrphanPlace, fn func(OrphanPlace, *confl
 
 // cutTable has the first epochs of both regions, one of them cut at an offset and
 // followed by another epoch that begins at a later one.
-func cutTable(r event.RegionID, cut int64, epoch event.Epoch, start int64) *event.Authority {
-	a := &event.Authority{Revision: 2}
+func cutTable(r event.RegionID, cut int64, epoch event.Epoch, start int64) *event.ValidityTable {
+	a := &event.ValidityTable{Revision: 2}
 	for _, o := range []event.RegionID{us, eu} {
 		a.Logs[o] = event.Tenures{Known: event.FirstEpoch(o), List: []event.Tenure{{Epoch: event.FirstEpoch(o)}}}
 	}

@@ -10,7 +10,7 @@ import (
 	"time"
 	"unicode"
 
-	"github.com/geogate/geogate/router"
+	"github.com/geogate/geogate/router/ownership"
 )
 
 // unitJSON is a unit as GET /v1/ownership shows it.
@@ -28,11 +28,11 @@ type unitJSON struct {
 
 // tenureJSON is one epoch with its intervals.
 type tenureJSON struct {
-	Epoch uint64          `json:"epoch"`
-	Owner string          `json:"owner"`
-	Ended bool            `json:"ended"`
-	Start []router.Extent `json:"start"`
-	Cut   []router.Extent `json:"cut"`
+	Epoch uint64             `json:"epoch"`
+	Owner string             `json:"owner"`
+	Ended bool               `json:"ended"`
+	Start []ownership.Extent `json:"start"`
+	Cut   []ownership.Extent `json:"cut"`
 }
 
 func showUnit(v *UnitView) unitJSON {
@@ -42,9 +42,9 @@ func showUnit(v *UnitView) unitJSON {
 		Last: orNull(r.Last), By: r.By, Reason: r.Reason, Epochs: []tenureJSON{},
 	}
 	for _, t := range r.Epochs {
-		e := tenureJSON{Epoch: uint64(t.Epoch), Owner: t.Owner, Ended: t.Ended, Start: append([]router.Extent{}, t.Start...)}
+		e := tenureJSON{Epoch: uint64(t.Epoch), Owner: t.Owner, Ended: t.Ended, Start: append([]ownership.Extent{}, t.Start...)}
 		if t.Ended {
-			e.Cut = append([]router.Extent{}, t.Cut...)
+			e.Cut = append([]ownership.Extent{}, t.Cut...)
 		}
 		out.Epochs = append(out.Epochs, e)
 	}
@@ -145,7 +145,7 @@ const commandTime = 2 * time.Minute
 
 // command is POST /v1/fence and POST /v1/unfence on the management listener: it
 // answers when the command has ended, with the exit code of the command line.
-func (s *Server) command(verb router.Verb) handler {
+func (s *Server) command(verb ownership.Verb) handler {
 	return func(c *call) error {
 		if _, err := c.query(); err != nil {
 			return err
@@ -171,7 +171,7 @@ func (s *Server) command(verb router.Verb) handler {
 
 // commandBody is what an ownership command asks for. Its type has to be said: a web
 // page in a browser on this machine can send others unasked.
-func (c *call) commandBody(verb router.Verb) (cmd router.Command, err error) {
+func (c *call) commandBody(verb ownership.Verb) (cmd ownership.Command, err error) {
 	if media, err := c.contentType(); err != nil {
 		return cmd, err
 	} else if media != typeJSON {
@@ -194,12 +194,12 @@ func (c *call) commandBody(verb router.Verb) (cmd router.Command, err error) {
 		return cmd, invalid(codeMalformed, atPointer("", "more data follows the object"))
 	case (body.Region == "") == (body.Unit == ""):
 		return cmd, invalid(codeMalformed, atPointer("", "needs either region or unit, not both"))
-	case verb == router.VerbFence && body.Reason == "":
+	case verb == ownership.VerbFence && body.Reason == "":
 		return cmd, invalid(codeMalformed, atPointer("/reason", "a fence needs a reason; the audit keeps it"))
 	case len(body.Reason) > maxReason || strings.ContainsFunc(body.Reason, func(r rune) bool { return !unicode.IsGraphic(r) }):
 		return cmd, invalid(codeMalformed, atPointer("/reason", "must be one line of text of up to %d bytes", maxReason))
 	}
-	return router.Command{Verb: verb, Region: body.Region, Unit: body.Unit, Reason: body.Reason}, nil
+	return ownership.Command{Verb: verb, Region: body.Region, Unit: body.Unit, Reason: body.Reason}, nil
 }
 
 func (s *Server) refuseCommand(err error) error {

@@ -7,6 +7,7 @@ import (
 	"github.com/geogate/geogate/internal/event"
 	"github.com/geogate/geogate/internal/seat"
 	"github.com/geogate/geogate/router"
+	"github.com/geogate/geogate/router/ownership"
 )
 
 // writer permits and stores records. It knows nothing of HTTP or of the form in
@@ -80,7 +81,7 @@ func (w *writer) request(t Topic, rec *record) seat.Request {
 // partition is where a record goes: by its key; without one by its idempotency
 // key, so that a retry meets the first try; without both to each in turn.
 func (w *writer) partition(t Topic, rec *record, key event.IdempotencyKey) (int32, error) {
-	entity := t.Domain.Kind == router.Entity
+	entity := t.Domain.Kind == ownership.Entity
 	if entity && rec.key == nil {
 		return 0, invalid(codeInvalidRecord, atPointer("/key", "a record of an entity topic needs a key"))
 	}
@@ -108,7 +109,7 @@ func (w *writer) partition(t Topic, rec *record, key event.IdempotencyKey) (int3
 // unit finds the unit that a record belongs to. A record of a by_key domain whose
 // home is no region of the deployment is 422.
 func (w *writer) unit(t Topic, key []byte, headers []event.Header) (string, error) {
-	if t.Domain.Mode != router.ByKey {
+	if t.Domain.Mode != ownership.ByKey {
 		return t.Domain.Unit(w.region), nil
 	}
 	home, err := t.Domain.Region(key, headers, t.Name, w.region)
@@ -129,9 +130,9 @@ func (w *writer) mayWrite(t Topic, key []byte, headers []event.Header) error {
 		return err
 	}
 	err = w.ownership.Check(unit)
-	if unit != t.Domain.Unit(w.region) && (err == nil || errors.Is(err, router.ErrUnproven)) {
-		_, region := router.UnitDomain(unit)
-		err = &router.NotOwnerError{Unit: unit, Owner: region, State: router.UnitActive}
+	if unit != t.Domain.Unit(w.region) && (err == nil || errors.Is(err, ownership.ErrUnproven)) {
+		_, region := ownership.UnitDomain(unit)
+		err = &ownership.NotOwnerError{Unit: unit, Owner: region, State: ownership.UnitActive}
 	}
 	return inTopic(err, t.Name, w.region)
 }

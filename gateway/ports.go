@@ -9,7 +9,7 @@ import (
 	"github.com/geogate/geogate/internal/control"
 	"github.com/geogate/geogate/internal/event"
 	"github.com/geogate/geogate/internal/seat"
-	"github.com/geogate/geogate/router"
+	"github.com/geogate/geogate/router/ownership"
 )
 
 // What the gateway needs of the rest of an instance. The instance implements
@@ -48,7 +48,7 @@ type Topic struct {
 	Name       string
 	ID         control.TopicID // in this region's cluster
 	Partitions int32
-	Domain     router.Domain
+	Domain     ownership.Domain
 }
 
 // Topics knows the local topics.
@@ -71,7 +71,7 @@ var ErrUnread = errors.New("gateway: the ownership register has not been read")
 // Ownership knows who may write what.
 type Ownership interface {
 	// Check tells whether this region may write a unit now: nil, an error that
-	// wraps router.ErrUnproven, or a *router.NotOwnerError. It is for saying no
+	// wraps ownership.ErrUnproven, or a *ownership.NotOwnerError. It is for saying no
 	// early; what counts is what the seat asks.
 	Check(unit string) error
 	// Units are the newest records that are known, ordered by unit. Until the
@@ -79,18 +79,18 @@ type Ownership interface {
 	Units() ([]UnitView, error)
 	// Intervals is the newest that is known of which records of a partition's logs
 	// count; nil where no register says so, and every record does.
-	Intervals(topic string, partition int32) *event.Authority
+	Intervals(topic string, partition int32) *event.ValidityTable
 	// Orphans calls fn for the orphans of a unit that this region has met, in order
 	// starting after a place, until fn returns false.
 	Orphans(unit string, after OrphanPlace, fn func(at OrphanPlace, o *conflict.Orphaned) bool) error
 	// Command has a fence or an unfence carried out. Its error is ErrNoRegister.
-	Command(ctx context.Context, cmd router.Command) (router.Result, error)
+	Command(ctx context.Context, cmd ownership.Command) (ownership.Result, error)
 }
 
 // UnitView is a unit's record in the register with its revision.
 type UnitView struct {
 	Revision uint64
-	Record   router.UnitRecord
+	Record   ownership.UnitRecord
 }
 
 // Seats gives the seats of this instance.
@@ -139,9 +139,9 @@ type View interface {
 	// Aliases are the other copies of the write whose record in the merged topic
 	// has the dot: covering one of them is having seen it.
 	Aliases(at event.Dot) ([]event.Dot, error)
-	// Authority is the table by which Committed was folded: what it calls an orphan
+	// Validity is the table by which Committed was folded: what it calls an orphan
 	// does not count in the view. nil: everything does.
-	Authority() *event.Authority
+	Validity() *event.ValidityTable
 	// Orphan is what the view keeps of an orphan that it has met.
 	Orphan(at event.Dot) (o conflict.Orphaned, ok bool, err error)
 }

@@ -14,7 +14,7 @@ import (
 	"github.com/geogate/geogate/internal/event"
 	"github.com/geogate/geogate/internal/hlc"
 	"github.com/geogate/geogate/internal/seat"
-	"github.com/geogate/geogate/router"
+	"github.com/geogate/geogate/router/ownership"
 )
 
 // code names a problem; programs branch on it. The list is pinned: a code never
@@ -260,7 +260,7 @@ func asProblem(err error) *problem {
 	var reused *seat.ReusedError
 	var outcome *seat.OutcomeError
 	var unknown *UnknownTopic
-	var foreign *router.NotOwnerError
+	var foreign *ownership.NotOwnerError
 	switch {
 	case errors.As(err, &p):
 		return p
@@ -273,7 +273,7 @@ func asProblem(err error) *problem {
 		return newProblem(codeTopicUnknown, "%s", unknown.Detail)
 	case errors.As(err, &foreign):
 		return notOwner(foreign)
-	case errors.Is(err, router.ErrUnproven):
+	case errors.Is(err, ownership.ErrUnproven):
 		return newProblem(codeOwnershipUnproven, "the ownership register has not confirmed this region's ownership or lease in time; retry")
 	case errors.Is(err, ErrTopicUnknown):
 		return newProblem(codeTopicUnknown, "the topic does not exist in this region; writes and reads do not create topics")
@@ -315,7 +315,7 @@ func outcomeUnknown(hadKey bool) *problem {
 // inTopic adds the topic and the region to a refusal by ownership, which knows
 // neither. Other errors stay as they are.
 func inTopic(err error, topic, region string) error {
-	var foreign *router.NotOwnerError
+	var foreign *ownership.NotOwnerError
 	if !errors.As(err, &foreign) {
 		return err
 	}
@@ -324,7 +324,7 @@ func inTopic(err error, topic, region string) error {
 	return p
 }
 
-func notOwner(e *router.NotOwnerError) *problem {
+func notOwner(e *ownership.NotOwnerError) *problem {
 	p := newProblem(codeNotOwner, "%s", e.Error()).with("unit", e.Unit).with("owner", orNull(e.Owner))
 	var epoch *uint64 // null where the register has nothing of the unit
 	if e.Epoch != 0 {

@@ -6,7 +6,7 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus/promhttp"
 
-	"github.com/geogate/geogate/router"
+	"github.com/geogate/geogate/router/ownership"
 )
 
 // dataHandler is the handler of the data listener, for producers and consumers.
@@ -47,8 +47,8 @@ func (s *Server) managementRoutes() []route {
 		{"ownership", []string{"v1", "ownership"}, get(s.readOwnership)},
 		{"orphans", []string{"v1", "ownership", "orphans"}, get(s.readOrphans)},
 		{"topic ownership", []string{"v1", "topics", "*", "ownership"}, get(s.topicOwnership)},
-		{"fence", []string{"v1", "fence"}, map[string]handler{http.MethodPost: s.command(router.VerbFence)}},
-		{"unfence", []string{"v1", "unfence"}, map[string]handler{http.MethodPost: s.command(router.VerbUnfence)}},
+		{"fence", []string{"v1", "fence"}, map[string]handler{http.MethodPost: s.command(ownership.VerbFence)}},
+		{"unfence", []string{"v1", "unfence"}, map[string]handler{http.MethodPost: s.command(ownership.VerbUnfence)}},
 	}
 	if s.cfg.Pprof {
 		both := func(h http.HandlerFunc) map[string]handler {

@@ -111,11 +111,11 @@ func (s *Server) recordView(ctx, wait context.Context, t Topic, rd *reading) (so
 type validity struct {
 	s      *Server
 	topic  string
-	tables map[int32]*event.Authority
+	tables map[int32]*event.ValidityTable
 }
 
 func (s *Server) newValidity(topic string) validity {
-	return validity{s: s, topic: topic, tables: make(map[int32]*event.Authority)}
+	return validity{s: s, topic: topic, tables: make(map[int32]*event.ValidityTable)}
 }
 
 // refresh has the tables asked for again.

@@ -11,6 +11,7 @@ import (
 	"github.com/geogate/geogate/internal/event"
 	"github.com/geogate/geogate/internal/hlc"
 	"github.com/geogate/geogate/router"
+	"github.com/geogate/geogate/router/ownership"
 )
 
 // placeBit marks, in a cursor of the merged view, an entry that is not about the
@@ -149,10 +150,10 @@ func (m *merged) start(_ context.Context, logs map[int32]span) (map[int32]int64,
 // cursor's own place if it lies before the next checkpoint.
 func (m *merged) begin(p int32, l span, cps []view.Checkpoint) (int64, error) {
 	cursor := m.at[p]
-	if _, own := m.place[p]; !own && m.given && m.t.Domain.Kind == router.Entity {
+	if _, own := m.place[p]; !own && m.given && m.t.Domain.Kind == ownership.Entity {
 		// The region that gave the cursor may not have known of a cut by then. What
 		// was corrected since lies behind the checkpoint before it.
-		cursor = m.seats[p].View().Authority().Known(cursor)
+		cursor = m.seats[p].View().Validity().Known(cursor)
 	}
 	i := 0
 	for i < len(cps) && cursor.CoversAll(&cps[i].Vector) {
@@ -166,7 +167,7 @@ func (m *merged) begin(p int32, l span, cps []view.Checkpoint) (int64, error) {
 		o = at
 	}
 	if o < l.start {
-		if m.given && m.t.Domain.Kind == router.Events {
+		if m.given && m.t.Domain.Kind == ownership.Events {
 			return 0, fmt.Errorf("begin in partition %d: %w", p, errExpired)
 		}
 		o = l.start
@@ -208,7 +209,7 @@ func (m *merged) show(ctx context.Context, rec *kgo.Record, o *object) (bool, er
 	if ev.Value == nil {
 		ev.Op = event.Delete
 	}
-	if m.t.Domain.Kind == router.Events {
+	if m.t.Domain.Kind == ownership.Events {
 		shown, err := m.showEvent(ctx, &ev, corrects)
 		if !shown || err != nil {
 			return false, err
@@ -225,7 +226,7 @@ func (m *merged) show(ctx context.Context, rec *kgo.Record, o *object) (bool, er
 // orphan tells whether a record does not count any more, by what its partition's
 // view has folded.
 func (m *merged) orphan(ev *event.Event) bool {
-	return m.seats[ev.At.Partition].View().Authority().Judge(ev.At, ev.Epoch) == event.Orphan
+	return m.seats[ev.At.Partition].View().Validity().Judge(ev.At, ev.Epoch) == event.Orphan
 }
 
 // showEvent takes a record of an events topic and tells whether it is shown. The record

@@ -25,6 +25,7 @@ import (
 	"github.com/geogate/geogate/internal/hlc"
 	"github.com/geogate/geogate/internal/seat"
 	"github.com/geogate/geogate/router"
+	"github.com/geogate/geogate/router/ownership"
 )
 
 const (
@@ -65,7 +66,7 @@ type fakeSeat struct {
 	entities  map[string]conflict.State
 	cps       []view.Checkpoint
 	aliases   map[event.Dot][]event.Dot
-	table     *event.Authority
+	table     *event.ValidityTable
 	orphans   map[event.Dot]conflict.Orphaned
 	events    map[event.Dot]event.Event
 }
@@ -90,9 +91,9 @@ func newWorld(t *testing.T, change func(*Config, *Deps)) *world {
 		remote: make(map[string]control.Topic), covered: make(map[int32]control.Covered),
 		runs: make(map[int32]map[int64]control.Location), barrier: make(map[int64]bool),
 		topics: map[string]Topic{
-			"flights": {Name: "flights", ID: [16]byte{1}, Partitions: 6, Domain: router.Domain{Name: "air", Kind: router.Entity, Mode: router.MultiWriter, Rule: event.LWW}},
-			"pairs":   {Name: "pairs", ID: [16]byte{2}, Partitions: 6, Domain: router.Domain{Name: "pairs", Kind: router.Entity, Mode: router.MultiWriter, Rule: event.Keep}},
-			"github":  {Name: "github", ID: [16]byte{3}, Partitions: 2, Domain: router.Domain{Name: "repos", Kind: router.Events, Mode: router.MultiWriter}},
+			"flights": {Name: "flights", ID: [16]byte{1}, Partitions: 6, Domain: ownership.Domain{Name: "air", Kind: ownership.Entity, Mode: ownership.MultiWriter, Rule: event.LWW}},
+			"pairs":   {Name: "pairs", ID: [16]byte{2}, Partitions: 6, Domain: ownership.Domain{Name: "pairs", Kind: ownership.Entity, Mode: ownership.MultiWriter, Rule: event.Keep}},
+			"github":  {Name: "github", ID: [16]byte{3}, Partitions: 2, Domain: ownership.Domain{Name: "repos", Kind: ownership.Events, Mode: ownership.MultiWriter}},
 		},
 	}
 	w.write = w.accept
@@ -258,7 +259,7 @@ func (f *fakeSeat) Aliases(at event.Dot) ([]event.Dot, error) {
 	return f.aliases[at], nil
 }
 
-func (f *fakeSeat) Authority() *event.Authority {
+func (f *fakeSeat) Validity() *event.ValidityTable {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	return f.table

@@ -63,7 +63,7 @@ type Config struct {
 	// Intervals, if not nil, says what the ownership register knows of the logs of a
 	// topic's partition; nil for one that no register governs. What lies behind a
 	// cut of the source's own log is not sent. Revisions do not fall.
-	Intervals func(topic string, partition int32) *event.Authority
+	Intervals func(topic string, partition int32) *event.ValidityTable
 	// IntervalsChanged gives a channel that is closed when Intervals may say more
 	// than it did before the call. It goes with Intervals.
 	IntervalsChanged func() <-chan struct{}

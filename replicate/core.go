@@ -102,7 +102,7 @@ type Core struct {
 	gone      Counts // of streams that are no longer there
 	rules     map[RuleKey]int64
 	version   uint64 // of the policy in force; rulings of another one are not used
-	intervals map[Part]*event.Authority
+	intervals map[Part]*event.ValidityTable
 	wake      time.Time
 	tries     int
 }

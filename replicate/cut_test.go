@@ -29,13 +29,13 @@ import (
 type register struct {
 	mu      sync.Mutex
 	bounds  map[int32][]int64 // see replicate.Owned; guarded by mu, as everything below
-	told    map[int32]*event.Authority
+	told    map[int32]*event.ValidityTable
 	changed chan struct{}
 	version uint64
 }
 
 func newRegister(partitions int32) *register {
-	g := &register{bounds: map[int32][]int64{}, told: map[int32]*event.Authority{}, changed: make(chan struct{}), version: 1}
+	g := &register{bounds: map[int32][]int64{}, told: map[int32]*event.ValidityTable{}, changed: make(chan struct{}), version: 1}
 	for p := range partitions {
 		g.bounds[p] = []int64{0}
 	}
@@ -44,7 +44,7 @@ func newRegister(partitions int32) *register {
 
 // govern has a link go by the register.
 func (g *register) govern(cfg *replicate.Config) {
-	cfg.Intervals = func(topic string, partition int32) *event.Authority {
+	cfg.Intervals = func(topic string, partition int32) *event.ValidityTable {
 		g.mu.Lock()
 		defer g.mu.Unlock()
 		if topic != "orders" {

@@ -19,7 +19,7 @@
 // discovers topics.
 //
 // A log counts by intervals, which the ownership register of the source's region
-// holds (event.Authority). A link sends nothing that lies behind a cut which it knew
+// holds (event.ValidityTable). A link sends nothing that lies behind a cut which it knew
 // when it planned the transaction: it stops there, inside a batch if need be, and
 // once the next interval's start is known it covers what lies between, carries its
 // barriers with the next run, and goes on. The position is all that is kept of it.

@@ -45,7 +45,7 @@ type (
 	// partitions; nil for one that no register governs. It comes before any other
 	// event that follows the change, and before streams are assigned that it had
 	// not named.
-	IntervalsKnown struct{ Authorities map[Part]*event.Authority }
+	IntervalsKnown struct{ Authorities map[Part]*event.ValidityTable }
 	// Audited ends Audit.
 	Audited struct{ Err error }
 	// Produced ends Produce. Epochs are the leader epochs of the remote

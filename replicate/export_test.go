@@ -34,7 +34,7 @@ const Origin = origin
 
 // Owned is what a register of a revision says that has given the region these
 // intervals: from, until, from, ...; the last one runs if it has no until.
-func Owned(revision uint64, bounds ...int64) *event.Authority {
+func Owned(revision uint64, bounds ...int64) *event.ValidityTable {
 	var spans []span
 	for i := 0; i < len(bounds); i += 2 {
 		s := span{bounds[i], event.NoCut}

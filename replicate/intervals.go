@@ -18,7 +18,7 @@ import (
 type lapse struct{ from, until int64 }
 
 // lapsesOf are the lapses of an incarnation of an origin's log.
-func lapsesOf(a *event.Authority, origin event.RegionID, incarnation uint16) (out []lapse) {
+func lapsesOf(a *event.ValidityTable, origin event.RegionID, incarnation uint16) (out []lapse) {
 	for at := int64(0); at != event.NoCut; {
 		cut, next := a.Cut(origin, incarnation, at)
 		if cut == event.NoCut {

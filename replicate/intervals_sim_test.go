@@ -126,9 +126,9 @@ func (l *ownedLog) batch(t rapid.TB, rnd *rand.Rand) {
 }
 
 // known is what the register says at the log's stage.
-func (l *ownedLog) known() *event.Authority { return l.knownAt(l.stage) }
+func (l *ownedLog) known() *event.ValidityTable { return l.knownAt(l.stage) }
 
-func (l *ownedLog) knownAt(stage int) *event.Authority {
+func (l *ownedLog) knownAt(stage int) *event.ValidityTable {
 	var spans []span
 	for i, s := range l.spans {
 		switch {
@@ -382,7 +382,7 @@ func (k *ownedLink) produce(e Produce) any {
 
 // tell tells the core what is known now.
 func (k *ownedLink) tell() {
-	now := map[Part]*event.Authority{}
+	now := map[Part]*event.ValidityTable{}
 	for p, l := range k.logs {
 		now[p] = l.known()
 	}

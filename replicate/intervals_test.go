@@ -19,8 +19,8 @@ const origin event.RegionID = 1
 type span struct{ from, until int64 }
 
 // owned is what a register says that has given the log's region these intervals.
-func owned(revision uint64, spans ...span) *event.Authority {
-	a := &event.Authority{Revision: revision}
+func owned(revision uint64, spans ...span) *event.ValidityTable {
+	a := &event.ValidityTable{Revision: revision}
 	log := &a.Logs[origin]
 	for i, s := range spans {
 		x := event.Tenure{Epoch: event.Epoch(16*(i+1)) + event.Epoch(origin), Start: []event.Point{{Next: s.from}}}
@@ -33,8 +33,8 @@ func owned(revision uint64, spans ...span) *event.Authority {
 	return a
 }
 
-func known(a *event.Authority) IntervalsKnown {
-	return IntervalsKnown{map[Part]*event.Authority{part: a}}
+func known(a *event.ValidityTable) IntervalsKnown {
+	return IntervalsKnown{map[Part]*event.ValidityTable{part: a}}
 }
 
 // newOwnedHand steps a core whose streams a register governs.
@@ -192,8 +192,8 @@ func TestCoreStandsWithoutAnInterval(t *testing.T) {
 	}{
 		"not asked":          {nil, unread},
 		"not about this one": {IntervalsKnown{}, unread},
-		"not read":           {known(&event.Authority{}), unread},
-		"never owned":        {known(&event.Authority{Revision: 3}), neverOwned},
+		"not read":           {known(&event.ValidityTable{}), unread},
+		"never owned":        {known(&event.ValidityTable{Revision: 3}), neverOwned},
 		"cut at once":        {known(owned(3, span{0, 0})), cutOff},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -357,7 +357,7 @@ func TestCoreTellsLostOrphansFromAGap(t *testing.T) {
 // go on.
 func TestCoreBeginsAnewAfterStanding(t *testing.T) {
 	h := newOwnedHand(t)
-	h.step(known(&event.Authority{Revision: 1}))
+	h.step(known(&event.ValidityTable{Revision: 1}))
 	h.step(Assigned{[]Stream{aStr}})
 	h.step(Start{}, Init{})
 	h.take(nil, fresh(), Read{})

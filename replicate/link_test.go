@@ -392,7 +392,7 @@ func TestConfigIsChecked(t *testing.T) {
 		"shards": func(c *replicate.Config) { c.Shards = 33 }, "pattern": func(c *replicate.Config) { c.Include = []string{"/(/"} },
 		"region": func(c *replicate.Config) { c.From.ID = 16 },
 		"intervals": func(c *replicate.Config) {
-			c.Intervals = func(string, int32) *event.Authority { return nil }
+			c.Intervals = func(string, int32) *event.ValidityTable { return nil }
 		},
 	} {
 		c := good

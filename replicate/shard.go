@@ -199,7 +199,7 @@ func (s *shard) learn(now time.Time, ev any) []any {
 		}
 	}
 	s.known = s.cfg.IntervalsChanged() // before it is asked: nothing is missed
-	authorities := make(map[Part]*event.Authority, len(s.streams))
+	authorities := make(map[Part]*event.ValidityTable, len(s.streams))
 	for i := range s.streams {
 		if st := &s.streams[i]; !st.Facts {
 			authorities[st.Part] = s.cfg.Intervals(st.Topic, st.Number)

@@ -16,7 +16,7 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"github.com/geogate/geogate/gateway"
-	"github.com/geogate/geogate/router"
+	"github.com/geogate/geogate/router/ownership"
 	"github.com/geogate/geogate/testbench/data"
 )
 
@@ -216,7 +216,7 @@ func (s *seeder) status(ctx context.Context, r demoRegion) (status gateway.Statu
 // it waits for before it takes writes.
 func authorityOf(region string, st gateway.Status) (fenced bool, waiting string) {
 	for _, r := range st.Regions {
-		if r.Name == region && r.State != string(router.RegionUp) {
+		if r.Name == region && r.State != string(ownership.RegionUp) {
 			return true, ""
 		}
 	}
@@ -224,7 +224,7 @@ func authorityOf(region string, st gateway.Status) (fenced bool, waiting string)
 	for _, u := range st.Units {
 		switch {
 		case !strings.HasSuffix(u.Unit, "/"+region):
-		case u.State == string(router.UnitFenced) && st.Register != nil && st.Register.State == "ok":
+		case u.State == string(ownership.UnitFenced) && st.Register != nil && st.Register.State == "ok":
 			fenced = true
 		case u.LeaseSeconds == nil:
 			return false, fmt.Sprintf("region %s has no lease of %s", region, u.Unit)

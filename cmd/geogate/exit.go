@@ -7,22 +7,44 @@ import (
 
 	"github.com/geogate/geogate/internal/node"
 	"github.com/geogate/geogate/internal/strict"
-	"github.com/geogate/geogate/router"
+	"github.com/geogate/geogate/router/ownership"
 )
 
-// The exit codes that exist so far, of the one table that all commands share.
-// A script may rely on each.
+// The exit codes, of the one table that all commands share. A script may rely on
+// each.
 const (
-	exitOK           = router.ExitDone         // 0: done
-	exitInternal     = 1                       // something went wrong that no other code names
-	exitUsage        = 2                       // the command line is wrong; nothing was done
-	exitPrecondition = router.ExitPrecondition // 3: what the command needs is not so; nothing was done
-	exitMoved        = router.ExitMoved        // 6: another instance took over, or a unit was given away meanwhile
-	exitInProgress   = router.ExitInProgress   // 8: what was begun goes on
-	exitLoss         = router.ExitLoss         // 10: done, and something that was answered may not count
-	exitUnreachable  = router.ExitUnreachable  // 12: the gateway, or the register, cannot be reached
-	exitRegression   = router.ExitRegressed    // 13: the register shows an epoch that was passed already
+	exitOK           = 0  // done
+	exitInternal     = 1  // something went wrong that no other code names
+	exitUsage        = 2  // the command line is wrong; nothing was done
+	exitPrecondition = 3  // what the command needs is not so; nothing was done
+	exitMoved        = 6  // another instance took over, or a unit was given away meanwhile
+	exitInProgress   = 8  // what was begun goes on
+	exitLoss         = 10 // done, and something that was answered may not count
+	exitUnreachable  = 12 // the gateway, or the register, cannot be reached
+	exitRegression   = 13 // the register shows an epoch that was passed already
 )
+
+// resultExit is the exit code of a command that ended so; that of an end which this
+// version does not know is exitInternal.
+func resultExit(code ownership.ResultCode) int {
+	switch code {
+	case ownership.ResultDone:
+		return exitOK
+	case ownership.ResultPrecondition:
+		return exitPrecondition
+	case ownership.ResultMoved:
+		return exitMoved
+	case ownership.ResultInProgress:
+		return exitInProgress
+	case ownership.ResultLoss:
+		return exitLoss
+	case ownership.ResultUnreachable:
+		return exitUnreachable
+	case ownership.ResultRegressed:
+		return exitRegression
+	}
+	return exitInternal
+}
 
 // exitError is an error that has its exit code.
 type exitError struct {

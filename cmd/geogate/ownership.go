@@ -8,7 +8,7 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/geogate/geogate/router"
+	"github.com/geogate/geogate/router/ownership"
 )
 
 // target is what an ownership command is about: a region or one unit.
@@ -84,7 +84,7 @@ func (t *target) run(cmd *cobra.Command, path string) error {
 	if err != nil {
 		return err
 	}
-	var result router.Result
+	var result ownership.Result
 	if err := decodeAnswer(body, &result); err != nil {
 		return err
 	}
@@ -95,19 +95,20 @@ func (t *target) run(cmd *cobra.Command, path string) error {
 	} else if err := printResult(cmd.OutOrStdout(), result); err != nil {
 		return err
 	}
-	switch result.Exit {
+	switch exit := resultExit(result.Code); exit {
 	case exitOK:
 		return nil
 	case exitLoss:
 		return exitWith(exitLoss, "%s; see where with: geogate owner get UNIT", result.Detail)
 	case exitInProgress:
 		return exitWith(exitInProgress, "%s; see how far with: geogate owner list", result.Detail)
+	default:
+		return exitWith(exit, "%s", result.Detail)
 	}
-	return exitWith(result.Exit, "%s", result.Detail)
 }
 
-func printResult(out io.Writer, r router.Result) error {
-	if r.Exit == exitOK {
+func printResult(out io.Writer, r ownership.Result) error {
+	if r.Code == ownership.ResultDone {
 		fmt.Fprintln(out, r.Detail)
 	}
 	if len(r.Units) == 0 {
@@ -142,11 +143,11 @@ type unitAnswer struct {
 	By       string  `json:"by"`
 	Reason   string  `json:"reason"`
 	Epochs   []struct {
-		Epoch uint64          `json:"epoch"`
-		Owner string          `json:"owner"`
-		Ended bool            `json:"ended"`
-		Start []router.Extent `json:"start"`
-		Cut   []router.Extent `json:"cut"`
+		Epoch uint64             `json:"epoch"`
+		Owner string             `json:"owner"`
+		Ended bool               `json:"ended"`
+		Start []ownership.Extent `json:"start"`
+		Cut   []ownership.Extent `json:"cut"`
 	} `json:"epochs"`
 }
 
@@ -276,7 +277,7 @@ func (l logPlace) String() string {
 	return fmt.Sprintf("%s/%d incarnation %d", l.topic, l.partition, l.incarnation)
 }
 
-func places(lists ...[]router.Extent) []logPlace {
+func places(lists ...[]ownership.Extent) []logPlace {
 	var out []logPlace
 	seen := make(map[logPlace]bool)
 	for _, list := range lists {
@@ -292,7 +293,7 @@ func places(lists ...[]router.Extent) []logPlace {
 	return out
 }
 
-func offsetIn(list []router.Extent, l logPlace) string {
-	offset, _ := router.Offset(list, l.topic, l.incarnation, l.partition)
+func offsetIn(list []ownership.Extent, l logPlace) string {
+	offset, _ := ownership.Offset(list, l.topic, l.incarnation, l.partition)
 	return fmt.Sprint(offset) // a partition that is not listed begins, and is cut, at 0
 }

@@ -55,8 +55,8 @@ func (x vectorRecord) after(out *conflict.Output, reached int64) vectorRecord {
 		x.Reached = reached + 1
 	}
 	x.Position = p
-	if p.Authority != nil {
-		x.Ownership = p.Authority.Revision
+	if p.Validity != nil {
+		x.Ownership = p.Validity.Revision
 	}
 	return x
 }
@@ -79,7 +79,7 @@ func orphanKey(d event.Dot) []byte { return append([]byte{typeOrphan}, dotPart(d
 // offset, uvarint barrier + 1; u64 highest stamp folded; uvarint ownership
 // revision, incarnation revision and policy cut; u16 restricted; frontier as
 // points; u8 1 if there is a table of the register, and the table
-// (event.AppendAuthority); uvarint revision under which events are being revoked;
+// (event.AppendValidityTable); uvarint revision under which events are being revoked;
 // uvarint merged offset + 1 at which the vector was reached, 0 if it is the end.
 func (x *vectorRecord) append(b []byte) []byte {
 	b = append(b, vectorVersion, 0)
@@ -98,10 +98,10 @@ func (x *vectorRecord) append(b []byte) []byte {
 	b = binary.AppendUvarint(b, x.PolicyCut)
 	b = binary.BigEndian.AppendUint16(b, x.Restricted)
 	b = appendPoints(b, &x.Frontier)
-	if x.Authority == nil {
+	if x.Validity == nil {
 		b = append(b, 0)
 	} else {
-		b = event.AppendAuthority(append(b, 1), x.Authority)
+		b = event.AppendValidityTable(append(b, 1), x.Validity)
 	}
 	b = binary.AppendUvarint(b, x.Revoking)
 	return binary.AppendUvarint(b, uint64(x.Reached))
@@ -126,7 +126,7 @@ func parseVector(value []byte) (vectorRecord, error) {
 	x.Frontier = readPoints(r)
 	if version == vectorVersion {
 		if r.Uint8() == 1 {
-			x.Authority = event.ReadAuthority(r)
+			x.Validity = event.ReadValidityTable(r)
 		}
 		x.Revoking = r.Uvarint()
 		x.Reached = int64(r.UvarintMax(maxOffset))

@@ -25,8 +25,8 @@ func goldenVector() vectorRecord {
 }
 
 // goldenTable has a log that was cut once and owned again.
-func goldenTable() *event.Authority {
-	a := &event.Authority{Revision: 7}
+func goldenTable() *event.ValidityTable {
+	a := &event.ValidityTable{Revision: 7}
 	a.Logs[2] = event.Tenures{Known: 34, List: []event.Tenure{
 		{Epoch: 18, Ended: true, Cut: []event.Point{{Next: 93}}},
 		{Epoch: 34, Start: []event.Point{{Next: 96}}},
@@ -83,7 +83,7 @@ func TestStateGolden(t *testing.T) {
 	vec, ent, tw := goldenVector(), goldenEntity(), goldenTwin()
 	cp := event.Vector{1: {Next: 4712}, 2: {Incarnation: 1}}
 	plain, orphan := goldenVector(), goldenOrphan()
-	vec.Authority, vec.Revoking, vec.Reached = goldenTable(), 9, 513
+	vec.Validity, vec.Revoking, vec.Reached = goldenTable(), 9, 513
 	for name, b := range map[string][]byte{
 		"vector key": vectorKey(), "vector": vec.append(nil), "vector without a table": plain.append(nil),
 		"orphan key": orphanKey(orphan.At), "orphan": appendOrphan(nil, &orphan),
@@ -126,7 +126,7 @@ func TestParseAnything(t *testing.T) {
 	vec, ent, tw := goldenVector(), goldenEntity(), goldenTwin()
 	cp := event.Vector{1: {Next: 4712}}
 	orphan := goldenOrphan()
-	vec.Authority = goldenTable()
+	vec.Validity = goldenTable()
 	for name, x := range map[string]struct {
 		bytes []byte
 		parse func([]byte) error

@@ -17,8 +17,8 @@ import (
 
 // table is what the register says of three regions that own their logs from the
 // beginning, with cuts for some.
-func table(revision uint64, cuts map[event.RegionID]int64) *event.Authority {
-	a := &event.Authority{Revision: revision}
+func table(revision uint64, cuts map[event.RegionID]int64) *event.ValidityTable {
+	a := &event.ValidityTable{Revision: revision}
 	for r := event.RegionID(1); r <= 3; r++ {
 		t := event.Tenure{Epoch: event.FirstEpoch(r)}
 		known := t.Epoch
@@ -31,10 +31,10 @@ func table(revision uint64, cuts map[event.RegionID]int64) *event.Authority {
 	return a
 }
 
-func cutsItem(a *event.Authority) seat.Item { return seat.Item{Verdict: seat.Cuts, Authority: a} }
+func cutsItem(a *event.ValidityTable) seat.Item { return seat.Item{Verdict: seat.Cuts, Validity: a} }
 
 // judge gives items as a seat does under a table.
-func judge(items []seat.Item, a *event.Authority) (out []seat.Item) {
+func judge(items []seat.Item, a *event.ValidityTable) (out []seat.Item) {
 	for _, it := range items {
 		if it.Verdict == seat.Valid && a.Judge(it.Event.At, it.Event.Epoch) == event.Orphan {
 			it.Verdict = seat.Orphan
@@ -45,11 +45,11 @@ func judge(items []seat.Item, a *event.Authority) (out []seat.Item) {
 }
 
 // revoked are the items among those folded that a new table makes orphans.
-func revoked(items []seat.Item, a *event.Authority) (out []seat.Item) {
+func revoked(items []seat.Item, a *event.ValidityTable) (out []seat.Item) {
 	for r := event.RegionID(1); r <= 3; r++ {
 		for _, it := range items {
 			if it.Origin == r && it.Verdict == seat.Valid && a.Judge(it.Event.At, it.Event.Epoch) == event.Orphan {
-				it.Verdict, it.Authority = seat.Orphan, a
+				it.Verdict, it.Validity = seat.Orphan, a
 				out = append(out, it)
 			}
 		}
@@ -71,10 +71,10 @@ func (r *running) until(what string, done func() bool) {
 	}
 }
 
-func (r *running) inForce(a *event.Authority) {
+func (r *running) inForce(a *event.ValidityTable) {
 	r.w.t.Helper()
 	r.until(fmt.Sprintf("revision %d in force", a.Revision), func() bool {
-		got := r.Authority()
+		got := r.Validity()
 		return got != nil && got.Revision == a.Revision
 	})
 }
@@ -89,7 +89,7 @@ func (r *running) knows(at event.Dot) bool {
 }
 
 // checkOrphans compares what the view lists with what the table makes orphans.
-func (r *running) checkOrphans(items []seat.Item, a *event.Authority) {
+func (r *running) checkOrphans(items []seat.Item, a *event.ValidityTable) {
 	r.w.t.Helper()
 	var want, got []event.Dot
 	var count [event.MaxRegion + 1]int
@@ -126,7 +126,7 @@ func (r *running) checkOrphans(items []seat.Item, a *event.Authority) {
 	if err := r.Orphans(func(conflict.Orphaned) bool { n++; return false }); err != nil || n != min(1, len(want)) {
 		r.w.t.Fatalf("%d orphans after the first: %v", n, err)
 	}
-	if have := r.Authority(); !reflect.DeepEqual(have, a) {
+	if have := r.Validity(); !reflect.DeepEqual(have, a) {
 		r.w.t.Fatalf("table %+v, want %+v", have, a)
 	}
 }
@@ -151,8 +151,8 @@ func cutsRestart(t *testing.T, cfg conflict.Config, left string) {
 	last := orphans[len(orphans)/2-1].Event.At
 	db := store(t)
 	v := w.start(db)
-	if v.Authority() != nil {
-		t.Fatalf("table %+v at the start", v.Authority())
+	if v.Validity() != nil {
+		t.Fatalf("table %+v at the start", v.Validity())
 	}
 	v.feed([]seat.Item{cutsItem(first)})
 	v.feed(before)
@@ -177,7 +177,7 @@ func cutsRestart(t *testing.T, cfg conflict.Config, left string) {
 		}
 	}
 	v = w.start(db)
-	if got := v.Authority(); !reflect.DeepEqual(got, first) || !v.knows(last) {
+	if got := v.Validity(); !reflect.DeepEqual(got, first) || !v.knows(last) {
 		t.Fatalf("goes on under %+v, knows %v: %v", got, last, v.knows(last))
 	}
 	v.feed(judge(before, first)) // from the start: the sinks may have nothing

@@ -120,8 +120,8 @@ func TestJournalKeepsOrphans(t *testing.T) {
 	valid.Event.Epoch, orphan.Event.Epoch = 17, 18
 	orphan.Verdict = seat.Orphan
 	again := valid
-	again.Verdict, again.Authority = seat.Orphan, &event.Authority{Revision: 4}
-	if err := j.Add([]seat.Item{valid, orphan, again, {Verdict: seat.Cuts, Authority: again.Authority}}); err != nil {
+	again.Verdict, again.Validity = seat.Orphan, &event.ValidityTable{Revision: 4}
+	if err := j.Add([]seat.Item{valid, orphan, again, {Verdict: seat.Cuts, Validity: again.Validity}}); err != nil {
 		t.Fatal(err)
 	}
 	metas, err := j.metas([]byte("x"))

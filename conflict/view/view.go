@@ -333,7 +333,7 @@ func (v *View) Fold(ctx context.Context, items []seat.Item) error {
 // itemOf makes the fold's item of a seat's.
 func itemOf(it *seat.Item) conflict.Item {
 	x := conflict.Item{
-		Origin: it.Origin, Event: it.Event, Next: it.Next, Barrier: it.Barrier, Restricted: it.Restricted, Authority: it.Authority,
+		Origin: it.Origin, Event: it.Event, Next: it.Next, Barrier: it.Barrier, Restricted: it.Restricted, Validity: it.Validity,
 	}
 	switch it.Verdict {
 	case seat.Valid:
@@ -388,12 +388,12 @@ func (v *View) Context(key []byte) (event.Vector, uint16, error) {
 	return e.Context(at.Vector, restricted), restricted, nil
 }
 
-// Authority implements seat.Folder: the table of the last Cuts folded and
+// Validity implements seat.Folder: the table of the last Cuts folded and
 // committed, nil if there was none. It is not to be changed.
-func (v *View) Authority() *event.Authority {
+func (v *View) Validity() *event.ValidityTable {
 	v.mu.Lock()
 	defer v.mu.Unlock()
-	return v.committed.Authority
+	return v.committed.Validity
 }
 
 // Orphans calls fn for every orphan that this region has met, in the order of their

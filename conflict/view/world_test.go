@@ -301,7 +301,7 @@ func (w *world) expected(items []seat.Item) (*conflict.Memory, []conflict.Merged
 	var ms []conflict.Merged
 	var cs []conflict.Conflict
 	for _, it := range items {
-		x := conflict.Item{Origin: it.Origin, Event: it.Event, Next: it.Next, Barrier: it.Barrier, Authority: it.Authority}
+		x := conflict.Item{Origin: it.Origin, Event: it.Event, Next: it.Next, Barrier: it.Barrier, Validity: it.Validity}
 		x.Verdict = map[seat.Verdict]conflict.Verdict{
 			seat.Valid: conflict.Valid, seat.Void: conflict.Void, seat.Orphan: conflict.Orphan, seat.Cuts: conflict.Cuts,
 		}[it.Verdict]

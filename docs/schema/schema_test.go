@@ -20,7 +20,7 @@ import (
 	"github.com/geogate/geogate/internal/node"
 	"github.com/geogate/geogate/internal/strict"
 	"github.com/geogate/geogate/residency"
-	"github.com/geogate/geogate/router"
+	"github.com/geogate/geogate/router/ownership"
 )
 
 const validConfig = `
@@ -75,7 +75,7 @@ func TestSchemasAgreeWithStructs(t *testing.T) {
 		name string
 		src  []byte
 		into any
-	}{{"config", schema.Config(), node.Config{}}, {"ownership", schema.Ownership(), router.OwnershipFile{}}, {"residency", schema.Residency(), residency.File{}}} {
+	}{{"config", schema.Config(), node.Config{}}, {"ownership", schema.Ownership(), ownership.PolicyFile{}}, {"residency", schema.Residency(), residency.File{}}} {
 		t.Run(tt.name, func(t *testing.T) {
 			var root map[string]any
 			if err := json.Unmarshal(tt.src, &root); err != nil {
@@ -285,7 +285,7 @@ func TestSchemaAndProgramAgree(t *testing.T) {
 func accept(kind, src string) error {
 	switch kind {
 	case "ownership":
-		_, err := router.ParseOwnership("example", []byte(src))
+		_, err := ownership.ParsePolicy("example", []byte(src))
 		return err
 	case "residency":
 		_, err := residency.Parse("example", []byte(src), nil)

@@ -39,17 +39,19 @@ var mayImport = map[string][]string{
 	"conflict/view": {
 		"conflict", "internal/event", "internal/hlc", "internal/expr", "internal/offsets", "internal/txn", "internal/control", "internal/seat",
 	},
-	"residency": {"internal/event", "internal/strict", "internal/expr"},
-	"dedupe":    {"internal/event", "internal/hlc"},
-	"router": {
-		"internal/event", "internal/hlc", "residency", "internal/strict", "internal/expr", "internal/txn", "internal/control",
-	},
+	"residency":        {"internal/event", "internal/strict", "internal/expr"},
+	"dedupe":           {"internal/event", "internal/hlc"},
+	"router":           {"internal/event", "internal/control"},
+	"router/ownership": {"internal/event", "internal/expr", "internal/strict", "router"},
+	// The client takes both by interface: whoever wires connects them.
+	"router/ownership/register": {"router/ownership"},
+	"router/ownership/mirror":   {"internal/event", "internal/txn", "router/ownership"},
 	"gateway": {
-		"internal/event", "internal/hlc", "internal/offsets", "internal/control", "internal/seat", "router", "residency", "dedupe",
+		"internal/event", "internal/hlc", "internal/offsets", "internal/control", "internal/seat", "router", "router/ownership", "residency", "dedupe",
 		"conflict", "conflict/view",
 	},
 	"gateway/...": {
-		"gateway", "internal/event", "internal/hlc", "internal/offsets", "internal/control", "internal/seat", "router", "residency", "dedupe",
+		"gateway", "internal/event", "internal/hlc", "internal/offsets", "internal/control", "internal/seat", "router", "router/ownership", "residency", "dedupe",
 		"conflict", "conflict/view",
 	},
 	"replicate": {
@@ -80,7 +82,7 @@ var confined = map[string][]string{
 	"github.com/dgraph-io/badger":           {"internal/control", "conflict/view", "dedupe", "internal/node"},
 	"github.com/twmb/franz-go/pkg/kfake":    {"internal/embed"},
 	"github.com/nats-io/nats-server":        {"internal/embed"},
-	"github.com/nats-io/nats.go":            {"router"},
+	"github.com/nats-io/nats.go":            {"router/ownership/register"},
 	"github.com/twmb/franz-go/pkg/kmsg":     {"internal/txn", "replicate", "replicate/...", "testbench", "testbench/..."},
 	"go.uber.org/fx":                        {"cmd/..."},
 	"go.uber.org/dig":                       {"cmd/..."},
@@ -242,20 +244,6 @@ func TestImportTable(t *testing.T) {
 	}
 }
 
-// TestNatsFile confines NATS to the file named for it.
-func TestNatsFile(t *testing.T) {
-	for _, s := range sources(t) {
-		if s.pkg != "router" || s.file == "router/nats.go" {
-			continue
-		}
-		for _, importPath := range s.imports(t) {
-			if within(importPath, "github.com/nats-io") {
-				t.Errorf("%s imports %s, which only router/nats.go may", s.file, importPath)
-			}
-		}
-	}
-}
-
 // TestTableIsOrdered checks the table itself: it must have no cycle, and name no
 // package that has no line.
 func TestTableIsOrdered(t *testing.T) {
@@ -314,7 +302,9 @@ func TestBreach(t *testing.T) {
 		{"internal/seat", "github.com/twmb/franz-go/pkg/kgo", false},
 		{"conflict", "github.com/twmb/franz-go/pkg/kgo", true},
 		{"router", "github.com/goccy/go-yaml/ast", true},
-		{"router", "github.com/nats-io/nats.go/jetstream", false},
+		{"router/ownership", "github.com/nats-io/nats.go/jetstream", true},
+		{"router/ownership/register", "github.com/nats-io/nats.go/jetstream", false},
+		{"router/ownership", module + "/router/ownership/register", true},
 		{"internal/node", "github.com/nats-io/nats-server/v2/server", true},
 	} {
 		if wrong := breach(tt.pkg, tt.importPath); (wrong != "") != tt.want {

@@ -78,7 +78,7 @@ func (n *Node) assembleSeats() error {
 		requests: make(chan *holding, openRequests), prepared: make(chan struct{}), held: make(map[place]*holding),
 		present: make(map[string]control.TopicID),
 	}
-	return register(n.deps.Registry, "seats", n.seats)
+	return registerMetrics(n.deps.Registry, "seats", n.seats)
 }
 
 // batchBytes is the largest batch that seats send: one record of the largest
@@ -125,7 +125,7 @@ func (n *Node) assembleGateway(secret []byte) error {
 		Secret: secret, Drain: n.cfg.Drain,
 	}, gateway.Deps{
 		Topics: &topicList{n.topics, n.links}, Seats: n.seats, Logs: n.control, Status: n,
-		Ownership: &ownership{n.cfg.Region, n.authority, n.tables, n.policy, n.topology, n.seats},
+		Ownership: &gatewayOwnership{n.cfg.Region, n.authority, n.tables, n.policy, n.topology, n.seats},
 		Probes: []gateway.Probe{
 			{Name: "kafka", Ready: n.kafka.Ready},
 			{Name: "seats", Ready: n.seats.Ready},

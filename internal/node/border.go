@@ -17,7 +17,7 @@ import (
 	"github.com/geogate/geogate/gateway"
 	"github.com/geogate/geogate/internal/event"
 	"github.com/geogate/geogate/residency"
-	"github.com/geogate/geogate/router"
+	"github.com/geogate/geogate/router/ownership"
 )
 
 const (
@@ -78,7 +78,7 @@ func (n *Node) openBorder() error {
 		guard: residency.NewGuard(p), log: n.log, readFile: residency.Read,
 	}
 	n.log.Info("residency policy in force", "policy", p.Name, "revision", p.Revision, "sha256", p.SHA256())
-	return register(n.deps.Registry, "residency", n.border)
+	return registerMetrics(n.deps.Registry, "residency", n.border)
 }
 
 // Run follows the file until the context ends.
@@ -215,7 +215,7 @@ func (b *border) readOnce(ctx context.Context) ([]byte, error) {
 // come to the same value.
 func (n *Node) restrictable(topic string) error {
 	d := n.policy.Domain(topic)
-	if d.Kind == router.Entity && d.Rule != event.LWW {
+	if d.Kind == ownership.Entity && d.Rule != event.LWW {
 		return fmt.Errorf("residency would deny single records, and domain %s keeps siblings: only policy lww may have rules that look at records", d.Name)
 	}
 	return nil

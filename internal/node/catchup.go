@@ -85,7 +85,7 @@ func (s *seats) awaitOwn(ctx context.Context, h *holding) error {
 // which the ownership register, which is known, says nothing.
 func (s *seats) waitsForOwner(h *holding) bool {
 	_, waits := h.seat.Status().Unsettled[s.own]
-	table := s.tables.of(h.topic, h.partition)
+	table := s.tables.Table(h.topic, h.partition)
 	return waits && table != nil && table.Revision > 0
 }
 

@@ -17,6 +17,7 @@ import (
 	"github.com/geogate/geogate/internal/event"
 	"github.com/geogate/geogate/internal/strict"
 	"github.com/geogate/geogate/router"
+	"github.com/geogate/geogate/router/ownership"
 )
 
 // Config is the configuration of one instance of a region. The file form is
@@ -97,7 +98,7 @@ type NATSConfig struct {
 	// Embedded runs a NATS server inside the process.
 	Embedded *EmbeddedNATS `yaml:"embedded"`
 	// Lease are the times of the ownership protocol, the same in every instance.
-	Lease router.LeaseConfig `yaml:"lease"`
+	Lease ownership.LeaseConfig `yaml:"lease"`
 }
 
 // Register tells whether there is an ownership register.
@@ -185,7 +186,7 @@ type LogConfig struct {
 // depends on other keys is filled in by [Config.Complete].
 func Defaults() Config {
 	return Config{
-		NATS: NATSConfig{Mode: modeSolo, Lease: router.DefaultLease()},
+		NATS: NATSConfig{Mode: modeSolo, Lease: ownership.DefaultLease()},
 		HTTP: HTTPConfig{
 			Listen: "127.0.0.1:18081", MaxBody: 32 * strict.MiB, MaxRecord: strict.MiB, MaxInflight: 256 * strict.MiB,
 		},
@@ -257,11 +258,11 @@ func (c Config) Secret() ([]byte, error) {
 
 // Ownership reads the ownership policy; without one every topic is in the
 // default domain.
-func (c Config) Ownership() (*router.Policy, error) {
+func (c Config) Ownership() (*ownership.Policy, error) {
 	if c.Policies.Ownership == "" {
-		return &router.Policy{}, nil
+		return &ownership.Policy{}, nil
 	}
-	p, err := router.LoadOwnership(c.Policies.Ownership)
+	p, err := ownership.LoadPolicy(c.Policies.Ownership)
 	if err != nil {
 		return nil, err
 	}

@@ -10,7 +10,7 @@ import (
 
 	"github.com/geogate/geogate/internal/node"
 	"github.com/geogate/geogate/internal/strict"
-	"github.com/geogate/geogate/router"
+	"github.com/geogate/geogate/router/ownership"
 )
 
 const validConfig = `version: 1
@@ -59,7 +59,7 @@ func TestConfig(t *testing.T) {
 		t.Errorf("own kafka is %+v", c.Own().Kafka)
 	}
 	policy, err := c.Ownership()
-	if err != nil || policy.Domain("x").Name != router.DefaultDomain {
+	if err != nil || policy.Domain("x").Name != ownership.DefaultDomain {
 		t.Errorf("without a policy: %v", err)
 	}
 }

@@ -12,6 +12,7 @@ import (
 	"github.com/geogate/geogate/internal/control"
 	"github.com/geogate/geogate/internal/event"
 	"github.com/geogate/geogate/router"
+	"github.com/geogate/geogate/router/ownership"
 )
 
 // ErrRefused is wrapped by errors that say that the instance must not run as the
@@ -120,9 +121,9 @@ func (t *topics) checkKind(ctx context.Context, topic gateway.Topic) error {
 	if err != nil {
 		return err
 	}
-	was := router.Events
+	was := ownership.Events
 	if strings.Contains(cleanup, compacted) {
-		was = router.Entity
+		was = ownership.Entity
 	}
 	if was == topic.Domain.Kind {
 		return nil

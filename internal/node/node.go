@@ -25,6 +25,7 @@ import (
 	"github.com/geogate/geogate/internal/event"
 	"github.com/geogate/geogate/internal/seat"
 	"github.com/geogate/geogate/router"
+	"github.com/geogate/geogate/router/ownership"
 )
 
 const (
@@ -46,15 +47,15 @@ type Node struct {
 	deps     Deps
 	log      *slog.Logger
 	topology *router.Topology
-	policy   *router.Policy
+	policy   *ownership.Policy
 	own      event.RegionID
 
 	store     *badger.DB
 	client    *kgo.Client // carries administration, transactions and what is not a write
 	control   *control.Follower
 	topics    *topics
-	authority *router.Authority // nil: there is no register
-	tables    *intervals        // nil: there is no register
+	authority *ownership.Client    // nil: there is no register
+	tables    *ownership.Intervals // nil: there is no register
 	seats     *seats
 	links     []*linkRun
 	server    *gateway.Server
@@ -219,8 +220,8 @@ func (n *Node) DataAddr() string { return n.server.DataAddr() }
 // ManagementAddr is where operators reach the instance.
 func (n *Node) ManagementAddr() string { return n.server.ManageAddr() }
 
-// register registers a collector, telling what it is when that does not work.
-func register(r prometheus.Registerer, what string, c prometheus.Collector) error {
+// registerMetrics registers a collector, telling what it is when that does not work.
+func registerMetrics(r prometheus.Registerer, what string, c prometheus.Collector) error {
 	if err := r.Register(c); err != nil {
 		return fmt.Errorf("register metrics of %s: %w", what, err)
 	}

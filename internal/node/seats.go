@@ -25,6 +25,7 @@ import (
 	"github.com/geogate/geogate/internal/seat"
 	"github.com/geogate/geogate/internal/txn"
 	"github.com/geogate/geogate/router"
+	"github.com/geogate/geogate/router/ownership"
 )
 
 // ErrSuperseded is returned by an instance's components when another instance of
@@ -82,8 +83,8 @@ type seats struct {
 
 	topics    *topics
 	control   *control.Follower
-	authority *router.Authority // nil: there is no register
-	tables    *intervals        // with it
+	authority *ownership.Client    // nil: there is no register
+	tables    *ownership.Intervals // with it
 	producer  *seat.Producer
 	client    *kgo.Client // transactions
 	ids       *txn.Topics
@@ -396,10 +397,10 @@ func (s *seats) make(ctx context.Context, at place) (*holding, error) {
 	h.seat, err = seat.New(seat.Config{
 		Topic: at.topic, ID: topic.ID, Partition: at.partition,
 		Region: s.own, Regions: s.regionIDs(), Epoch: event.FirstEpoch(s.own),
-		Authority: s.seatAuthority(topic, at.partition),
-		Rule:      func(ev *event.Event) bool { return fold.Admit(ev) == "" },
-		Hold:      topic.Domain.Kind == router.Entity,
-		Control:   s.control, Tail: s.tail, Producer: s.producer,
+		Permit:  s.seatAuthority(topic, at.partition),
+		Rule:    func(ev *event.Event) bool { return fold.Admit(ev) == "" },
+		Hold:    topic.Domain.Kind == ownership.Entity,
+		Control: s.control, Tail: s.tail, Producer: s.producer,
 		Opener: seat.NewOpener(s.producer, at.topic, topic.ID, at.partition, s.cfg.Instance, txn.Options{Topics: s.ids}, s.log),
 		Index:  h.index, Sinks: []seat.Sink{h.view.Journal()}, Folder: h.view, Clock: s.clock,
 		Core:   seat.CoreConfig{MaxRecord: int(s.cfg.HTTP.MaxRecord) + recordRoom, IdleTerm: idleTerm},
@@ -421,7 +422,7 @@ const (
 
 func (s *seats) fold(topic gateway.Topic, partition int32) conflict.Config {
 	c := conflict.Config{Kind: conflict.Events, Window: s.cfg.Idempotency.Window}
-	if topic.Domain.Kind == router.Entity {
+	if topic.Domain.Kind == ownership.Entity {
 		c.Kind, c.Rule = conflict.Entities, topic.Domain.Rule
 		c.Holds = func(key []byte) bool { return router.Partition(key, topic.Partitions) == partition }
 	}
@@ -457,7 +458,7 @@ func (s *seats) sweep(ctx context.Context) {
 		}
 		for _, h := range s.list() {
 			closed := s.control.LowestClosed(h.topic, h.partition, h.index.Applied())
-			if n, err := h.index.Sweep(closed, s.tables.of(h.topic, h.partition)); err != nil {
+			if n, err := h.index.Sweep(closed, s.tables.Table(h.topic, h.partition)); err != nil {
 				s.log.Warn("remove expired keys", "topic", h.topic, "partition", h.partition, "err", err)
 			} else if n > 0 {
 				s.log.Debug("removed expired keys", "topic", h.topic, "partition", h.partition, "copies", n)

@@ -22,6 +22,8 @@ import (
 	"github.com/geogate/geogate/internal/event"
 	"github.com/geogate/geogate/internal/seat"
 	"github.com/geogate/geogate/router"
+	"github.com/geogate/geogate/router/ownership"
+	"github.com/geogate/geogate/router/ownership/mirror"
 )
 
 const (
@@ -46,7 +48,7 @@ type topics struct {
 	region   string
 	owned    bool // there is an ownership register
 	topology *router.Topology
-	policy   *router.Policy
+	policy   *ownership.Policy
 	client   *kgo.Client // writes the registry
 	admin    *kadm.Client
 	registry registry
@@ -77,7 +79,7 @@ type derivation struct {
 	err  error
 }
 
-func newTopics(cfg Config, topology *router.Topology, policy *router.Policy, client *kgo.Client, log *slog.Logger) *topics {
+func newTopics(cfg Config, topology *router.Topology, policy *ownership.Policy, client *kgo.Client, log *slog.Logger) *topics {
 	return &topics{
 		region: cfg.Region, owned: cfg.NATS.Register(), window: cfg.Idempotency.Window, topology: topology, policy: policy,
 		client: client, admin: kadm.NewClient(client), log: log,
@@ -113,8 +115,8 @@ func (t *topics) internals() []spec {
 	}
 	if t.owned {
 		out = append(out,
-			spec{name: router.OwnershipTopic, partitions: 1, cleanup: forever},
-			spec{name: router.OwnersTopic, partitions: 1, cleanup: compacted})
+			spec{name: mirror.OwnershipTopic, partitions: 1, cleanup: forever},
+			spec{name: mirror.OwnersTopic, partitions: 1, cleanup: compacted})
 	}
 	for _, r := range t.topology.Others(t.region) {
 		out = append(out,
@@ -145,7 +147,7 @@ func (t *topics) prepareDeclared(ctx context.Context) error {
 		} else if ok {
 			return fmt.Errorf("declare topic %s: %w: geogate writes a topic of that name itself (%s); declare another name", d.Topic, errBlocked, describe(x))
 		}
-		s := spec{name: d.Topic, partitions: d.Partitions, cleanup: deleted, mayHave: t.policy.Domain(d.Topic).Kind == router.Events}
+		s := spec{name: d.Topic, partitions: d.Partitions, cleanup: deleted, mayHave: t.policy.Domain(d.Topic).Kind == ownership.Events}
 		if err := t.ensure(ctx, s); err != nil {
 			return fmt.Errorf("declare topic: %w", err)
 		}
@@ -170,7 +172,7 @@ func (t *topics) prepareDeclared(ctx context.Context) error {
 // coming tells whether a topic that is not there yet will be in a moment: a
 // client must not be told that it is unknown.
 func (t *topics) coming(name string) bool {
-	return !t.prepared.Load() && slices.ContainsFunc(t.policy.Declared(), func(d router.Declared) bool { return d.Topic == name })
+	return !t.prepared.Load() && slices.ContainsFunc(t.policy.Declared(), func(d ownership.Declared) bool { return d.Topic == name })
 }
 
 // ensure makes a topic, or checks that the one that exists is as it must be.
@@ -280,7 +282,7 @@ func (t *topics) derive(ctx context.Context, topic gateway.Topic) error {
 }
 
 func (t *topics) deriveNow(ctx context.Context, topic gateway.Topic) error {
-	entities := topic.Domain.Kind == router.Entity
+	entities := topic.Domain.Kind == ownership.Entity
 	if entities {
 		cleanup, err := t.cleanup(ctx, topic.Name)
 		if err != nil {
@@ -369,7 +371,7 @@ func (t *topics) ensureDerived(ctx context.Context, s spec, use control.Use, of 
 	return nil
 }
 
-// register writes a record of the registry.
+// registerMetrics writes a record of the registry.
 func (t *topics) register(ctx context.Context, x control.Topic) error {
 	ctx, cancel := context.WithTimeout(ctx, topicTimeout)
 	defer cancel()

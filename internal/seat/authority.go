@@ -2,9 +2,9 @@ package seat
 
 import "github.com/geogate/geogate/internal/event"
 
-// Authority says whether the seat's region may write its unit. It answers from
+// WritePermit says whether the seat's region may write its unit. It answers from
 // memory, at once.
-type Authority interface {
+type WritePermit interface {
 	// Grant gives the permission to accept a write now, or says why there is none
 	// in an error that Write returns as it is: nothing was stored.
 	Grant() (Grant, error)
@@ -13,7 +13,7 @@ type Authority interface {
 	Holds(Grant) bool
 	// Intervals is the newest that is known of the partition's logs: which of
 	// their records count. Its Revision never falls. nil: nothing is known yet.
-	Intervals() *event.Authority
+	Intervals() *event.ValidityTable
 	// Changed is closed when Intervals may have changed next.
 	Changed() <-chan struct{}
 }
@@ -31,10 +31,10 @@ type Grant struct {
 // accepted, and once more before one that has waited is sent.
 func (c *Core) permit(w *write) error {
 	w.grant = Grant{Epoch: c.cfg.Epoch}
-	if c.env.Authority == nil {
+	if c.env.Permit == nil {
 		return nil
 	}
-	g, err := c.env.Authority.Grant()
+	g, err := c.env.Permit.Grant()
 	if err != nil {
 		return err
 	}
@@ -59,5 +59,5 @@ func reaches(v, want *event.Vector) bool {
 // holds is the check after the read-back: the permission is the one under which
 // the write was accepted.
 func (c *Core) holds(w *write) bool {
-	return c.env.Authority == nil || c.env.Authority.Holds(w.grant)
+	return c.env.Permit == nil || c.env.Permit.Holds(w.grant)
 }

@@ -12,12 +12,12 @@ import (
 type owner struct {
 	grant seat.Grant
 	err   error
-	table *event.Authority
+	table *event.ValidityTable
 }
 
-func (o *owner) Grant() (seat.Grant, error)  { return o.grant, o.err }
-func (o *owner) Intervals() *event.Authority { return o.table }
-func (o *owner) Changed() <-chan struct{}    { return nil }
+func (o *owner) Grant() (seat.Grant, error)      { return o.grant, o.err }
+func (o *owner) Intervals() *event.ValidityTable { return o.table }
+func (o *owner) Changed() <-chan struct{}        { return nil }
 func (o *owner) Holds(g seat.Grant) bool {
 	return o.err == nil && g.Epoch == o.grant.Epoch && g.Live == o.grant.Live
 }
@@ -111,7 +111,7 @@ func TestOrphanFreesItsKey(t *testing.T) {
 	d.readAll()
 	d.wantAnswer(w, 1, false)
 	d.wantAnswer(d.write(1, "a"), 1, true)
-	o.grant.Epoch, o.table = 33, table(2, func(a *event.Authority) { cut(a, 1, 1, 33, 2) })
+	o.grant.Epoch, o.table = 33, table(2, func(a *event.ValidityTable) { cut(a, 1, 1, 33, 2) })
 	again := d.write(1, "a")
 	d.land(again)
 	d.readAll()

@@ -18,7 +18,7 @@ type Index interface {
 	// the key is free: never used, freed by a fence or by a cut (a copy that in
 	// calls an orphan), or expired because every region's closed stamp has passed
 	// its first use plus the window.
-	Find(key event.IdempotencyKey, closed event.Stamp, in *event.Authority) (c event.Copy, ok bool, err error)
+	Find(key event.IdempotencyKey, closed event.Stamp, in *event.ValidityTable) (c event.Copy, ok bool, err error)
 }
 
 // Clock makes stamps (hlc.Clock).
@@ -40,11 +40,11 @@ type Surroundings struct {
 	Context func(key []byte) (v event.Vector, restricted uint16, err error)
 	Closed  func() event.Stamp       // lowest closed stamp of all regions
 	NewID   func() (event.ID, error) // event.NewID
-	// Authority says whether the region may write; nil: it always may, under the
+	// Permit says whether the region may write; nil: it always may, under the
 	// epoch of the CoreConfig. Indexed is how far each origin's log is indexed,
 	// for what a grant wants of it.
-	Authority Authority
-	Indexed   func() event.Vector
+	Permit  WritePermit
+	Indexed func() event.Vector
 }
 
 // CoreConfig is what a Core is told once.
@@ -235,9 +235,9 @@ func (c *Core) replay(w *write) (done bool) {
 	if w.req.Idempotency.IsZero() {
 		return false
 	}
-	var in *event.Authority
-	if c.env.Authority != nil {
-		in = c.env.Authority.Intervals()
+	var in *event.ValidityTable
+	if c.env.Permit != nil {
+		in = c.env.Permit.Intervals()
 	}
 	found, ok, err := c.env.Index.Find(w.req.Idempotency, c.env.Closed(), in)
 	switch {

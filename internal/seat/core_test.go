@@ -31,7 +31,7 @@ type desk struct {
 	vector  event.Vector
 	closed  event.Stamp
 
-	authority seat.Authority
+	authority seat.WritePermit
 }
 
 // place is a record or a barrier in the log.
@@ -60,8 +60,8 @@ func (d *desk) restart(cfg seat.CoreConfig) {
 	d.core = seat.NewCore(cfg, seat.Surroundings{
 		Index: d.index, Clock: hlc.NewClock(func() time.Time { return d.now }, hlc.Bounds{}),
 		Committed: func() event.Vector { return d.vector }, Closed: func() event.Stamp { return d.closed },
-		NewID:     func() (event.ID, error) { d.ids++; return event.ID{d.ids}, nil },
-		Authority: d.authority, Indexed: d.index.Applied,
+		NewID:  func() (event.ID, error) { d.ids++; return event.ID{d.ids}, nil },
+		Permit: d.authority, Indexed: d.index.Applied,
 	}, int64(d.read))
 	d.opens, d.sent = nil, map[uint64]seat.Record{}
 	d.step(seat.Ready{})

@@ -162,7 +162,7 @@ type InputsSurroundings struct {
 	LastBarrier func(offset int64) int64
 	// Table is the newest that is known of which records count; nil: there is no
 	// ownership register, and all do.
-	Table func() *event.Authority
+	Table func() *event.ValidityTable
 	// Hold is how long an event must wait for the wall, 0 for not at all; nil:
 	// nothing ever waits.
 	Hold func(*event.Event) time.Duration
@@ -193,7 +193,7 @@ type Inputs struct {
 	open    bool                        // they have
 	folded  event.Vector                // passed to the fold
 
-	table     *event.Authority
+	table     *event.ValidityTable
 	takeover  *takeover // nil: no newer table is being taken over
 	rereads   uint64    // counts ReadAgain
 	retryAt   time.Time // no other attempt to take the newest table before
@@ -205,9 +205,9 @@ type Inputs struct {
 
 // InputsStart is what was there before a seat began.
 type InputsStart struct {
-	Committed event.Vector     // by the fold
-	Barriers  Barriers         // last barrier of each log there
-	Table     *event.Authority // of the last Cuts committed; nil: none
+	Committed event.Vector         // by the fold
+	Barriers  Barriers             // last barrier of each log there
+	Table     *event.ValidityTable // of the last Cuts committed; nil: none
 	Sinks     []SinkStart
 	Keys      event.Vector // how far each origin's log is in the index of keys
 }

@@ -14,8 +14,8 @@ import (
 )
 
 // table is one of a deployment of us and eu, each under its first epoch.
-func table(revision uint64, change ...func(*event.Authority)) *event.Authority {
-	a := &event.Authority{Revision: revision}
+func table(revision uint64, change ...func(*event.ValidityTable)) *event.ValidityTable {
+	a := &event.ValidityTable{Revision: revision}
 	for r := event.RegionID(1); r <= 2; r++ {
 		first := event.FirstEpoch(r)
 		a.Logs[r] = event.Tenures{Known: first, List: []event.Tenure{{Epoch: first}}}
@@ -27,7 +27,7 @@ func table(revision uint64, change ...func(*event.Authority)) *event.Authority {
 }
 
 // cut ends a region's newest epoch at an offset; with a start, another begins.
-func cut(a *event.Authority, r event.RegionID, at int64, epoch event.Epoch, start int64) {
+func cut(a *event.ValidityTable, r event.RegionID, at int64, epoch event.Epoch, start int64) {
 	log := &a.Logs[r]
 	last := &log.List[len(log.List)-1]
 	last.Ended, last.Cut = true, []event.Point{{Next: at}}
@@ -41,15 +41,15 @@ func cut(a *event.Authority, r event.RegionID, at int64, epoch event.Epoch, star
 type register struct {
 	mu      sync.Mutex
 	grant   seat.Grant
-	table   *event.Authority
+	table   *event.ValidityTable
 	changed chan struct{}
 }
 
-func newRegister(a *event.Authority) *register {
+func newRegister(a *event.ValidityTable) *register {
 	return &register{grant: seat.Grant{Epoch: 17}, table: a, changed: make(chan struct{})}
 }
 
-func (g *register) set(epoch event.Epoch, a *event.Authority) {
+func (g *register) set(epoch event.Epoch, a *event.ValidityTable) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	g.grant.Epoch, g.table = epoch, a
@@ -68,7 +68,7 @@ func (g *register) Holds(held seat.Grant) bool {
 	return now == held
 }
 
-func (g *register) Intervals() *event.Authority {
+func (g *register) Intervals() *event.ValidityTable {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	return g.table
@@ -81,7 +81,7 @@ func (g *register) Changed() <-chan struct{} {
 }
 
 func under(g *register) func(*seat.Config) {
-	return func(c *seat.Config) { c.Authority = g }
+	return func(c *seat.Config) { c.Permit = g }
 }
 
 // given lists what the fold was given since, without markers: value and verdict,
@@ -93,9 +93,9 @@ func (f *folder) given(since int) (out []string) {
 		switch {
 		case it.Verdict == seat.Skip:
 		case it.Verdict == seat.Cuts:
-			out = append(out, fmt.Sprintf("cuts %d", it.Authority.Revision))
-		case it.Authority != nil:
-			out = append(out, fmt.Sprintf("%s revoked %d", it.Event.Value, it.Authority.Revision))
+			out = append(out, fmt.Sprintf("cuts %d", it.Validity.Revision))
+		case it.Validity != nil:
+			out = append(out, fmt.Sprintf("%s revoked %d", it.Event.Value, it.Validity.Revision))
 		default:
 			out = append(out, fmt.Sprintf("%s %v", it.Event.Value, it.Verdict))
 		}
@@ -112,7 +112,7 @@ func (f *folder) count() int {
 // atTable waits until the fold has a table.
 func (f *folder) atTable(t *testing.T, revision uint64) {
 	t.Helper()
-	f.until(t, fmt.Sprintf("table %d", revision), func() bool { a := f.Authority(); return a != nil && a.Revision == revision })
+	f.until(t, fmt.Sprintf("table %d", revision), func() bool { a := f.Validity(); return a != nil && a.Revision == revision })
 }
 
 // zombie leaves a record in the own log that a barrier has overtaken.
@@ -153,7 +153,7 @@ func TestLateCut(t *testing.T) {
 		t.Errorf("before the first table was in force: %q", got)
 	}
 	since := f.count()
-	next := table(9, func(a *event.Authority) {
+	next := table(9, func(a *event.ValidityTable) {
 		cut(a, 1, 2, 33, 7)
 		cut(a, 2, 3, 34, -1)
 	})
@@ -257,7 +257,7 @@ func TestUnknownEpochWaits(t *testing.T) {
 	if a := in.index.Applied(); a[2].Next != 2 {
 		t.Errorf("indexed to %v", a[2])
 	}
-	g.set(17, table(4, func(a *event.Authority) { cut(a, 2, 2, 34, 2) }))
+	g.set(17, table(4, func(a *event.ValidityTable) { cut(a, 2, 2, 34, 2) }))
 	f.until(t, "the rest of eu", func() bool { v, _ := f.Committed(); return v[2].Next == 4 })
 	if got := f.given(0); !slices.Equal(got[len(got)-3:], []string{"cuts 4", "f1 valid", "late orphan"}) {
 		t.Errorf("given %q", got)
@@ -275,7 +275,7 @@ func TestUnknownEpochWaits(t *testing.T) {
 // is folded, but the log is read and answered from.
 func TestNothingCountsBeforeTheRegister(t *testing.T) {
 	c := fakeCluster(t)
-	f, g := newFolder(), newRegister(&event.Authority{})
+	f, g := newFolder(), newRegister(&event.ValidityTable{})
 	in := c.start("us-0", dedupe.NewMemory(), f, under(g)).ready()
 	a := in.mustWrite(1, "a")
 	if again := in.mustWrite(1, "a"); !again.Replayed || again.At != a.At {
@@ -304,11 +304,11 @@ func TestCutWaitsForTheLog(t *testing.T) {
 		t.Fatal(err)
 	}
 	in := c.start("us-0", store, f, under(g)).ready()
-	g.set(17, table(2, func(a *event.Authority) { cut(a, 2, 3, 34, -1) }))
+	g.set(17, table(2, func(a *event.ValidityTable) { cut(a, 2, 3, 34, -1) }))
 	eventually(t, "a reason", func() bool { return in.seat.Status().Uncut != "" })
 	in.mustWrite(1, "own")
 	f.until(t, "the own write", func() bool { return len(f.values(1)) == 1 })
-	if f.Authority().Revision != 1 {
+	if f.Validity().Revision != 1 {
 		t.Error("the cut is in force")
 	}
 	l := c.link()
@@ -336,9 +336,9 @@ type history struct {
 	g   *register
 	in  *instance
 
-	now    *event.Authority // the register itself; the seat may know an earlier one
-	source int64            // end of eu's log
-	copies int64            // end of its copy
+	now    *event.ValidityTable // the register itself; the seat may know an earlier one
+	source int64                // end of eu's log
+	copies int64                // end of its copy
 	all    map[event.Dot]event.Epoch
 	keys   byte
 }
@@ -351,7 +351,7 @@ func (h *history) tell() {
 // end ends a region's epoch at some place that its log has, and begins another at
 // the log's end.
 func (h *history) end(r event.RegionID, end int64) {
-	next := &event.Authority{Revision: h.now.Revision + 1 + uint64(h.rng.IntN(3)), Logs: h.now.Logs}
+	next := &event.ValidityTable{Revision: h.now.Revision + 1 + uint64(h.rng.IntN(3)), Logs: h.now.Logs}
 	for i := range next.Logs {
 		next.Logs[i].List = slices.Clone(next.Logs[i].List)
 	}
@@ -393,7 +393,7 @@ func (h *history) restart() {
 	}
 	h.f.mu.Lock()
 	n, tables := len(h.f.items), h.f.tables()
-	if h.rng.IntN(2) == 0 && len(tables) > 1 && h.f.items[n-1].Verdict == seat.Cuts && h.f.items[n-1].Authority == tables[len(tables)-1] {
+	if h.rng.IntN(2) == 0 && len(tables) > 1 && h.f.items[n-1].Verdict == seat.Cuts && h.f.items[n-1].Validity == tables[len(tables)-1] {
 		h.f.table = tables[len(tables)-2]
 	}
 	h.f.mu.Unlock()
@@ -402,10 +402,10 @@ func (h *history) restart() {
 
 // tables are those that the fold was given, without those that were given again;
 // the caller holds mu.
-func (f *folder) tables() (out []*event.Authority) {
+func (f *folder) tables() (out []*event.ValidityTable) {
 	for _, it := range f.items {
-		if it.Verdict == seat.Cuts && (len(out) == 0 || it.Authority.Revision > out[len(out)-1].Revision) {
-			out = append(out, it.Authority)
+		if it.Verdict == seat.Cuts && (len(out) == 0 || it.Validity.Revision > out[len(out)-1].Revision) {
+			out = append(out, it.Validity)
 		}
 	}
 	return out
@@ -420,7 +420,7 @@ func (f *folder) standing(t *testing.T) map[event.Dot]bool {
 		switch at := it.Event.At; {
 		case it.Verdict == seat.Valid:
 			out[at] = true
-		case it.Verdict == seat.Orphan && it.Authority != nil:
+		case it.Verdict == seat.Orphan && it.Validity != nil:
 			if !out[at] && !gone[at] {
 				t.Errorf("%v was revoked and never folded as one that counts", at)
 			}

@@ -26,7 +26,7 @@ const (
 	// it lies past its region's cut, or was written under another epoch. It never
 	// counts, in any region.
 	Orphan
-	// Cuts is no place of a log: from here on Item.Authority is in force, and all
+	// Cuts is no place of a log: from here on Item.Validity is in force, and all
 	// that it makes an Orphan of what was folded was given before.
 	Cuts
 )
@@ -76,10 +76,10 @@ type Item struct {
 	// Restricted: places of the origin's log below Next may have been denied to
 	// this region.
 	Restricted bool
-	// Authority is set on Cuts: the table that is in force from here on. On an
+	// Validity is set on Cuts: the table that is in force from here on. On an
 	// Orphan it says that the event was folded as one that counts: the table makes
 	// it an orphan, and it is revoked.
-	Authority *event.Authority
+	Validity *event.ValidityTable
 }
 
 // Sink is an index that is fed before the fold. Its methods are called by one
@@ -102,12 +102,12 @@ type Folder interface {
 	Committed() (event.Vector, Barriers)
 	// Fold folds items of several origins, in log order for each; it blocks
 	// while it has enough to do, which is the seat's back-pressure. Items below
-	// Committed have no effect, but for an Orphan with an Authority, which revokes
+	// Committed have no effect, but for an Orphan with a table, which revokes
 	// its event. An error ends the seat.
 	Fold(ctx context.Context, items []Item) error
-	// Authority is the table of the last Cuts item that was folded and committed,
+	// Validity is the table of the last Cuts item that was folded and committed,
 	// nil if there was none. It answers at once.
-	Authority() *event.Authority
+	Validity() *event.ValidityTable
 	// Context is what a write under a key that is accepted now has seen: the
 	// committed vector, but of restricted origins only what the entity's own live
 	// values say. restricted has bit r set for each such origin r.

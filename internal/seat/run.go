@@ -209,8 +209,8 @@ func (s *Seat) runInputs(ctx context.Context, b *beginning) error {
 	defer timer.Stop()
 	for {
 		var changed <-chan struct{}
-		if s.cfg.Authority != nil {
-			changed = s.cfg.Authority.Changed()
+		if s.cfg.Permit != nil {
+			changed = s.cfg.Permit.Changed()
 		}
 		if err := in.openRemotes(ctx); err != nil {
 			return err
@@ -243,8 +243,8 @@ func (s *Seat) newInputs(b *beginning) *Inputs {
 		Copies: s.cfg.Control, Clock: s.cfg.Clock, LastBarrier: s.LastBarrier,
 		Indexed: func() event.Point { return s.cfg.Index.Applied()[s.cfg.Region] },
 	}
-	if s.cfg.Authority != nil {
-		env.Table = s.cfg.Authority.Intervals
+	if s.cfg.Permit != nil {
+		env.Table = s.cfg.Permit.Intervals
 	}
 	if s.cfg.Hold {
 		env.Hold = s.hold

@@ -39,9 +39,9 @@ type Config struct {
 
 	Region  event.RegionID
 	Regions []event.RegionID // all, the own included
-	Epoch   event.Epoch      // of the unit where there is no Authority; default event.FirstEpoch
-	// Authority says whether the region may write; nil: it always may.
-	Authority Authority
+	Epoch   event.Epoch      // of the unit where there is no Permit; default event.FirstEpoch
+	// Permit says whether the region may write; nil: it always may.
+	Permit WritePermit
 	// Rule is Log.Rule for this topic.
 	Rule func(*event.Event) bool
 	// Hold keeps back remote events whose stamp lies further ahead than the
@@ -202,7 +202,7 @@ func (s *Seat) beginUntil(ctx context.Context) *beginning {
 // beginning is where a seat starts to read.
 type beginning struct {
 	committed event.Vector
-	table     *event.Authority // not newer than committed
+	table     *event.ValidityTable // not newer than committed
 	barriers  Barriers
 	tailFrom  int64 // of the local log, uncommitted
 	tailLast  int64 // last barrier below it
@@ -221,7 +221,7 @@ func (s *Seat) begin(ctx context.Context) (*beginning, error) {
 	published, _ := s.cfg.Control.Progress(own, s.cfg.Topic, s.cfg.Partition)
 	s.cfg.Clock.Restore(s.cfg.Control.HighestClosed(s.cfg.Topic, s.cfg.Partition))
 
-	b := &beginning{table: s.cfg.Folder.Authority()}
+	b := &beginning{table: s.cfg.Folder.Validity()}
 	b.committed, b.barriers = s.cfg.Folder.Committed()
 	start, end, err := s.cfg.Tail.local.bounds(ctx, place{s.cfg.Topic, s.cfg.Partition})
 	if err != nil {
@@ -251,7 +251,7 @@ func (s *Seat) begin(ctx context.Context) (*beginning, error) {
 		Closed: func() event.Stamp {
 			return s.cfg.Control.LowestClosed(s.cfg.Topic, s.cfg.Partition, s.cfg.Index.Applied())
 		},
-		Authority: s.cfg.Authority, Indexed: s.cfg.Index.Applied,
+		Permit: s.cfg.Permit, Indexed: s.cfg.Index.Applied,
 	}, b.tailFrom)
 	s.running = true
 	return b, nil
@@ -350,7 +350,7 @@ func (s *Seat) Drain(ctx context.Context) error {
 }
 
 // Settle returns once every answer has been given that was decided before the
-// call: what the Authority has taken back by then is answered under no more.
+// call: what the Permit has taken back by then is answered under no more.
 func (s *Seat) Settle() {
 	s.mu.Lock()
 	defer s.mu.Unlock()

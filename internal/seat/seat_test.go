@@ -82,7 +82,7 @@ type folder struct {
 	vector   event.Vector
 	barriers seat.Barriers
 	items    []seat.Item
-	table    *event.Authority
+	table    *event.ValidityTable
 	moved    chan struct{}
 }
 
@@ -104,9 +104,9 @@ func (f *folder) Fold(_ context.Context, items []seat.Item) error {
 	defer f.mu.Unlock()
 	for _, it := range items {
 		f.items = append(f.items, it)
-		switch revokes := it.Verdict == seat.Orphan && it.Authority != nil; {
+		switch revokes := it.Verdict == seat.Orphan && it.Validity != nil; {
 		case it.Verdict == seat.Cuts:
-			f.table = it.Authority
+			f.table = it.Validity
 			continue
 		case revokes && f.vector[it.Origin].Compare(it.Next) < 0:
 			return fmt.Errorf("item of region %d up to %v is revoked before it is folded", it.Origin, it.Next)
@@ -122,7 +122,7 @@ func (f *folder) Fold(_ context.Context, items []seat.Item) error {
 	return nil
 }
 
-func (f *folder) Authority() *event.Authority {
+func (f *folder) Validity() *event.ValidityTable {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	return f.table

@@ -16,7 +16,7 @@ const rereadAgain = 250 * time.Millisecond
 // orphans of what was folded, one origin after another, then the table. All of that
 // may be done again after a crash.
 type takeover struct {
-	next   *event.Authority
+	next   *event.ValidityTable
 	origin event.RegionID // whose log is looked at
 	log    *rereading     // of it
 }
@@ -57,7 +57,7 @@ func (in *Inputs) nextOrigin(now time.Time) {
 			return
 		}
 	}
-	in.do(FoldItems{[]Item{{Verdict: Cuts, Authority: t.next}}})
+	in.do(FoldItems{[]Item{{Verdict: Cuts, Validity: t.next}}})
 	in.table, in.pendCause, in.takeover = t.next, "", nil
 }
 
@@ -106,7 +106,7 @@ type rereading struct {
 	in      *Inputs
 	origin  event.RegionID
 	at      event.Point // everything of the origin below has been looked at
-	next    *event.Authority
+	next    *event.ValidityTable
 	log     *Log
 	orphans []Item
 }
@@ -181,6 +181,6 @@ func (g *rereading) look(e *Entry, where event.Point, restricted bool) {
 		return
 	}
 	g.orphans = append(g.orphans, Item{
-		Origin: g.origin, Event: ev, Verdict: Orphan, Next: after, Barrier: g.log.Last(), Restricted: restricted, Authority: g.next,
+		Origin: g.origin, Event: ev, Verdict: Orphan, Next: after, Barrier: g.log.Last(), Restricted: restricted, Validity: g.next,
 	})
 }

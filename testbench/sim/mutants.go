@@ -157,28 +157,28 @@ var mutants = []mutant{
 	// long as a unit goes back to the region that owned it last; it becomes a mutant
 	// with the plans that move units between regions.
 	{"seat-no-second-check", "a seat answers though its lease has ended meanwhile", []edit{
-		{"internal/seat/authority.go", "	return c.env.Authority == nil || c.env.Authority.Holds(w.grant)", "	return c.env.Authority == nil || w.grant.Live != 0"},
+		{"internal/seat/authority.go", "	return c.env.Permit == nil || c.env.Permit.Holds(w.grant)", "	return c.env.Permit == nil || w.grant.Live != 0"},
 	}},
 	{"newer-epoch-is-orphan", "a reader calls a record of an epoch above those it knows an orphan", []edit{
-		{"internal/event/authority.go", "	if epoch > log.Known {\n		return Unsettled\n", "	if epoch > log.Known {\n		return Orphan\n"},
+		{"internal/event/validity.go", "	if epoch > log.Known {\n		return Unsettled\n", "	if epoch > log.Known {\n		return Orphan\n"},
 	}},
 	{"newer-epoch-counts", "a record of an epoch above those that are known is not held", []edit{
-		{"internal/event/authority.go", "	if epoch > log.Known {\n		return Unsettled\n", "	if epoch > log.Known {\n		return Authoritative\n"},
+		{"internal/event/validity.go", "	if epoch > log.Known {\n		return Unsettled\n", "	if epoch > log.Known {\n		return Authoritative\n"},
 	}},
 	{"epoch-ignored", "a record in an interval counts whatever its epoch", []edit{
-		{"internal/event/authority.go", "	if epoch == 0 {\n		return log.unstamped(at)", "	if epoch <= log.Known {\n		return log.unstamped(at)"},
+		{"internal/event/validity.go", "	if epoch == 0 {\n		return log.unstamped(at)", "	if epoch <= log.Known {\n		return log.unstamped(at)"},
 	}},
 	{"orphan-keeps-key", "an orphan keeps its key", []edit{
 		{"dedupe/index.go", "	return !c.Void && in.Judge(c.At, c.Epoch) != event.Orphan", "	return !c.Void && (in == nil || c.Stamp > 0)"},
 	}},
 	{"orphans-folded", "the fold counts what is given to it as an orphan", []edit{
-		{"conflict/partition.go", "	if it.Verdict == Orphan || at.Authority.Judge(it.Event.At, it.Event.Epoch) == event.Orphan {", "	if it.Verdict == Cuts {"},
+		{"conflict/partition.go", "	if it.Verdict == Orphan || at.Validity.Judge(it.Event.At, it.Event.Epoch) == event.Orphan {", "	if it.Verdict == Cuts {"},
 	}},
 	{"late-cut-not-revoked", "a cut that is known late leaves what was folded behind it", []edit{
 		{"internal/seat/takeover.go", "	for orphans := t.log.orphans; len(orphans) > 0; {", "	for orphans := t.log.orphans[:0]; len(orphans) > 0; {"},
 	}},
 	{"start-revokes-nothing", "a start that comes to be known leaves what was folded below it", []edit{
-		{"internal/event/authority.go", "		if o == nil && i > 0 {", "		if o == nil && i > len(list) {"},
+		{"internal/event/validity.go", "		if o == nil && i > 0 {", "		if o == nil && i > len(list) {"},
 	}},
 	{"copies-never-revive", "a copy that was void does not revive when the one that stood is an orphan", []edit{
 		{"conflict/fold.go", "			copies, err := s.copies(m.Key, s.table)", "			copies, err := s.copies(m.Key, nil)"},

@@ -1,10 +1,10 @@
 package main
 
 const (
-	ownershipCore  = "router/ownership.go"
-	ownershipClaim = "router/ownership_claim.go"
-	ownershipPlan  = "router/ownership_plan.go"
-	ownershipVigil = "router/ownership_vigil.go"
+	ownershipCore     = "router/ownership/core.go"
+	ownershipClaim    = "router/ownership/claim.go"
+	ownershipPlan     = "router/ownership/plan.go"
+	ownershipWatchdog = "router/ownership/watchdog.go"
 )
 
 // ownershipMutants are deviations from the ownership protocol; they are played in
@@ -46,14 +46,14 @@ var ownershipMutants = []mutant{
 	{"tokens-kept", "tokens are kept over a new liveness revision", []edit{
 		{ownershipCore, "	if r.Region == c.cfg.Region {\n		c.drop()\n", "	if r.Region == c.cfg.Region {\n"},
 		{ownershipClaim, "c.proofs[unit].rev == rev ||", "c.proofs[unit].rev != 0 && rev != 0 ||"},
-		{"router/tokens.go", "if p.rev == c.lease.rev && p.mark <= c.durable {", "if p.mark <= c.durable {"},
+		{"router/ownership/tokens.go", "if p.rev == c.lease.rev && p.mark <= c.durable {", "if p.mark <= c.durable {"},
 	}},
 	{"late-proof", "a proof that was sent under an earlier liveness revision counts", []edit{
 		{ownershipClaim, "ok && c.lease.rev == rev && u.rec.State == UnitActive && u.rec.Owner == c.cfg.Region && u.rec.Epoch == next.Epoch", "ok && rev != 0 && u != nil"},
 		{ownershipClaim, "proof{epoch: next.Epoch, rev: rev,", "proof{epoch: next.Epoch, rev: c.lease.rev,"},
 	}},
 	{"claim-beside-fence", "a claim counts though nothing proves that no fence of the region lies before it", []edit{
-		{"router/tokens.go", "		if p.after >= c.lease.seq {\n", "		if p.after > 1<<60 {\n"},
+		{"router/ownership/tokens.go", "		if p.after >= c.lease.seq {\n", "		if p.after > 1<<60 {\n"},
 	}},
 	{"no-second-check", "the lease is not checked after the read-back", []edit{
 		{"testbench/sim/ownership/proc.go", "if p.Holds(unit, g) {", "if p.Alive() {"},
@@ -70,7 +70,7 @@ var ownershipMutants = []mutant{
 		{ownershipClaim, "	start := c.floor(l.ends, next.Epochs)", "	start := l.ends"},
 	}},
 	{"wait-without-drift", "W leaves out (1+r)/(1-r)", []edit{
-		{"router/lease.go", "	return hold * (100 + clockError) / (100 - clockError)", "	return hold"},
+		{"router/ownership/lease.go", "	return hold * (100 + clockError) / (100 - clockError)", "	return hold"},
 	}},
 	{"drift-doubled", "clocks err by twice what is assumed", []edit{
 		{"testbench/sim/ownership/world.go", "const drift = 0.01", "const drift = 0.02"},
@@ -85,10 +85,10 @@ var ownershipMutants = []mutant{
 		{ownershipCore, "	case ev.Last < c.mark.Seq || ev.Last < c.seen:", "	case ev.Last > 1<<60:"},
 	}},
 	{"mark-not-awaited", "an epoch is used before the mark that holds it is on disk", []edit{
-		{"router/tokens.go", "if p.rev == c.lease.rev && p.mark <= c.durable {", "if p.rev == c.lease.rev {"},
+		{"router/ownership/tokens.go", "if p.rev == c.lease.rev && p.mark <= c.durable {", "if p.rev == c.lease.rev {"},
 	}},
 	{"blind-not-noticed", "own renewals that the watch does not bring back are not missed", []edit{
-		{ownershipVigil, "	if len(c.loops) == 0 || ", "	if len(c.loops) < 1000 || "},
+		{ownershipWatchdog, "	if len(c.loops) == 0 || ", "	if len(c.loops) < 1000 || "},
 	}},
 	{"suspend-unnoticed", "the lease's clock stands still while the machine is suspended", []edit{
 		{"testbench/sim/register/instance.go", "	p.disturb = p.awake\n", "	p.disturb = p.awake\n	p.base -= time.Duration(float64(d) * p.Rate)\n"},

@@ -15,7 +15,7 @@ import (
 
 	"github.com/twmb/franz-go/pkg/kgo"
 
-	"github.com/geogate/geogate/router"
+	"github.com/geogate/geogate/router/ownership"
 	"github.com/geogate/geogate/testbench/world"
 )
 
@@ -104,12 +104,12 @@ func refused(t *testing.T, w *world.World, r *world.Region, status int, code str
 	return last
 }
 
-func fence(t *testing.T, at *world.Region, what string, exit int) router.Result {
+func fence(t *testing.T, at *world.Region, what string, code ownership.ResultCode) ownership.Result {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), 2*time.Minute)
 	defer cancel()
 	result, err := at.Fence(ctx, what, "test")
-	if err != nil || result.Exit != exit {
+	if err != nil || result.Code != code {
 		t.Fatalf("fence %s from %s: %+v, %v", what, at.Name, result, err)
 	}
 	return result
@@ -119,7 +119,7 @@ func unfence(t *testing.T, at *world.Region, what string) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), 2*time.Minute)
 	defer cancel()
-	if result, err := at.Unfence(ctx, what); err != nil || result.Exit != 0 {
+	if result, err := at.Unfence(ctx, what); err != nil || result.Code != 0 {
 		t.Fatalf("unfence %s from %s: %+v, %v", what, at.Name, result, err)
 	}
 }
@@ -230,7 +230,7 @@ func TestFenceAlive(t *testing.T) {
 	before := time.Now()
 	result := fence(t, us, "eu", 0)
 	answered := time.Now()
-	if len(result.Units) == 0 || slices.ContainsFunc(result.Units, func(u router.FencedUnit) bool { return u.Cut != router.CutEnd }) {
+	if len(result.Units) == 0 || slices.ContainsFunc(result.Units, func(u ownership.FencedUnit) bool { return u.Cut != ownership.CutEnd }) {
 		t.Errorf("fence: %+v", result)
 	}
 	p := refused(t, w, eu, 409, "NOT_OWNER")

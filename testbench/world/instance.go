@@ -14,7 +14,7 @@ import (
 
 	"github.com/geogate/geogate/internal/node"
 	"github.com/geogate/geogate/testbench/cutproxy"
-	"github.com/geogate/geogate/testbench/register"
+	"github.com/geogate/geogate/testbench/natscluster"
 )
 
 const (
@@ -33,7 +33,7 @@ type Instance struct {
 	dir    string
 	own    *cutproxy.Proxy            // to the region's Kafka
 	links  map[string]*cutproxy.Proxy // to each target's, by region
-	door   *register.Door             // to the ownership register; nil: there is none
+	door   *natscluster.Door          // to the ownership register; nil: there is none
 	away   int                        // more than 0: its proxies are cut, since it was killed
 
 	node    atomic.Pointer[node.Node] // nil while it does not run

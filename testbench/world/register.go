@@ -11,13 +11,13 @@ import (
 
 	"github.com/geogate/geogate/internal/embed"
 	"github.com/geogate/geogate/internal/node"
-	"github.com/geogate/geogate/router"
-	"github.com/geogate/geogate/testbench/register"
+	"github.com/geogate/geogate/router/ownership"
+	"github.com/geogate/geogate/testbench/natscluster"
 )
 
 // lease is about as short as a lease may be, so that a test need not wait long for
 // its end.
-var lease = router.LeaseConfig{Duration: 12 * time.Second, Margin: 100 * time.Millisecond, Renew: 300 * time.Millisecond, Timeout: time.Second}
+var lease = ownership.LeaseConfig{Duration: 12 * time.Second, Margin: 100 * time.Millisecond, Renew: 300 * time.Millisecond, Timeout: time.Second}
 
 // patienceWithRegister is patience where leases are waited for, a renewal of which a
 // loaded machine may lose.
@@ -43,7 +43,7 @@ func (in *Instance) useRegister(c *node.Config, d *node.Deps) {
 		return
 	}
 	if in.door == nil {
-		in.door = register.NewDoor(w.register.Dialer().InProcessConn)
+		in.door = natscluster.NewDoor(w.register.Dialer().InProcessConn)
 	}
 	c.NATS = node.NATSConfig{Mode: "solo", Embedded: &node.EmbeddedNATS{Name: "ctl"}, Lease: lease}
 	d.NATS = in.door
@@ -66,16 +66,16 @@ func (w *World) HealRegister(region string) {
 
 // Fence has a gateway of the region fence a region, or a unit if that has a slash
 // or is no region's name. It waits for the end, whatever exit code that has.
-func (r *Region) Fence(ctx context.Context, what, reason string) (router.Result, error) {
+func (r *Region) Fence(ctx context.Context, what, reason string) (ownership.Result, error) {
 	return r.command(ctx, "/v1/fence", what, reason)
 }
 
 // Unfence takes a fence back.
-func (r *Region) Unfence(ctx context.Context, what string) (router.Result, error) {
+func (r *Region) Unfence(ctx context.Context, what string) (ownership.Result, error) {
 	return r.command(ctx, "/v1/unfence", what, "")
 }
 
-func (r *Region) command(ctx context.Context, path, what, reason string) (result router.Result, err error) {
+func (r *Region) command(ctx context.Context, path, what, reason string) (result ownership.Result, err error) {
 	body := map[string]string{"unit": what, "reason": reason}
 	if _, ok := r.w.ID(what); ok {
 		body = map[string]string{"region": what, "reason": reason}

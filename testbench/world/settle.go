@@ -11,7 +11,7 @@ import (
 
 	"github.com/geogate/geogate/gateway"
 	"github.com/geogate/geogate/internal/event"
-	"github.com/geogate/geogate/router"
+	"github.com/geogate/geogate/router/ownership"
 )
 
 // Status asks the region's newest instance how it is.
@@ -65,7 +65,7 @@ func (r *Region) Committed(ctx context.Context, topic string) (map[int32]event.V
 // topics, and those named besides, of every region, and no link lags. It returns
 // what is missing when ctx ends first.
 func (w *World) AwaitSettled(ctx context.Context, topics ...string) error {
-	policy, err := router.LoadOwnership(w.policy)
+	policy, err := ownership.LoadPolicy(w.policy)
 	if err != nil {
 		return err
 	}

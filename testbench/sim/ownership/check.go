@@ -2,7 +2,7 @@ package ownership
 
 import (
 	"github.com/geogate/geogate/internal/event"
-	"github.com/geogate/geogate/router"
+	"github.com/geogate/geogate/router/ownership"
 )
 
 // held (I10) checks the moment at which an instance acts as owner: nobody may
@@ -35,7 +35,7 @@ func (s *sim) held(p *proc, unit string, epoch event.Epoch) {
 // was answered as done and stands.
 func (s *sim) notFenced(p *proc, unit string) {
 	plan := s.firm[p.Region]
-	if r, ok := s.reg.Region(p.Region); ok && plan != "" && r.State == router.RegionFenced && r.Plan == plan && !s.reg.Forgot() {
+	if r, ok := s.reg.Region(p.Region); ok && plan != "" && r.State == ownership.RegionFenced && r.Plan == plan && !s.reg.Forgot() {
 		s.Violate("I10", "%s answers a write of %s, and the fence %s of its region was answered before", p.Name, unit, plan)
 	}
 }
@@ -94,10 +94,10 @@ func (s *sim) checkLog(unit string) {
 }
 
 // counts tells whether a record lies in the interval of its epoch.
-func counts(u *router.UnitRecord, offset int64, epoch event.Epoch) bool {
+func counts(u *ownership.UnitRecord, offset int64, epoch event.Epoch) bool {
 	for _, t := range u.Epochs {
-		start, _ := router.Offset(t.Start, topic, 0, 0)
-		cut, _ := router.Offset(t.Cut, topic, 0, 0)
+		start, _ := ownership.Offset(t.Start, topic, 0, 0)
+		cut, _ := ownership.Offset(t.Cut, topic, 0, 0)
 		if t.Epoch == epoch {
 			return start <= offset && (!t.Ended || offset < cut)
 		}
@@ -105,15 +105,15 @@ func counts(u *router.UnitRecord, offset int64, epoch event.Epoch) bool {
 	return false
 }
 
-func (s *sim) checkRecord(u *router.UnitRecord, offset int64, rec *record) {
+func (s *sim) checkRecord(u *ownership.UnitRecord, offset int64, rec *record) {
 	for i, t := range u.Epochs {
 		if t.Epoch != rec.epoch {
 			continue
 		}
-		if start, _ := router.Offset(t.Start, topic, 0, 0); offset < start {
+		if start, _ := ownership.Offset(t.Start, topic, 0, 0); offset < start {
 			s.Violate("I6", "%s: the answered record %d of epoch %d lies before its start %d", u.Unit, offset, t.Epoch, start)
 		}
-		cut, _ := router.Offset(t.Cut, topic, 0, 0)
+		cut, _ := ownership.Offset(t.Cut, topic, 0, 0)
 		if !t.Ended || offset < cut {
 			return
 		}
@@ -124,7 +124,7 @@ func (s *sim) checkRecord(u *router.UnitRecord, offset int64, rec *record) {
 		}
 		// The fence's epoch lies between this one and the next owner's.
 		for e := t.Epoch + 1; e <= next; e++ {
-			if s.kinds[unitEpoch(u.Unit, e)] == router.CutEnd {
+			if s.kinds[unitEpoch(u.Unit, e)] == ownership.CutEnd {
 				s.Violate("I6", "%s: the answered record %d of epoch %d lies past the cut %d, and the fence in epoch %d said that none does", u.Unit, offset, t.Epoch, cut, e)
 			}
 		}

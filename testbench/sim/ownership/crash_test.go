@@ -6,7 +6,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/geogate/geogate/router"
+	"github.com/geogate/geogate/router/ownership"
 	"github.com/geogate/geogate/testbench/sim/register"
 )
 
@@ -14,9 +14,9 @@ import (
 // after a write of the register that it has caused, and the command is given again.
 type crashes struct {
 	*sim
-	cmd    router.Command
+	cmd    ownership.Command
 	gone   bool // the region that is fenced cannot be reached
-	before []router.Command
+	before []ownership.Command
 	writes int // of the one that carries the command
 	crash  int // dies after that many; 0 never
 	died   bool
@@ -99,20 +99,20 @@ func (c *crashes) state() string {
 // that is given again, to the same instance or to another, leaves the register as
 // one that was carried out at once.
 func TestPlanCrashes(t *testing.T) {
-	fence := func(region, unit string) router.Command {
-		return router.Command{Verb: router.VerbFence, Region: region, Unit: unit, Reason: "test"}
+	fence := func(region, unit string) ownership.Command {
+		return ownership.Command{Verb: ownership.VerbFence, Region: region, Unit: unit, Reason: "test"}
 	}
-	unfence := func(region, unit string) router.Command {
-		return router.Command{Verb: router.VerbUnfence, Region: region, Unit: unit, Reason: "test"}
+	unfence := func(region, unit string) ownership.Command {
+		return ownership.Command{Verb: ownership.VerbUnfence, Region: region, Unit: unit, Reason: "test"}
 	}
 	cases := []crashes{
 		{cmd: fence("r0", "")},
 		{cmd: fence("", "a/r0")},
 		{cmd: fence("r0", ""), gone: true},
 		{cmd: fence("", "a/r0"), gone: true},
-		{cmd: unfence("r0", ""), before: []router.Command{fence("r0", "")}},
-		{cmd: unfence("", "a/r0"), before: []router.Command{fence("", "a/r0")}},
-		{cmd: fence("r0", ""), before: []router.Command{fence("", "a/r0")}},
+		{cmd: unfence("r0", ""), before: []ownership.Command{fence("r0", "")}},
+		{cmd: unfence("", "a/r0"), before: []ownership.Command{fence("", "a/r0")}},
+		{cmd: fence("r0", ""), before: []ownership.Command{fence("", "a/r0")}},
 	}
 	for _, base := range cases {
 		whole := base

@@ -5,7 +5,7 @@
 // effects, die, and come back with what they had put on disk. Operators fence and
 // unfence all the while.
 //
-// A seed is a history. The machines are the product's own ([router.Ownership]); the
+// A seed is a history. The machines are the product's own ([ownership.Core]); the
 // register and the adapter around the machines are package register's, which the
 // world of logs plays with, too. Here they are alone, with the default times and
 // with logs that are mere lists: so a seed has minutes of history and every trap

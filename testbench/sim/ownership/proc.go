@@ -3,7 +3,7 @@ package ownership
 import (
 	"time"
 
-	"github.com/geogate/geogate/router"
+	"github.com/geogate/geogate/router/ownership"
 	"github.com/geogate/geogate/testbench/sim/register"
 )
 
@@ -22,10 +22,12 @@ func (p *proc) died() {
 	})
 }
 
-func extent(n int64) []router.Extent { return []router.Extent{{Topic: topic, Offsets: []int64{n}}} }
+func extent(n int64) []ownership.Extent {
+	return []ownership.Extent{{Topic: topic, Offsets: []int64{n}}}
+}
 
 // Ends implements register.Logs.
-func (p *proc) Ends(unit string, done func([]router.Extent, bool)) {
+func (p *proc) Ends(unit string, done func([]ownership.Extent, bool)) {
 	s := p.sim
 	p.Later(s.Quick(), func() {
 		ends := extent(int64(len(s.logs[unit].records)))
@@ -34,7 +36,7 @@ func (p *proc) Ends(unit string, done func([]router.Extent, bool)) {
 }
 
 // Applied implements register.Logs.
-func (p *proc) Applied(unit, _ string, done func([]router.Extent, bool)) {
+func (p *proc) Applied(unit, _ string, done func([]ownership.Extent, bool)) {
 	s := p.sim
 	p.Later(s.Quick(), func() {
 		l := s.logs[unit]

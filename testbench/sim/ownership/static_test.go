@@ -10,12 +10,12 @@ import (
 	"testing"
 )
 
-// TestProofOnlyFromAcknowledgement (I8): in package router no code outside the path
+// TestProofOnlyFromAcknowledgement (I8): in package ownership no code outside the path
 // of a write's acknowledgement makes a proof, a lease, or a token. What was read,
 // watched or broadcast can so start nothing.
 func TestProofOnlyFromAcknowledgement(t *testing.T) {
 	found := map[string]int{}
-	for _, file := range routerFiles(t) {
+	for _, file := range protocolFiles(t) {
 		for _, decl := range file.Decls {
 			fn, ok := decl.(*ast.FuncDecl)
 			if !ok || fn.Body == nil {
@@ -49,8 +49,8 @@ var makers = map[string]maker{
 	"a held epoch":      {"Tokens", false},
 }
 
-func routerFiles(t *testing.T) (files []*ast.File) {
-	dir := filepath.Join("..", "..", "..", "router")
+func protocolFiles(t *testing.T) (files []*ast.File) {
+	dir := filepath.Join("..", "..", "..", "router", "ownership")
 	entries, err := os.ReadDir(dir)
 	if err != nil {
 		t.Fatal(err)

@@ -11,6 +11,7 @@ import (
 
 	"github.com/geogate/geogate/internal/event"
 	"github.com/geogate/geogate/router"
+	"github.com/geogate/geogate/router/ownership"
 	"github.com/geogate/geogate/testbench/sim/register"
 	"github.com/geogate/geogate/testbench/sim/world"
 )
@@ -130,7 +131,7 @@ func newSim(seed uint64, o Options) *sim {
 	if o.Trace {
 		s.trace = &strings.Builder{}
 	}
-	s.reg = register.NewStream(s, router.DefaultLease())
+	s.reg = register.NewStream(s, ownership.DefaultLease())
 	s.reg.Beside = s.fenceBeside
 	s.reg.NoCasts, s.fast = s.chance(0.2) || o.NoCasts, s.chance(0.5)
 	return s
@@ -319,7 +320,7 @@ func (s *sim) ambush() {
 
 // surround has the victim's region, or one of its units, fenced and unfenced.
 func (s *sim) surround(victim *proc, other func() *proc, at time.Duration) {
-	fence := router.Command{Verb: router.VerbFence, Reason: "ambush", Region: victim.Region}
+	fence := ownership.Command{Verb: ownership.VerbFence, Reason: "ambush", Region: victim.Region}
 	unit := victim.Home[s.rnd.IntN(len(victim.Home))]
 	if s.chance(0.5) {
 		fence.Region, fence.Unit = "", unit
@@ -347,9 +348,9 @@ func (s *sim) surround(victim *proc, other func() *proc, at time.Duration) {
 	both := fence.Unit == "" || s.chance(0.3)
 	undo := func(after time.Duration) {
 		if both {
-			s.After(after, func() { s.ask(other(), router.Command{Verb: router.VerbUnfence, Region: victim.Region}) })
+			s.After(after, func() { s.ask(other(), ownership.Command{Verb: ownership.VerbUnfence, Region: victim.Region}) })
 		}
-		s.After(after+s.between(0, 100*time.Millisecond), func() { s.ask(other(), router.Command{Verb: router.VerbUnfence, Unit: unit}) })
+		s.After(after+s.between(0, 100*time.Millisecond), func() { s.ask(other(), ownership.Command{Verb: ownership.VerbUnfence, Unit: unit}) })
 	}
 	undo(at + s.between(50*time.Millisecond, 500*time.Millisecond))
 	if s.chance(0.5) {
@@ -361,7 +362,7 @@ func (s *sim) surround(victim *proc, other func() *proc, at time.Duration) {
 func (s *sim) fenceBeside(region string) {
 	for _, i := range s.rnd.Perm(len(s.procs)) {
 		if p := s.procs[i]; p.Region != region && p.Alive() {
-			s.ask(p, router.Command{Verb: router.VerbFence, Region: region, Reason: "beside"})
+			s.ask(p, ownership.Command{Verb: ownership.VerbFence, Region: region, Reason: "beside"})
 			return
 		}
 	}
@@ -370,9 +371,9 @@ func (s *sim) fenceBeside(region string) {
 // operate asks some instance for a fence or an unfence.
 func (s *sim) operate() {
 	p, target := s.pick(), s.pick()
-	cmd := router.Command{Verb: router.VerbFence, Reason: "test"}
+	cmd := ownership.Command{Verb: ownership.VerbFence, Reason: "test"}
 	if s.chance(0.5) {
-		cmd.Verb = router.VerbUnfence
+		cmd.Verb = ownership.VerbUnfence
 	}
 	if s.chance(0.5) {
 		cmd.Region = target.Region
@@ -383,32 +384,32 @@ func (s *sim) operate() {
 }
 
 // ask puts an operator's command to an instance.
-func (s *sim) ask(p *proc, cmd router.Command) uint64 {
+func (s *sim) ask(p *proc, cmd ownership.Command) uint64 {
 	s.refs++
 	if p.Alive() {
 		s.asked[s.refs] = true
 	}
-	if cmd.Verb == router.VerbFence && cmd.Region != "" {
+	if cmd.Verb == ownership.VerbFence && cmd.Region != "" {
 		s.fences[s.refs] = fence{cmd.Region, p.Name}
 	}
 	p.Ask(s.refs, cmd)
 	return s.refs
 }
 
-func (s *sim) answered(a router.Answer) {
+func (s *sim) answered(a ownership.Answer) {
 	delete(s.asked, a.Ref)
-	done := a.Result.Exit == router.ExitDone || a.Result.Exit == router.ExitLoss
+	done := a.Result.Code == ownership.ResultDone || a.Result.Code == ownership.ResultLoss
 	if f, ok := s.fences[a.Ref]; ok && done {
 		// It may be answered long after it was undone, while another one is on its way.
 		r, known := s.reg.Region(f.region)
-		if known && r.State == router.RegionFenced && strings.HasPrefix(r.Plan, f.by+"/") {
+		if known && r.State == ownership.RegionFenced && strings.HasPrefix(r.Plan, f.by+"/") {
 			s.firm[f.region] = r.Plan
 		}
 	}
 	for _, u := range a.Result.Units {
 		if done {
 			key := unitEpoch(u.Unit, u.Epoch)
-			if s.kinds[key] == "" || u.Cut == router.CutEnd {
+			if s.kinds[key] == "" || u.Cut == ownership.CutEnd {
 				s.kinds[key] = u.Cut
 			}
 		}
@@ -425,10 +426,10 @@ func (s *sim) calm() {
 		p.Heal()
 	}
 	for _, r := range s.topology.Regions() {
-		s.After(85*time.Second, func() { s.ask(s.procs[0], router.Command{Verb: router.VerbUnfence, Region: r.Name}) })
+		s.After(85*time.Second, func() { s.ask(s.procs[0], ownership.Command{Verb: ownership.VerbUnfence, Region: r.Name}) })
 	}
 	for _, unit := range s.units() {
-		s.After(90*time.Second, func() { s.ask(s.procs[0], router.Command{Verb: router.VerbUnfence, Unit: unit}) })
+		s.After(90*time.Second, func() { s.ask(s.procs[0], ownership.Command{Verb: ownership.VerbUnfence, Unit: unit}) })
 	}
 	s.repeat(90*time.Second+held, 5*time.Second, func() {
 		for _, unit := range s.units() {

@@ -5,15 +5,15 @@ import (
 	"strings"
 	"time"
 
-	"github.com/geogate/geogate/router"
+	"github.com/geogate/geogate/router/ownership"
 )
 
 // moment is how fresh a renewal has to be for a trap that waits for it.
 const moment = 3 * time.Millisecond
 
 // claims tells the region whose leases a write makes void for a claim.
-func claims(w *router.Write) string {
-	var x router.RegionRecord
+func claims(w *ownership.Write) string {
+	var x ownership.RegionRecord
 	if json.Unmarshal(w.Data, &x) != nil || !strings.HasPrefix(x.Reason, "claim of") {
 		return ""
 	}
@@ -22,7 +22,7 @@ func claims(w *router.Write) string {
 
 // lurks holds such a write back until a prey has just renewed its lease: then the
 // wait that follows is as tight as it can be.
-func (r *Stream) lurks(w *router.Write) bool {
+func (r *Stream) lurks(w *ownership.Write) bool {
 	region := claims(w)
 	for _, p := range r.Instances {
 		// No longer than a renewal takes to come; a prey that is away has none.
@@ -36,7 +36,7 @@ func (r *Stream) lurks(w *router.Write) bool {
 
 // overtaken holds back a claim that a deaf instance has sent until a fence of its
 // region, asked for at this moment, is stored: the fence finds nothing to take.
-func (r *Stream) overtaken(p *Instance, w *router.Write) bool {
+func (r *Stream) overtaken(p *Instance, w *ownership.Write) bool {
 	u, ok := unitRecord(w.Data)
 	if !ok || u.Owner == "" || u.Epoch <= r.epochs[u.Unit] || r.Calm() || r.Beside == nil {
 		return false
@@ -53,12 +53,12 @@ func (r *Stream) overtaken(p *Instance, w *router.Write) bool {
 		r.overtakes[w.ID] = until
 	}
 	record, _ := r.Region(u.Owner)
-	return r.Now() < until && record.State == router.RegionUp
+	return r.Now() < until && record.State == ownership.RegionUp
 }
 
 // strike cuts off those who would learn from their next renewal that a claim has
 // made their leases void: they go on for as long as the protocol lets them.
-func (r *Stream) strike(by *Instance, w router.Write) {
+func (r *Stream) strike(by *Instance, w ownership.Write) {
 	if by.live(w.Subject) {
 		by.fresh = r.Now()
 		if by.late != nil && !r.Calm() {
@@ -103,8 +103,8 @@ func (p *Instance) silence(id string) {
 // slowed makes a gap in a fence that makes leases void before the unit is FENCED:
 // what its carrier writes of units comes late, and what the owner's instances have
 // renewed meanwhile is the last that they hear.
-func (r *Stream) slowed(by *Instance, w *router.Write) {
-	var x router.RegionRecord
+func (r *Stream) slowed(by *Instance, w *ownership.Write) {
+	var x ownership.RegionRecord
 	if json.Unmarshal(w.Data, &x) != nil || !strings.HasPrefix(x.Reason, "fence of ") {
 		return
 	}

@@ -4,7 +4,7 @@ import (
 	"math/rand/v2"
 	"time"
 
-	"github.com/geogate/geogate/router"
+	"github.com/geogate/geogate/router/ownership"
 )
 
 // Host is the world that a stream and its instances live in: virtual time, one
@@ -26,10 +26,10 @@ type Host interface {
 // call of done, unless the instance dies first.
 type Logs interface {
 	// Ends lists where the logs of a unit end in the instance's own region.
-	Ends(unit string, done func(ends []router.Extent, ok bool))
+	Ends(unit string, done func(ends []ownership.Extent, ok bool))
 	// Applied is the most of another region's logs of a unit that any region but
 	// that one has applied.
-	Applied(unit, region string, done func(ends []router.Extent, ok bool))
+	Applied(unit, region string, done func(ends []ownership.Extent, ok bool))
 }
 
 func chance(h Host, p float64) bool { return h.Rand().Float64() < p }

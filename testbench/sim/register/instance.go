@@ -7,6 +7,7 @@ import (
 
 	"github.com/geogate/geogate/internal/event"
 	"github.com/geogate/geogate/router"
+	"github.com/geogate/geogate/router/ownership"
 )
 
 // Config of an Instance.
@@ -21,7 +22,7 @@ type Config struct {
 	// Changed is told after every step; what was held may not be any more.
 	Changed func()
 	// Answered is told what became of a command.
-	Answered func(router.Answer)
+	Answered func(ownership.Answer)
 	// Died is told that the process is no more.
 	Died func()
 }
@@ -32,26 +33,26 @@ type Instance struct {
 	Config
 	s *Stream
 
-	core   *router.Ownership
-	tokens *router.Tokens
+	core   *ownership.Core
+	tokens *ownership.Tokens
 	life   int
-	disk   router.Mark
-	disks  []router.Mark // what lay there before
-	since  time.Duration // the rate holds since
-	base   time.Duration // the clock then
-	awake  time.Duration // paused until then
-	slept  bool          // the machine was suspended, and the process has not noticed
-	off    time.Duration // cut off from the register until then
-	deaf   time.Duration // the watch brings nothing until then
-	mute   bool          // what it hears by the watch and by broadcasts is lost
-	dam    time.Duration // what it writes of units comes no sooner
-	fresh  time.Duration // when its last renewal was stored
-	prey   bool          // is cut off at the moment at which its leases are made void
-	late   func()        // the next renewal is stored and not answered; then this runs
-	await  string        // id of that renewal: its next answer is the last that is heard
-	seen   uint64        // the watch has sent that far
-	watch  int           // generation of the watch
-	moving bool          // a delivery is under way
+	disk   ownership.Mark
+	disks  []ownership.Mark // what lay there before
+	since  time.Duration    // the rate holds since
+	base   time.Duration    // the clock then
+	awake  time.Duration    // paused until then
+	slept  bool             // the machine was suspended, and the process has not noticed
+	off    time.Duration    // cut off from the register until then
+	deaf   time.Duration    // the watch brings nothing until then
+	mute   bool             // what it hears by the watch and by broadcasts is lost
+	dam    time.Duration    // what it writes of units comes no sooner
+	fresh  time.Duration    // when its last renewal was stored
+	prey   bool             // is cut off at the moment at which its leases are made void
+	late   func()           // the next renewal is stored and not answered; then this runs
+	await  string           // id of that renewal: its next answer is the last that is heard
+	seen   uint64           // the watch has sent that far
+	watch  int              // generation of the watch
+	moving bool             // a delivery is under way
 	timer  uint64
 
 	acks  []ack                  // stored writes of regions' records
@@ -119,9 +120,9 @@ func (p *Instance) Later(d time.Duration, run func()) {
 func (p *Instance) Boot() {
 	p.life++
 	testified := maps.Clone(p.s.testified[p.Region])
-	p.core = router.NewOwnership(router.OwnershipConfig{
+	p.core = ownership.NewCore(ownership.CoreConfig{
 		Region: p.Region, ID: p.id(), Regions: p.Topology, Instance: p.Name,
-		Life: fmt.Sprintf("%s/%d", p.Name, p.life), Home: p.Home, Lease: p.s.Lease, Mark: p.disk, Witness: testified,
+		Life: fmt.Sprintf("%s/%d", p.Name, p.life), Home: p.Home, Lease: p.s.Lease, Mark: p.disk, Mirrored: testified,
 	})
 	p.tokens = p.core.Tokens()
 	p.seen, p.watch, p.moving, p.slept, p.timer = 0, p.watch+1, false, false, 0
@@ -167,7 +168,7 @@ func (p *Instance) open() {
 			p.Later(p.off-p.s.Now(), p.open)
 			return
 		}
-		ev := router.Opened{Created: p.s.created, Last: uint64(len(p.s.log))}
+		ev := ownership.Opened{Created: p.s.created, Last: uint64(len(p.s.log))}
 		p.noteOpened(ev)
 		p.step(ev)
 		p.wakeWatch()
@@ -176,7 +177,7 @@ func (p *Instance) open() {
 
 // noteOpened remembers whether the instance must have noticed that the register
 // has forgotten.
-func (p *Instance) noteOpened(ev router.Opened) {
+func (p *Instance) noteOpened(ev ownership.Opened) {
 	switch {
 	case p.disk.Created != 0 && ev.Created != p.disk.Created:
 		p.another = true
@@ -237,7 +238,7 @@ func (p *Instance) Blind(d time.Duration) {
 // loses it.
 func (p *Instance) RollBack() {
 	p.s.Count("rolled-back marks")
-	p.disk = router.Mark{}
+	p.disk = ownership.Mark{}
 	if n := len(p.disks); n > 0 && chance(p.s, 0.7) {
 		p.disk = p.disks[p.s.Rand().IntN(n)]
 	}
@@ -254,12 +255,12 @@ func (p *Instance) Heal() {
 func (p *Instance) Blinded() bool { return p.core != nil && p.core.Blind() }
 
 // Tokens are what is held and known; nil without a process.
-func (p *Instance) Tokens() *router.Tokens { return p.tokens }
+func (p *Instance) Tokens() *ownership.Tokens { return p.tokens }
 
 // Grant is the check before a write is accepted.
-func (p *Instance) Grant(unit string) (router.Grant, error) {
+func (p *Instance) Grant(unit string) (ownership.Grant, error) {
 	if p.core == nil {
-		return router.Grant{}, router.ErrUnproven
+		return ownership.Grant{}, ownership.ErrUnproven
 	}
 	g, err := p.tokens.Grant(p.Clock(), unit)
 	if err == nil {
@@ -269,7 +270,7 @@ func (p *Instance) Grant(unit string) (router.Grant, error) {
 }
 
 // Holds is the check before a write is answered.
-func (p *Instance) Holds(unit string, g router.Grant) bool {
+func (p *Instance) Holds(unit string, g ownership.Grant) bool {
 	if p.core == nil || !p.tokens.Holds(p.Clock(), unit, g) {
 		return false
 	}
@@ -278,7 +279,7 @@ func (p *Instance) Holds(unit string, g router.Grant) bool {
 }
 
 // checkGrant (I11): who has seen more than the register says now writes nothing.
-func (p *Instance) checkGrant(unit string, g router.Grant) {
+func (p *Instance) checkGrant(unit string, g ownership.Grant) {
 	hold := p.s.Lease.Duration - p.s.Lease.Margin
 	switch {
 	case g.Epoch < p.knows[unit]:
@@ -292,12 +293,12 @@ func (p *Instance) checkGrant(unit string, g router.Grant) {
 
 // step runs the machine and does what it asks for, perhaps with a pause between
 // two effects.
-func (p *Instance) step(ev router.OwnershipEvent) {
+func (p *Instance) step(ev ownership.Event) {
 	if p.slept {
 		p.slept = false
-		p.step(router.Slept{})
+		p.step(ownership.Slept{})
 	}
-	effects := append([]router.OwnershipEffect(nil), p.core.Step(p.Clock(), ev)...)
+	effects := append([]ownership.Effect(nil), p.core.Step(p.Clock(), ev)...)
 	p.tokens = p.core.Tokens()
 	p.observe()
 	if p.Changed != nil {
@@ -311,7 +312,7 @@ func (p *Instance) step(ev router.OwnershipEvent) {
 	}
 	p.Later(p.real(p.core.Wait(p.Clock(), p.s.Lease.Renew/3)), func() {
 		if p.timer == mine {
-			p.step(router.Wake{})
+			p.step(ownership.Wake{})
 		}
 	})
 }
@@ -334,7 +335,7 @@ func (p *Instance) observe() {
 	}
 }
 
-func (p *Instance) do(effects []router.OwnershipEffect) {
+func (p *Instance) do(effects []ownership.Effect) {
 	for i, e := range effects {
 		if p.core == nil {
 			return // it died at the effect before
@@ -349,34 +350,34 @@ func (p *Instance) do(effects []router.OwnershipEffect) {
 	}
 }
 
-func (p *Instance) effect(e router.OwnershipEffect) {
+func (p *Instance) effect(e ownership.Effect) {
 	s := p.s
 	switch e := e.(type) {
-	case router.Write:
+	case ownership.Write:
 		p.send(e)
-	case router.Read:
+	case ownership.Read:
 		p.read(e.Subject)
-	case router.Broadcast:
+	case ownership.Broadcast:
 		p.broadcast(e)
-	case router.List:
-		p.Logs.Ends(e.Unit, func(ends []router.Extent, ok bool) {
-			p.step(router.Listed{Unit: e.Unit, Rev: e.Rev, Ref: e.Ref, Ends: ends, OK: ok})
+	case ownership.List:
+		p.Logs.Ends(e.Unit, func(ends []ownership.Extent, ok bool) {
+			p.step(ownership.Listed{Unit: e.Unit, Rev: e.Rev, Ref: e.Ref, Ends: ends, OK: ok})
 		})
-	case router.Settle:
+	case ownership.Settle:
 		// Worlds check and answer in one step: nothing is being answered between two.
-		p.Logs.Ends(e.Unit, func(ends []router.Extent, ok bool) {
-			p.step(router.Settled{Unit: e.Unit, Epoch: e.Epoch, Ends: ends, OK: ok})
+		p.Logs.Ends(e.Unit, func(ends []ownership.Extent, ok bool) {
+			p.step(ownership.Settled{Unit: e.Unit, Epoch: e.Epoch, Ends: ends, OK: ok})
 		})
-	case router.AskApplied:
-		p.Logs.Applied(e.Unit, e.Region, func(ends []router.Extent, ok bool) {
-			p.step(router.Applied{Unit: e.Unit, Ref: e.Ref, Ends: ends, OK: ok})
+	case ownership.AskApplied:
+		p.Logs.Applied(e.Unit, e.Region, func(ends []ownership.Extent, ok bool) {
+			p.step(ownership.Applied{Unit: e.Unit, Ref: e.Ref, Ends: ends, OK: ok})
 		})
-	case router.Persist:
+	case ownership.Persist:
 		p.Later(s.Quick(), func() {
 			p.persist(e.Mark)
-			p.step(router.Persisted{Version: e.Version})
+			p.step(ownership.Persisted{Version: e.Version})
 		})
-	case router.Rewatch:
+	case ownership.Rewatch:
 		s.Count("rewatches")
 		s.Logf("%s watches again behind %d", p.Name, e.From)
 		p.rewatch = s.Now()
@@ -387,11 +388,11 @@ func (p *Instance) effect(e router.OwnershipEffect) {
 		p.watch++
 		p.seen = e.From
 		p.wakeWatch()
-	case router.Reopen:
+	case ownership.Reopen:
 		p.Later(s.Lease.Timeout/2, p.open)
-	case router.Answer:
-		s.Logf("%s answers: exit %d, %s", p.Name, e.Result.Exit, e.Result.Detail)
-		s.Count(fmt.Sprintf("exit %d", e.Result.Exit))
+	case ownership.Answer:
+		s.Logf("%s answers: exit %d, %s", p.Name, e.Result.Code, e.Result.Detail)
+		s.Count(fmt.Sprintf("exit %d", e.Result.Code))
 		if p.Answered != nil {
 			p.Answered(e)
 		}
@@ -399,7 +400,7 @@ func (p *Instance) effect(e router.OwnershipEffect) {
 }
 
 // persist replaces the mark on disk; what stands there never goes back.
-func (p *Instance) persist(m router.Mark) {
+func (p *Instance) persist(m ownership.Mark) {
 	p.disks = append(p.disks, p.disk)
 	m.Epochs = maps.Clone(m.Epochs)
 	if m.Created == p.disk.Created {
@@ -425,14 +426,14 @@ func (p *Instance) read(subject string) {
 		}
 		for seq := upTo; seq > 0; seq-- {
 			if m := s.log[seq-1]; m.subject == subject {
-				p.hear(router.Seen{Subject: m.subject, Seq: uint64(seq), Data: m.data, Rumour: true})
+				p.hear(ownership.Seen{Subject: m.subject, Seq: uint64(seq), Data: m.data, Rumour: true})
 				return
 			}
 		}
 	})
 }
 
-func (p *Instance) broadcast(e router.Broadcast) {
+func (p *Instance) broadcast(e ownership.Broadcast) {
 	s := p.s
 	for _, q := range s.Instances {
 		if q == p || s.NoCasts || chance(s, 0.3) || p.off > s.Now() {
@@ -440,14 +441,14 @@ func (p *Instance) broadcast(e router.Broadcast) {
 		}
 		q.Later(between(s, time.Millisecond, s.Lease.Renew), func() {
 			if q.core != nil && q.off <= s.Now() && q.deaf <= s.Now() && !q.mute {
-				q.hear(router.Seen{Subject: e.Subject, Seq: e.Seq, Data: e.Data, Rumour: true})
+				q.hear(ownership.Seen{Subject: e.Subject, Seq: e.Seq, Data: e.Data, Rumour: true})
 			}
 		})
 	}
 }
 
 // hear takes a message of the register, from wherever it comes.
-func (p *Instance) hear(ev router.Seen) {
+func (p *Instance) hear(ev ownership.Seen) {
 	if u, ok := unitRecord(ev.Data); ok {
 		p.knows[u.Unit] = max(p.knows[u.Unit], u.Epoch)
 		if !ev.Rumour {
@@ -481,7 +482,7 @@ func (p *Instance) wakeWatch() {
 		if p.seen < uint64(len(s.log)) && !p.mute {
 			m := s.log[p.seen]
 			p.seen++
-			p.hear(router.Seen{Subject: m.subject, Seq: p.seen, Data: m.data})
+			p.hear(ownership.Seen{Subject: m.subject, Seq: p.seen, Data: m.data})
 		}
 		p.wakeWatch()
 	}
@@ -489,13 +490,13 @@ func (p *Instance) wakeWatch() {
 }
 
 // Ask puts an operator's command to the instance.
-func (p *Instance) Ask(ref uint64, cmd router.Command) {
+func (p *Instance) Ask(ref uint64, cmd ownership.Command) {
 	if p.core == nil {
 		return
 	}
 	p.s.Count(string(cmd.Verb) + "s")
 	p.Later(0, func() {
 		p.s.Logf("%s is asked to %s %s%s", p.Name, cmd.Verb, cmd.Region, cmd.Unit)
-		p.step(router.Ask{Ref: ref, Command: cmd})
+		p.step(ownership.Ask{Ref: ref, Command: cmd})
 	})
 }

@@ -4,24 +4,24 @@ import (
 	"encoding/json"
 	"time"
 
-	"github.com/geogate/geogate/router"
+	"github.com/geogate/geogate/router/ownership"
 )
 
 // send is one attempt to write: the request or the answer may be lost, and after
 // the time-out nobody waits.
-func (p *Instance) send(w router.Write) {
+func (p *Instance) send(w ownership.Write) {
 	s := p.s
 	open, life := true, p.life
 	if _, again := p.sent[w.ID]; !again {
 		p.sent[w.ID] = sending{p.Clock(), p.life}
 	}
-	finish := func(o router.Outcome, seq uint64) {
+	finish := func(o ownership.Outcome, seq uint64) {
 		if open && p.life == life {
 			open = false
 			p.answered(&w, o, seq)
 		}
 	}
-	p.Later(p.real(s.Lease.Timeout), func() { finish(router.Unknown, 0) })
+	p.Later(p.real(s.Lease.Timeout), func() { finish(ownership.Unknown, 0) })
 	often := 0.04
 	if p.prey {
 		often = 0.15
@@ -53,7 +53,7 @@ func (p *Instance) send(w router.Write) {
 			return
 		}
 		if chance(s, 0.03) {
-			p.Later(between(s, time.Millisecond, 20*time.Millisecond), func() { finish(router.Busy, 0) })
+			p.Later(between(s, time.Millisecond, 20*time.Millisecond), func() { finish(ownership.Busy, 0) })
 			return
 		}
 		_, repeated := s.ids[w.ID]
@@ -75,19 +75,19 @@ func (p *Instance) send(w router.Write) {
 }
 
 // answered gives the machine what became of an attempt.
-func (p *Instance) answered(w *router.Write, o router.Outcome, seq uint64) {
-	if o == router.Stored {
-		var r router.RegionRecord
+func (p *Instance) answered(w *ownership.Write, o ownership.Outcome, seq uint64) {
+	if o == ownership.Stored {
+		var r ownership.RegionRecord
 		if u, ok := unitRecord(w.Data); ok {
 			p.knows[u.Unit] = max(p.knows[u.Unit], u.Epoch)
 		} else if w.Guard == w.Subject && json.Unmarshal(w.Data, &r) == nil && r.Region != "" {
 			p.acks = append(p.acks, ack{r.Region, seq, p.Clock(), p.life})
 		}
 	}
-	last := p.await == w.ID && o == router.Stored
+	last := p.await == w.ID && o == ownership.Stored
 	until := p.tokens.Until
-	p.step(router.Written{Op: w.Op, Outcome: o, Seq: seq})
-	if o == router.Stored && p.live(w.Subject) && p.Alive() && p.tokens.Live == w.Expect && p.tokens.Until != until {
+	p.step(ownership.Written{Op: w.Op, Outcome: o, Seq: seq})
+	if o == ownership.Stored && p.live(w.Subject) && p.Alive() && p.tokens.Live == w.Expect && p.tokens.Until != until {
 		p.expectLoop(seq) // it was not given up before
 	}
 	if last {

@@ -7,7 +7,7 @@ import (
 	"time"
 
 	"github.com/geogate/geogate/internal/event"
-	"github.com/geogate/geogate/router"
+	"github.com/geogate/geogate/router/ownership"
 )
 
 // Stream is the register as its servers have it: linearizable, as the real one is
@@ -17,7 +17,7 @@ type Stream struct {
 	// NoCasts loses every broadcast.
 	NoCasts bool
 	// Lease are the times of all instances.
-	Lease     router.LeaseConfig
+	Lease     ownership.LeaseConfig
 	Instances []*Instance
 	// Crash, if set, is asked after each stored write whether its writer dies now,
 	// before it hears of it.
@@ -35,7 +35,7 @@ type Stream struct {
 
 	owners map[string]string // region by unit and epoch, of everything ever stored
 	epochs map[string]event.Epoch
-	units  map[string]router.UnitRecord // newest of each unit
+	units  map[string]ownership.UnitRecord // newest of each unit
 
 	half      map[string]bool                   // units whose next fencer dies as soon as the unit is FENCED
 	slow      map[string]bool                   // units whose next fencer pauses when it has made leases void
@@ -49,23 +49,23 @@ type message struct {
 }
 
 // NewStream makes an empty register.
-func NewStream(h Host, lease router.LeaseConfig) *Stream {
+func NewStream(h Host, lease ownership.LeaseConfig) *Stream {
 	return &Stream{
 		Host: h, Lease: lease, created: 1, last: map[string]uint64{}, ids: map[string]uint64{},
-		owners: map[string]string{}, epochs: map[string]event.Epoch{}, units: map[string]router.UnitRecord{},
+		owners: map[string]string{}, epochs: map[string]event.Epoch{}, units: map[string]ownership.UnitRecord{},
 		half: map[string]bool{}, slow: map[string]bool{}, testified: map[string]map[string]event.Epoch{}, overtakes: map[string]time.Duration{},
 	}
 }
 
 // Unit is the newest record of a unit; ok is false where there is none.
-func (r *Stream) Unit(unit string) (u router.UnitRecord, ok bool) {
+func (r *Stream) Unit(unit string) (u ownership.UnitRecord, ok bool) {
 	u, ok = r.units[unit]
 	return u, ok
 }
 
 // Region is the newest record of a region; ok is false where there is none.
-func (r *Stream) Region(name string) (rec router.RegionRecord, ok bool) {
-	seq := r.last[router.RegionSubject(name)]
+func (r *Stream) Region(name string) (rec ownership.RegionRecord, ok bool) {
+	seq := r.last[ownership.RegionSubject(name)]
 	if seq == 0 {
 		return rec, false
 	}
@@ -75,7 +75,7 @@ func (r *Stream) Region(name string) (rec router.RegionRecord, ok bool) {
 // Revision is the newest revision of the records of some units.
 func (r *Stream) Revision(units ...string) (newest uint64) {
 	for _, u := range units {
-		newest = max(newest, r.last[router.UnitSubject(u)])
+		newest = max(newest, r.last[ownership.UnitSubject(u)])
 	}
 	return newest
 }
@@ -105,7 +105,7 @@ func (r *Stream) Rollback(n int) {
 	if len(r.log) == 0 {
 		r.created++
 	}
-	r.last, r.ids, r.units = map[string]uint64{}, map[string]uint64{}, map[string]router.UnitRecord{}
+	r.last, r.ids, r.units = map[string]uint64{}, map[string]uint64{}, map[string]ownership.UnitRecord{}
 	for i, m := range r.log {
 		r.last[m.subject] = uint64(i + 1)
 		if u, ok := unitRecord(m.data); ok {
@@ -118,12 +118,12 @@ func (r *Stream) Rollback(n int) {
 }
 
 // write is one attempt as the server executes it.
-func (r *Stream) write(p *Instance, w router.Write) (router.Outcome, uint64) {
+func (r *Stream) write(p *Instance, w ownership.Write) (ownership.Outcome, uint64) {
 	if seq, ok := r.ids[w.ID]; ok {
-		return router.Stored, seq
+		return ownership.Stored, seq
 	}
 	if w.Guard != "" && r.last[w.Guard] != w.Expect {
-		return router.Conflict, 0
+		return ownership.Conflict, 0
 	}
 	r.log = append(r.log, message{w.Subject, w.Data})
 	seq := uint64(len(r.log))
@@ -139,10 +139,10 @@ func (r *Stream) write(p *Instance, w router.Write) (router.Outcome, uint64) {
 	if r.Crash != nil && r.Crash(p, w.Subject) {
 		p.Die()
 	}
-	return router.Stored, seq
+	return ownership.Stored, seq
 }
 
-func unitRecord(data []byte) (u router.UnitRecord, ok bool) {
+func unitRecord(data []byte) (u ownership.UnitRecord, ok bool) {
 	err := json.Unmarshal(data, &u)
 	return u, err == nil && u.Unit != "" && u.State != ""
 }
@@ -152,7 +152,7 @@ func unitEpoch(unit string, e event.Epoch) string { return fmt.Sprintf("%s %d", 
 // check holds what is stored against the invariants of the register: epochs only
 // rise, an epoch has one owner, intervals of one region do not overlap, and who
 // takes a unit has waited.
-func (r *Stream) check(p *Instance, w router.Write, u *router.UnitRecord, seq uint64) {
+func (r *Stream) check(p *Instance, w ownership.Write, u *ownership.UnitRecord, seq uint64) {
 	r.Logf("register %d: %s %s epoch %d owner %q by %s", seq, u.Unit, u.State, u.Epoch, u.Owner, p.Name)
 	if u.Owner != "" {
 		key := unitEpoch(u.Unit, u.Epoch)
@@ -164,7 +164,7 @@ func (r *Stream) check(p *Instance, w router.Write, u *router.UnitRecord, seq ui
 	if r.forgot {
 		return
 	}
-	if u.State == router.UnitFenced && r.half[u.Unit] && !r.Calm() {
+	if u.State == ownership.UnitFenced && r.half[u.Unit] && !r.Calm() {
 		delete(r.half, u.Unit)
 		p.Die()
 	}
@@ -181,7 +181,7 @@ func (r *Stream) check(p *Instance, w router.Write, u *router.UnitRecord, seq ui
 // checkActivation (I7, I15): a unit that was taken from an owner is activated only
 // W after the claimant was told that a write of the last owner's region record
 // behind the record that it claims was stored.
-func (r *Stream) checkActivation(p *Instance, w router.Write, u *router.UnitRecord) {
+func (r *Stream) checkActivation(p *Instance, w ownership.Write, u *ownership.UnitRecord) {
 	before, ok := r.units[u.Unit]
 	if !ok || before.Last == "" {
 		return
@@ -195,7 +195,7 @@ func (r *Stream) checkActivation(p *Instance, w router.Write, u *router.UnitReco
 	r.Violate("I7", "%s activates %s in epoch %d without having waited behind a write of %s's record", p.Name, u.Unit, u.Epoch, before.Last)
 }
 
-func (r *Stream) checkIntervals(u *router.UnitRecord) {
+func (r *Stream) checkIntervals(u *ownership.UnitRecord) {
 	ends := map[string]int64{}
 	for i, t := range u.Epochs {
 		for _, e := range t.Start {
@@ -222,7 +222,7 @@ func (r *Stream) checkIntervals(u *router.UnitRecord) {
 
 // testify is what a region's Kafka remembers of the register: every instance of
 // the region copies what its watch brings.
-func (r *Stream) testify(region string, u *router.UnitRecord) {
+func (r *Stream) testify(region string, u *ownership.UnitRecord) {
 	if r.testified[region] == nil {
 		r.testified[region] = map[string]event.Epoch{}
 	}

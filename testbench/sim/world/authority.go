@@ -9,13 +9,14 @@ import (
 	"github.com/geogate/geogate/internal/event"
 	"github.com/geogate/geogate/internal/seat"
 	"github.com/geogate/geogate/router"
+	"github.com/geogate/geogate/router/ownership"
 	"github.com/geogate/geogate/testbench/sim/kafka"
 	"github.com/geogate/geogate/testbench/sim/register"
 )
 
 // lease has the times of the default one in tenths, so that a history of some
 // seconds sees units change hands a few times.
-var lease = router.LeaseConfig{Duration: 2 * time.Second, Margin: 200 * time.Millisecond, Renew: 300 * time.Millisecond, Timeout: 200 * time.Millisecond}
+var lease = ownership.LeaseConfig{Duration: 2 * time.Second, Margin: 200 * time.Millisecond, Renew: 300 * time.Millisecond, Timeout: 200 * time.Millisecond}
 
 // authority is what a history with an ownership register has besides.
 type authority struct {
@@ -113,13 +114,13 @@ func (w *World) buildRegister() {
 }
 
 // answeredCommand remembers what a fence promised about its cut.
-func (w *World) answeredCommand(a router.Answer) {
-	if a.Result.Exit != router.ExitDone && a.Result.Exit != router.ExitLoss {
+func (w *World) answeredCommand(a ownership.Answer) {
+	if a.Result.Code != ownership.ResultDone && a.Result.Code != ownership.ResultLoss {
 		return
 	}
 	for _, u := range a.Result.Units {
 		key := fmt.Sprintf("%s %d", u.Unit, u.Epoch)
-		if w.own.kinds[key] == "" || u.Cut == router.CutEnd {
+		if w.own.kinds[key] == "" || u.Cut == ownership.CutEnd {
 			w.own.kinds[key] = u.Cut
 		}
 	}
@@ -135,11 +136,11 @@ func (p *proc) instanceDied() {
 
 // tableOf is what a process knows of a partition's logs, as the product makes it of
 // its tokens: its revision never falls.
-func (p *proc) tableOf(tp kafka.TP) *event.Authority {
+func (p *proc) tableOf(tp kafka.TP) *event.ValidityTable {
 	t := p.inst.Tokens()
 	known := p.tables[tp]
 	if known == nil {
-		known = &event.Authority{}
+		known = &event.ValidityTable{}
 	}
 	if t == nil {
 		return known
@@ -151,7 +152,7 @@ func (p *proc) tableOf(tp kafka.TP) *event.Authority {
 	if revision <= known.Revision || revision > t.Revision() {
 		return known
 	}
-	table := &event.Authority{Revision: revision}
+	table := &event.ValidityTable{Revision: revision}
 	for _, r := range p.w.regions {
 		u := t.Units[p.w.unit(tp.Topic, r)].Record
 		table.Logs[r.id] = tenuresOf(&u, r, tp)
@@ -160,11 +161,11 @@ func (p *proc) tableOf(tp kafka.TP) *event.Authority {
 	return table
 }
 
-func tenuresOf(u *router.UnitRecord, r *region, tp kafka.TP) event.Tenures {
+func tenuresOf(u *ownership.UnitRecord, r *region, tp kafka.TP) event.Tenures {
 	out := event.Tenures{Known: u.Epoch}
-	points := func(extents []router.Extent) (ps []event.Point) {
+	points := func(extents []ownership.Extent) (ps []event.Point) {
 		for _, e := range extents {
-			if off, ok := router.Offset(extents, tp.Topic, e.Incarnation, tp.Partition); ok && e.Topic == tp.Topic {
+			if off, ok := ownership.Offset(extents, tp.Topic, e.Incarnation, tp.Partition); ok && e.Topic == tp.Topic {
 				ps = append(ps, event.Point{Incarnation: e.Incarnation, Next: off})
 			}
 		}
@@ -213,7 +214,7 @@ func (p *proc) ownershipMoved() {
 	}
 }
 
-// seatAuthority implements seat.Authority for one partition, as the product does.
+// seatAuthority implements seat.WritePermit for one partition, as the product does.
 type seatAuthority struct {
 	p  *proc
 	tp kafka.TP
@@ -221,7 +222,7 @@ type seatAuthority struct {
 
 func (a seatAuthority) unit() string { return a.p.w.unit(a.tp.Topic, a.p.region) }
 
-// Grant implements seat.Authority.
+// Grant implements seat.WritePermit.
 func (a seatAuthority) Grant() (seat.Grant, error) {
 	g, err := a.p.inst.Grant(a.unit())
 	if err != nil {
@@ -231,19 +232,19 @@ func (a seatAuthority) Grant() (seat.Grant, error) {
 	return seat.Grant{Epoch: g.Epoch, Live: g.Live, Reach: a.reach()}, nil
 }
 
-// Holds implements seat.Authority.
+// Holds implements seat.WritePermit.
 func (a seatAuthority) Holds(g seat.Grant) bool {
-	if !a.p.inst.Holds(a.unit(), router.Grant{Epoch: g.Epoch, Live: g.Live}) {
+	if !a.p.inst.Holds(a.unit(), ownership.Grant{Epoch: g.Epoch, Live: g.Live}) {
 		return false
 	}
 	a.p.w.held(a.p, a.unit(), g.Epoch)
 	return true
 }
 
-// Intervals implements seat.Authority.
-func (a seatAuthority) Intervals() *event.Authority { return a.p.tableOf(a.tp) }
+// Intervals implements seat.WritePermit.
+func (a seatAuthority) Intervals() *event.ValidityTable { return a.p.tableOf(a.tp) }
 
-// Changed implements seat.Authority; nobody waits for it here.
+// Changed implements seat.WritePermit; nobody waits for it here.
 func (a seatAuthority) Changed() <-chan struct{} { return nil }
 
 // reach is how far logs must be indexed before a write is accepted.
@@ -252,8 +253,8 @@ func (a seatAuthority) reach() *event.Vector {
 	u := a.p.inst.Tokens().Units[a.unit()].Record
 	for _, t := range u.Epochs {
 		id, _ := a.p.w.own.topology.ID(t.Owner)
-		for _, extents := range [][]router.Extent{t.Start, t.Cut} {
-			if off, ok := router.Offset(extents, a.tp.Topic, 0, a.tp.Partition); ok {
+		for _, extents := range [][]ownership.Extent{t.Start, t.Cut} {
+			if off, ok := ownership.Offset(extents, a.tp.Topic, 0, a.tp.Partition); ok {
 				v[id].Next = max(v[id].Next, off)
 			}
 		}
@@ -289,9 +290,9 @@ func (w *World) partitionsOf(unit string) (out []kafka.TP) {
 }
 
 // Ends implements register.Logs: the high watermarks of the region's own logs.
-func (p *proc) Ends(unit string, done func([]router.Extent, bool)) {
+func (p *proc) Ends(unit string, done func([]ownership.Extent, bool)) {
 	tps := p.w.partitionsOf(unit)
-	out := []router.Extent{{Topic: tps[0].Topic, Offsets: make([]int64, len(tps))}}
+	out := []ownership.Extent{{Topic: tps[0].Topic, Offsets: make([]int64, len(tps))}}
 	left := len(tps)
 	for i, tp := range tps {
 		p.list(p.dial(p.region), tp, false, func(end int64) {
@@ -306,12 +307,12 @@ func (p *proc) Ends(unit string, done func([]router.Extent, bool)) {
 // Applied implements register.Logs: the most of what this process has folded or
 // covered of the origin's logs, and of what each region has published, as far as
 // that has come here.
-func (p *proc) Applied(unit, origin string, done func([]router.Extent, bool)) {
+func (p *proc) Applied(unit, origin string, done func([]ownership.Extent, bool)) {
 	w := p.w
 	from := w.regionNamed(origin)
 	p.after(w.Quick(), func() {
 		tps := w.partitionsOf(unit)
-		out := []router.Extent{{Topic: tps[0].Topic, Offsets: make([]int64, len(tps))}}
+		out := []ownership.Extent{{Topic: tps[0].Topic, Offsets: make([]int64, len(tps))}}
 		for i, tp := range tps {
 			at := int64(0)
 			if s := p.seats[tp]; s != nil && s.fold.part != nil {
@@ -370,14 +371,14 @@ func (w *World) scheduleOwnership() {
 func (w *World) anyone() *proc { return pick(w.rand, pick(w.rand, w.regions...).procs...) }
 
 // ask puts an operator's command to a process.
-func (w *World) ask(p *proc, cmd router.Command) {
+func (w *World) ask(p *proc, cmd ownership.Command) {
 	w.own.refs++
 	p.inst.Ask(w.own.refs, cmd)
 }
 
 func (w *World) operate() {
 	target := w.anyone()
-	cmd := router.Command{Verb: pick(w.rand, router.VerbFence, router.VerbUnfence), Reason: "test"}
+	cmd := ownership.Command{Verb: pick(w.rand, ownership.VerbFence, ownership.VerbUnfence), Reason: "test"}
 	if w.chance(0.5) {
 		cmd.Region = target.region.name
 	} else {
@@ -386,7 +387,7 @@ func (w *World) operate() {
 	w.ask(w.anyone(), cmd)
 	if w.chance(0.7) { // mostly it is undone
 		undo := cmd
-		undo.Verb = router.VerbUnfence
+		undo.Verb = ownership.VerbUnfence
 		w.After(w.between(10*time.Millisecond, 5*time.Second), func() { w.ask(w.anyone(), undo) })
 	}
 }
@@ -403,7 +404,7 @@ func (w *World) ambush() {
 			}
 		}
 	}
-	cmd := router.Command{Verb: router.VerbFence, Reason: "ambush", Region: victim.region.name}
+	cmd := ownership.Command{Verb: ownership.VerbFence, Reason: "ambush", Region: victim.region.name}
 	if w.chance(0.5) {
 		cmd.Region, cmd.Unit = "", pick(w.rand, w.home(victim.region)...)
 	}
@@ -411,7 +412,7 @@ func (w *World) ambush() {
 		at := w.between(0, 300*time.Millisecond)
 		w.After(at, func() { w.ask(other(), cmd) })
 		undo := cmd
-		undo.Verb = router.VerbUnfence
+		undo.Verb = ownership.VerbUnfence
 		w.After(at+w.between(10*time.Millisecond, 4*time.Second), func() { w.ask(other(), undo) })
 	}
 	switch d := w.between(time.Second, 5*time.Second); w.rand.IntN(7) {
@@ -485,19 +486,19 @@ func (w *World) settleOwnership() {
 		u, ok := w.own.stream.Unit(unit)
 		switch {
 		case unit == w.own.fenced && !(ok && isFenced(&u)):
-			w.ask(p, router.Command{Verb: router.VerbFence, Unit: unit, Reason: "to stay"})
+			w.ask(p, ownership.Command{Verb: ownership.VerbFence, Unit: unit, Reason: "to stay"})
 		case unit == w.own.fenced:
-		case u.State == router.UnitActive && w.anyHolds(r, unit):
+		case u.State == ownership.UnitActive && w.anyHolds(r, unit):
 		default:
-			w.ask(p, router.Command{Verb: router.VerbUnfence, Region: r.name})
-			w.After(200*time.Millisecond, func() { w.ask(p, router.Command{Verb: router.VerbUnfence, Unit: unit}) })
+			w.ask(p, ownership.Command{Verb: ownership.VerbUnfence, Region: r.name})
+			w.After(200*time.Millisecond, func() { w.ask(p, ownership.Command{Verb: ownership.VerbUnfence, Unit: unit}) })
 		}
 	}
 }
 
-func isFenced(u *router.UnitRecord) bool {
+func isFenced(u *ownership.UnitRecord) bool {
 	n := len(u.Epochs)
-	return u.State == router.UnitFenced && u.Scope == router.ScopeUnit && n > 0 && u.Epochs[n-1].Ended
+	return u.State == ownership.UnitFenced && u.Scope == ownership.ScopeUnit && n > 0 && u.Epochs[n-1].Ended
 }
 
 func (w *World) anyHolds(r *region, unit string) bool {
@@ -532,7 +533,7 @@ func (w *World) unsettled() string {
 			if newest.Revision < w.own.stream.Revision(w.unitsOf(tp)...) {
 				return fmt.Sprintf("%s knows %v up to revision %d", r.name, tp, newest.Revision)
 			}
-			if at.Authority == nil || at.Authority.Revision < newest.Revision {
+			if at.Validity == nil || at.Validity.Revision < newest.Revision {
 				return fmt.Sprintf("%s has not folded revision %d of the register for %v: %s", r.name, newest.Revision, tp, r.procs[r.assigned[tp]].stands(tp))
 			}
 		}

@@ -28,7 +28,7 @@ func (w *World) under(t *truth, r *region, tp kafka.TP, at *conflict.Position) [
 		if (w.border != nil || t.byDot[e.At].orphan) && !w.met(r, tp, e.At) {
 			continue
 		}
-		if at.Authority == nil || standing(at.Authority, e.At, e.Epoch) != orphaned {
+		if at.Validity == nil || standing(at.Validity, e.At, e.Epoch) != orphaned {
 			// What only a later start can tell about counts where it was folded
 			// before its cut was known; nobody folds it after.
 			out = append(out, e)

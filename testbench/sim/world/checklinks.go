@@ -145,7 +145,7 @@ func (w *World) checkCursors(tp kafka.TP, t *truth) {
 				orphans := orphansOf(stepsA[:i+1])
 				for _, s := range stepsA[:i+1] {
 					for _, m := range s.out.Merged {
-						if d, ok := means(&m, stepsA[i].position.Authority, orphans); ok {
+						if d, ok := means(&m, stepsA[i].position.Validity, orphans); ok {
 							seen[d]++
 						}
 					}
@@ -177,7 +177,7 @@ func (w *World) resume(steps []*step, cursor event.Vector, seen map[event.Dot]in
 	if len(steps) == 0 {
 		return
 	}
-	orphans, table := orphansOf(steps), steps[len(steps)-1].position.Authority
+	orphans, table := orphansOf(steps), steps[len(steps)-1].position.Validity
 	twins := map[event.IdempotencyKey]conflict.Twin{}
 	for _, s := range steps {
 		for _, tw := range s.out.Twins {
@@ -264,7 +264,7 @@ func (s *shardRun) checkSent(e *replicate.Produce) {
 }
 
 // inside tells whether a record lies in an interval of its origin's log.
-func (w *World) inside(from *region, tp kafka.TP, rec *kafka.Record, table *event.Authority) bool {
+func (w *World) inside(from *region, tp kafka.TP, rec *kafka.Record, table *event.ValidityTable) bool {
 	log, _ := from.kafka.Log(tp)
 	of := intervalsIn(table, from.id)
 	for i := range log {

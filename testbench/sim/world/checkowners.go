@@ -8,7 +8,7 @@ import (
 
 	"github.com/geogate/geogate/conflict"
 	"github.com/geogate/geogate/internal/event"
-	"github.com/geogate/geogate/router"
+	"github.com/geogate/geogate/router/ownership"
 	"github.com/geogate/geogate/testbench/sim/kafka"
 )
 
@@ -36,9 +36,9 @@ func (w *World) intervals(r *region, tp kafka.TP) (known event.Epoch, out []inte
 			continue
 		}
 		x := interval{epoch: t.Epoch, cut: math.MaxInt64}
-		x.start, _ = router.Offset(t.Start, tp.Topic, 0, tp.Partition)
+		x.start, _ = ownership.Offset(t.Start, tp.Topic, 0, tp.Partition)
 		if t.Ended {
-			x.cut, _ = router.Offset(t.Cut, tp.Topic, 0, tp.Partition)
+			x.cut, _ = ownership.Offset(t.Cut, tp.Topic, 0, tp.Partition)
 		}
 		out = append(out, x)
 	}
@@ -70,11 +70,11 @@ func (w *World) judge(r *region, tp kafka.TP, offset int64, epoch event.Epoch) v
 }
 
 // standing judges by a table that a fold has had in force.
-func standing(a *event.Authority, at event.Dot, epoch event.Epoch) verdictOf {
+func standing(a *event.ValidityTable, at event.Dot, epoch event.Epoch) verdictOf {
 	return judge(a.Logs[at.Region].Known, intervalsIn(a, at.Region), at.Offset, epoch)
 }
 
-func intervalsIn(a *event.Authority, origin event.RegionID) (of []interval) {
+func intervalsIn(a *event.ValidityTable, origin event.RegionID) (of []interval) {
 	for _, t := range a.Logs[origin].List {
 		x := interval{epoch: t.Epoch, cut: math.MaxInt64}
 		for _, p := range t.Start {
@@ -185,7 +185,7 @@ func orphansOf(steps []*step) map[event.Dot]conflict.Orphaned {
 
 // means is the event that a record of the merged topic stands for to a reader that
 // has a table; ok is false where it stands for nothing.
-func means(m *conflict.Merged, table *event.Authority, orphans map[event.Dot]conflict.Orphaned) (d event.Dot, ok bool) {
+func means(m *conflict.Merged, table *event.ValidityTable, orphans map[event.Dot]conflict.Orphaned) (d event.Dot, ok bool) {
 	switch {
 	case m.Corrects:
 		return d, false
@@ -267,8 +267,8 @@ func (w *World) checkHeldBack(r *region, tp kafka.TP, t *truth, steps []*step) {
 			if before.Vector.Covers(e.At) || !s.position.Vector.Covers(e.At) || !w.met(r, tp, e.At) {
 				continue
 			}
-			open := func(a *event.Authority) bool { return a == nil || standing(a, e.At, e.Epoch) == unknown }
-			if open(before.Authority) && open(s.position.Authority) {
+			open := func(a *event.ValidityTable) bool { return a == nil || standing(a, e.At, e.Epoch) == unknown }
+			if open(before.Validity) && open(s.position.Validity) {
 				w.fail("G7", "%s %v: step %d by %s folds %v of epoch %d, of which its table cannot tell", r.name, tp, n, s.by, e.At, e.Epoch)
 				return
 			}
@@ -290,7 +290,7 @@ func (w *World) checkPromise(o *op, a *answered, e *told) {
 		}
 	}
 	for f := e.Epoch + 1; f <= next; f++ {
-		if w.own.kinds[fmt.Sprintf("%s %d", unit, f)] == router.CutEnd {
+		if w.own.kinds[fmt.Sprintf("%s %d", unit, f)] == ownership.CutEnd {
 			w.fail("I6", "write %d answered by %s as %v in epoch %d is an orphan, and the fence in epoch %d said that there are none", o.n, a.by, a.At, e.Epoch, f)
 		}
 	}

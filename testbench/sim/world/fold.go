@@ -64,7 +64,7 @@ func foldItem(it *seat.Item) conflict.Item {
 		seat.Valid: conflict.Valid, seat.Void: conflict.Void, seat.Quarantined: conflict.Quarantined, seat.Skip: conflict.Skip,
 		seat.Orphan: conflict.Orphan, seat.Cuts: conflict.Cuts,
 	}[it.Verdict]
-	return conflict.Item{Origin: it.Origin, Event: it.Event, Verdict: v, Next: it.Next, Barrier: it.Barrier, Restricted: it.Restricted, Authority: it.Authority}
+	return conflict.Item{Origin: it.Origin, Event: it.Event, Verdict: v, Next: it.Next, Barrier: it.Barrier, Restricted: it.Restricted, Validity: it.Validity}
 }
 
 // foldStore reads committed state from a cache of the state topic, and the rest
@@ -213,7 +213,7 @@ func (f *foldRun) pump() {
 		return
 	}
 	v := f.part.Position().Vector
-	for len(f.queue) > 0 && f.queue[0].Authority == nil && f.queue[0].Next.Compare(v[f.queue[0].Origin]) <= 0 {
+	for len(f.queue) > 0 && f.queue[0].Validity == nil && f.queue[0].Next.Compare(v[f.queue[0].Origin]) <= 0 {
 		f.queue = f.queue[1:]
 	}
 	if n, _ := conflict.Foldable(f.queue, &f.s.journal.applied, &v); n == 0 {
@@ -349,11 +349,11 @@ func stepText(items []conflict.Item, out *conflict.Output) string {
 	for i := range items {
 		switch it := &items[i]; it.Verdict {
 		case conflict.Cuts:
-			text += fmt.Sprintf("cuts %d; ", it.Authority.Revision)
+			text += fmt.Sprintf("cuts %d; ", it.Validity.Revision)
 		case conflict.Skip:
 			text += fmt.Sprintf("skip to %d/%d; ", it.Origin, it.Next.Next)
 		default:
-			text += fmt.Sprintf("verdict %d %v epoch %d key %.4x of %q (revokes %v); ", it.Verdict, it.Event.At, it.Event.Epoch, it.Event.Envelope.Key, it.Event.Key, it.Authority != nil)
+			text += fmt.Sprintf("verdict %d %v epoch %d key %.4x of %q (revokes %v); ", it.Verdict, it.Event.At, it.Event.Epoch, it.Event.Envelope.Key, it.Event.Key, it.Validity != nil)
 		}
 	}
 	for _, m := range out.Merged {

@@ -24,7 +24,7 @@ type logReading struct {
 	queue   eventQueue
 	more    map[event.RegionID]func()
 	fetched map[event.RegionID][]kafka.Record // what an origin's reader was given last
-	table   *event.Authority                  // the newest that the seat was told of
+	table   *event.ValidityTable              // the newest that the seat was told of
 }
 
 // eventQueue gives a core one event after another, each when all effects of the one
@@ -129,12 +129,12 @@ func (s *seatRun) indexKeys(e seat.IndexKeys) {
 // of fold and indexes is.
 func (s *seatRun) openInputs() {
 	p, at := s.p, s.fold.part.Position()
-	start := seat.InputsStart{Committed: at.Vector, Barriers: at.Barriers, Table: at.Authority, Keys: s.index.Applied()}
+	start := seat.InputsStart{Committed: at.Vector, Barriers: at.Barriers, Table: at.Validity, Keys: s.index.Applied()}
 	v, last := s.journal.Applied()
 	start.Sinks = []seat.SinkStart{{Applied: v, Barriers: last}}
 	env := seat.InputsSurroundings{Copies: copies{s}, Clock: s.clock, Indexed: s.indexed, LastBarrier: s.lastBarrier}
 	if p.w.own != nil {
-		env.Table = func() *event.Authority { return s.table }
+		env.Table = func() *event.ValidityTable { return s.table }
 	}
 	if s.tp.Topic == entityTopic {
 		env.Hold = s.hold
@@ -231,7 +231,7 @@ func (s *seatRun) doInput(e seat.InputEffect) {
 		s.fold.pump()
 	case seat.FoldItems:
 		for i := range e.Items {
-			if it := &e.Items[i]; it.Verdict == seat.Orphan && it.Authority != nil {
+			if it := &e.Items[i]; it.Verdict == seat.Orphan && it.Validity != nil {
 				w.counts["revoked"]++
 			}
 		}

@@ -253,8 +253,8 @@ type shardRun struct {
 	core    *replicate.Core
 	prod    *producer
 	readers map[replicate.Part]*reader
-	given   map[replicate.Part]*event.Authority // what the core knows of the register
-	version uint64                              // of the policy that the core knows
+	given   map[replicate.Part]*event.ValidityTable // what the core knows of the register
+	version uint64                                  // of the policy that the core knows
 	auditor *appender
 	wake    time.Time
 }
@@ -265,7 +265,7 @@ func (s *shardRun) learn() {
 	if s.closed || p.w.own == nil {
 		return
 	}
-	s.given = map[replicate.Part]*event.Authority{}
+	s.given = map[replicate.Part]*event.ValidityTable{}
 	for _, st := range s.l.streams(replicate.Generation{Shards: len(s.l.shards)}, s.n) {
 		if !st.Facts {
 			s.given[st.Part] = p.tableOf(kafka.TP{Topic: st.Topic, Partition: st.Number})

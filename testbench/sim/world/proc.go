@@ -27,7 +27,7 @@ type proc struct {
 
 	inst   *register.Instance // nil: there is no register
 	guard  *residency.Guard   // nil: there is no policy
-	tables map[kafka.TP]*event.Authority
+	tables map[kafka.TP]*event.ValidityTable
 	told   map[kafka.TP]uint64 // revision of the table that its seats and links were told of
 }
 

@@ -42,7 +42,7 @@ func (p *proc) start() {
 	p.logf("started")
 	p.seats, p.links = map[kafka.TP]*seatRun{}, map[*region]*linkRun{}
 	p.ctl = newFollower(p)
-	p.tables, p.told = map[kafka.TP]*event.Authority{}, map[kafka.TP]uint64{}
+	p.tables, p.told = map[kafka.TP]*event.ValidityTable{}, map[kafka.TP]uint64{}
 	if p.inst != nil {
 		p.inst.Boot()
 	}
@@ -117,7 +117,7 @@ func (s *seatRun) begin() {
 		Index: s.index, Clock: s.clock, NewID: p.w.newID,
 		Committed: func() event.Vector { return s.fold.part.Position().Vector },
 		Closed:    func() event.Stamp { return p.w.closed(s) },
-		Authority: s.authority(), Indexed: s.index.Applied,
+		Permit:    s.authority(), Indexed: s.index.Applied,
 	}
 	if p.w.border != nil {
 		around.Context = s.context
@@ -134,7 +134,7 @@ func (s *seatRun) begin() {
 }
 
 // authority is what the core asks; nil without a register.
-func (s *seatRun) authority() seat.Authority {
+func (s *seatRun) authority() seat.WritePermit {
 	if s.p.w.own == nil {
 		return nil
 	}
@@ -163,7 +163,7 @@ func (s *seatRun) sweep() {
 }
 
 // newest is what the process knows of which records count; nil without a register.
-func (s *seatRun) newest() *event.Authority {
+func (s *seatRun) newest() *event.ValidityTable {
 	if s.p.w.own == nil {
 		return nil
 	}

@@ -1,0 +1,317 @@
+package event
+
+import (
+	"encoding/binary"
+	"math"
+)
+
+// NoCut is the cut of an interval that has not ended.
+const NoCut int64 = math.MaxInt64
+
+// AnyEpoch, as a tenure's epoch, stands for all of them: what is written under
+// whatever epoch counts.
+const AnyEpoch Epoch = 0
+
+// Unregistered is what is known of a log whose region's epochs are in no register
+// that is read here: all of it counts.
+func Unregistered() Tenures {
+	return Tenures{Known: math.MaxUint64, List: []Tenure{{Epoch: AnyEpoch}}}
+}
+
+// Tenure is one epoch in which a region owned a unit, as far as the log of one of
+// its partitions is concerned: from Start to Cut the records of the epoch count.
+type Tenure struct {
+	Epoch Epoch
+	// Start is where the epoch began, for each incarnation that the log had then. A
+	// later incarnation begins at offset 0, an earlier one has no part in the epoch.
+	Start []Point
+	// Ended is set once the cut is known. An incarnation that is not in Cut is cut
+	// at 0, but one that a later one in Cut has replaced is whole.
+	Ended bool
+	Cut   []Point // exclusive
+}
+
+// Interval is what of an incarnation counts under the tenure: offsets from start
+// up to, not including, cut. It is empty where they are equal.
+func (t *Tenure) Interval(incarnation uint16) (start, cut int64) {
+	if t.after(incarnation) {
+		return 0, 0
+	}
+	start, _ = pointOf(t.Start, incarnation)
+	cut = NoCut
+	if t.Ended && !replaced(t.Cut, incarnation) {
+		cut, _ = pointOf(t.Cut, incarnation)
+	}
+	return start, max(start, cut)
+}
+
+// after tells whether the epoch began when an incarnation had been replaced.
+func (t *Tenure) after(incarnation uint16) bool { return replaced(t.Start, incarnation) }
+
+// replaced tells whether points name later incarnations and not this one.
+func replaced(points []Point, incarnation uint16) bool {
+	later := false
+	for _, p := range points {
+		if p.Incarnation == incarnation {
+			return false
+		}
+		later = later || p.Incarnation > incarnation
+	}
+	return later
+}
+
+func pointOf(points []Point, incarnation uint16) (next int64, ok bool) {
+	for _, p := range points {
+		if p.Incarnation == incarnation {
+			return p.Next, true
+		}
+	}
+	return 0, false
+}
+
+// Tenures are the epochs in which one origin's log of a partition counted.
+type Tenures struct {
+	// Known is the highest epoch of the unit that the register has, of whatever
+	// owner, fences included; 0: it has none.
+	Known Epoch
+	// List has the tenures of the log's own region, rising.
+	List []Tenure
+}
+
+// Validity is what the ownership register says about all origins' logs of one
+// partition of a topic. It is not changed once it is shared. A nil ValidityTable stands
+// for a deployment without a register, where every record counts.
+type ValidityTable struct {
+	// Revision rises whenever anything below changes: the sequence of the newest
+	// record of the register that it was made from.
+	Revision uint64
+	Logs     [MaxRegion + 1]Tenures
+}
+
+// Judgement says whether a record counts.
+type Judgement uint8
+
+// The judgements.
+const (
+	// Authoritative: the record lies in an interval of its unit, written under
+	// that interval's epoch or without a gateway.
+	Authoritative Judgement = iota
+	// Orphan: it does not, and no later revision changes that.
+	Orphan
+	// Unsettled: the register, as it is known here, cannot tell yet.
+	Unsettled
+)
+
+// Judge says whether the record at a dot counts, written under an epoch (gg-u) or,
+// with epoch 0, without a gateway. An Orphan stays one under every later revision;
+// an Authoritative record may become one when the cut of its epoch becomes known.
+func (a *ValidityTable) Judge(at Dot, epoch Epoch) Judgement {
+	if a == nil {
+		return Authoritative
+	}
+	log := &a.Logs[at.Region]
+	if epoch == 0 {
+		return log.unstamped(at)
+	}
+	if epoch > log.Known {
+		return Unsettled
+	}
+	for i := range log.List {
+		if t := &log.List[i]; t.Epoch == epoch || t.Epoch == AnyEpoch {
+			if start, cut := t.Interval(at.Incarnation); start <= at.Offset && at.Offset < cut {
+				return Authoritative
+			}
+			return Orphan
+		}
+	}
+	return Orphan
+}
+
+// unstamped judges a record that only its place can vouch for.
+func (l *Tenures) unstamped(at Dot) Judgement {
+	for i := range l.List {
+		start, cut := l.List[i].Interval(at.Incarnation)
+		switch {
+		case at.Offset < start || l.List[i].after(at.Incarnation):
+			return Orphan // between two intervals, or before the first
+		case at.Offset < cut:
+			return Authoritative
+		}
+	}
+	return Unsettled // a later interval may begin at or below it
+}
+
+// Cut is the first offset of an incarnation's log, from an offset on, that does not
+// count, and where the next interval begins: NoCut if everything from there on
+// counts as far as is known, respectively if no next interval is known.
+func (a *ValidityTable) Cut(origin RegionID, incarnation uint16, from int64) (cut, next int64) {
+	if a == nil {
+		return NoCut, NoCut
+	}
+	cut = from
+	for i := range a.Logs[origin].List {
+		start, end := a.Logs[origin].List[i].Interval(incarnation)
+		switch {
+		case end <= cut || start == end:
+		case start <= cut:
+			cut = end
+		default:
+			return cut, start
+		}
+	}
+	return cut, NoCut
+}
+
+// Known lowers a vector to what surely was read under the cuts of this authority:
+// an entry that lies behind a cut, and not behind where the next interval begins,
+// may come from a reader that was shown what the cut has taken out since. One that
+// lies further has met the next epoch, and with it the cut.
+func (a *ValidityTable) Known(v Vector) Vector {
+	if a == nil {
+		return v
+	}
+	for r := range v {
+		list := a.Logs[r].List
+		for i := range list {
+			_, cut := list[i].Interval(v[r].Incarnation)
+			next := NoCut
+			if i+1 < len(list) {
+				next, _ = list[i+1].Interval(v[r].Incarnation)
+			}
+			if cut < v[r].Next && v[r].Next <= next {
+				v[r].Next = cut
+				break
+			}
+		}
+	}
+	return v
+}
+
+// Orphans tells whether records of an origin that counted under the old authority
+// may not under this one, and from which point of the log on.
+func (a *ValidityTable) Orphans(old *ValidityTable, origin RegionID) (from Point, found bool) {
+	if a == nil {
+		return Point{}, false
+	}
+	was := map[Epoch]*Tenure{}
+	if old != nil {
+		for i := range old.Logs[origin].List {
+			was[old.Logs[origin].List[i].Epoch] = &old.Logs[origin].List[i]
+		}
+	}
+	behind := func(t *Tenure) {
+		if p := t.lowest(); !found || p.Compare(from) < 0 {
+			from, found = p, true
+		}
+	}
+	list := a.Logs[origin].List
+	for i := range list {
+		o := was[list[i].Epoch]
+		if list[i].Ended && (o == nil || !o.Ended) {
+			behind(&list[i])
+		}
+		// Where a new interval begins says of what came without a gateway between the
+		// two that it does not count.
+		if o == nil && i > 0 {
+			behind(&list[i-1])
+		}
+	}
+	return from, found
+}
+
+// lowest is the first point of the log that lies behind the tenure's cut; no log
+// comes to that of a tenure without one.
+func (t *Tenure) lowest() Point {
+	low := Point{math.MaxUint16, NoCut}
+	consider := func(incarnation uint16) {
+		if _, cut := t.Interval(incarnation); cut != NoCut && incarnation < low.Incarnation {
+			low = Point{incarnation, cut}
+		}
+	}
+	if len(t.Start) == 0 {
+		consider(0) // it need not be listed
+	}
+	for _, points := range [][]Point{t.Start, t.Cut} {
+		for _, p := range points {
+			consider(p.Incarnation)
+		}
+	}
+	return low
+}
+
+// maxTenures bounds the tenures of a log and the points of a tenure that a record
+// may hold.
+const maxTenures = 1 << 16
+
+// AppendValidityTable appends: uvarint revision; u8 number of logs, and for each, region
+// ids ascending: u8 id, uvarint highest epoch known, uvarint number of tenures, and
+// for each: uvarint epoch, u8 1 if it has ended, its start and its cut, each a
+// uvarint number of points and their uvarint incarnation and offset.
+func AppendValidityTable(b []byte, a *ValidityTable) []byte {
+	b = append(binary.AppendUvarint(b, a.Revision), 0)
+	n := len(b) - 1
+	for r := range a.Logs {
+		log := &a.Logs[r]
+		if log.Known == 0 && len(log.List) == 0 {
+			continue
+		}
+		b[n]++
+		b = binary.AppendUvarint(append(b, byte(r)), uint64(log.Known))
+		b = binary.AppendUvarint(b, uint64(len(log.List)))
+		for i := range log.List {
+			t := &log.List[i]
+			ended := byte(0)
+			if t.Ended {
+				ended = 1
+			}
+			b = append(binary.AppendUvarint(b, uint64(t.Epoch)), ended)
+			b = appendBounds(appendBounds(b, t.Start), t.Cut)
+		}
+	}
+	return b
+}
+
+func appendBounds(b []byte, points []Point) []byte {
+	b = binary.AppendUvarint(b, uint64(len(points)))
+	for _, p := range points {
+		b = binary.AppendUvarint(binary.AppendUvarint(b, uint64(p.Incarnation)), uint64(p.Next))
+	}
+	return b
+}
+
+// ReadValidityTable reads what AppendValidityTable has written.
+func ReadValidityTable(r *Reader) *ValidityTable {
+	a := &ValidityTable{Revision: r.Uvarint()}
+	last := RegionID(0)
+	for range r.Uint8() {
+		id := r.Region()
+		if r.Err() == nil && id <= last {
+			r.Fail("log of region %d after %d", id, last)
+		}
+		if r.Err() != nil {
+			return a // an id that is none must not index the logs
+		}
+		last = id
+		log := &a.Logs[id]
+		log.Known = Epoch(r.Uvarint())
+		for range r.UvarintMax(maxTenures) {
+			if r.Err() != nil {
+				return a
+			}
+			t := Tenure{Epoch: Epoch(r.Uvarint()), Ended: r.Uint8() == 1}
+			t.Start, t.Cut = readBounds(r), readBounds(r)
+			log.List = append(log.List, t)
+		}
+	}
+	return a
+}
+
+func readBounds(r *Reader) (points []Point) {
+	for range r.UvarintMax(maxTenures) {
+		if r.Err() != nil {
+			break
+		}
+		points = append(points, Point{Incarnation: uint16(r.UvarintMax(math.MaxUint16)), Next: int64(r.UvarintMax(math.MaxInt64))})
+	}
+	return points
+}

@@ -1,0 +1,184 @@
+package event_test
+
+import (
+	"reflect"
+	"testing"
+
+	"pgregory.net/rapid"
+
+	"github.com/geogate/geogate/internal/event"
+)
+
+// fencedOnce is a log of region 2 that owned 18 from 0 to 10, and 34 from 14 on,
+// after a fence in 33.
+func fencedOnce() *event.ValidityTable {
+	a := &event.ValidityTable{Revision: 9}
+	a.Logs[2] = event.Tenures{Known: 34, List: []event.Tenure{
+		{Epoch: 18, Ended: true, Cut: []event.Point{{Next: 10}}},
+		{Epoch: 34, Start: []event.Point{{Next: 14}}},
+	}}
+	return a
+}
+
+func TestJudge(t *testing.T) {
+	a := fencedOnce()
+	for _, c := range []struct {
+		what   string
+		at     event.Dot
+		epoch  event.Epoch
+		expect event.Judgement
+	}{
+		{"inside", event.Dot{Region: 2, Offset: 9}, 18, event.Authoritative},
+		{"at the cut", event.Dot{Region: 2, Offset: 10}, 18, event.Orphan},
+		{"late, inside the next interval", event.Dot{Region: 2, Offset: 20}, 18, event.Orphan},
+		{"next epoch", event.Dot{Region: 2, Offset: 14}, 34, event.Authoritative},
+		{"next epoch before its start", event.Dot{Region: 2, Offset: 13}, 34, event.Orphan},
+		{"an epoch that had no owner", event.Dot{Region: 2, Offset: 20}, 33, event.Orphan},
+		{"an epoch to come", event.Dot{Region: 2, Offset: 20}, 50, event.Unsettled},
+		{"unstamped inside", event.Dot{Region: 2, Offset: 3}, 0, event.Authoritative},
+		{"unstamped between", event.Dot{Region: 2, Offset: 12}, 0, event.Orphan},
+		{"unstamped in the running interval", event.Dot{Region: 2, Offset: 99}, 0, event.Authoritative},
+		{"a log that never was owned", event.Dot{Region: 1, Offset: 0}, 0, event.Unsettled},
+		{"an incarnation that came while the epoch ran", event.Dot{Region: 2, Incarnation: 1, Offset: 0}, 34, event.Authoritative},
+		{"an incarnation that was not cut", event.Dot{Region: 2, Incarnation: 1, Offset: 0}, 18, event.Orphan},
+	} {
+		if got := a.Judge(c.at, c.epoch); got != c.expect {
+			t.Errorf("%s: %d, want %d", c.what, got, c.expect)
+		}
+	}
+	if got := (*event.ValidityTable)(nil).Judge(event.Dot{Region: 2}, 99); got != event.Authoritative {
+		t.Errorf("without a register: %d", got)
+	}
+}
+
+func TestCutAndOrphans(t *testing.T) {
+	a := fencedOnce()
+	if cut, next := a.Cut(2, 0, 0); cut != 10 || next != 14 {
+		t.Errorf("Cut from 0 = %d, %d", cut, next)
+	}
+	if cut, next := a.Cut(2, 0, 12); cut != 12 || next != 14 {
+		t.Errorf("Cut from 12 = %d, %d", cut, next)
+	}
+	if cut, next := a.Cut(2, 0, 20); cut != event.NoCut || next != event.NoCut {
+		t.Errorf("Cut from 20 = %d, %d", cut, next)
+	}
+	if cut, next := a.Cut(1, 0, 0); cut != 0 || next != event.NoCut {
+		t.Errorf("Cut of a log that never was owned = %d, %d", cut, next)
+	}
+	before := &event.ValidityTable{Revision: 3}
+	before.Logs[2] = event.Tenures{Known: 18, List: []event.Tenure{{Epoch: 18}}}
+	if from, any := a.Orphans(before, 2); !any || from != (event.Point{Next: 10}) {
+		t.Errorf("Orphans = %v, %v", from, any)
+	}
+	if _, any := a.Orphans(a, 2); any {
+		t.Error("an authority makes orphans of its own records")
+	}
+	if _, any := a.Orphans(before, 1); any {
+		t.Error("another log has orphans")
+	}
+	// A record without a gateway that was folded before the cut was known, and that
+	// nothing judges until the next interval is.
+	fenced := &event.ValidityTable{Revision: 5}
+	fenced.Logs[2] = event.Tenures{Known: 33, List: a.Logs[2].List[:1]}
+	at := event.Dot{Region: 2, Offset: 12}
+	if before.Judge(at, 0) != event.Authoritative || fenced.Judge(at, 0) != event.Unsettled || a.Judge(at, 0) != event.Orphan {
+		t.Error("a record between two intervals is judged otherwise")
+	}
+	if from, any := a.Orphans(fenced, 2); !any || from != (event.Point{Next: 10}) {
+		t.Errorf("Orphans behind a cut once the next interval is known = %v, %v", from, any)
+	}
+}
+
+// A log whose topic was made anew: what an epoch's bounds do not list, and what came
+// without a gateway.
+func TestJudgeIncarnations(t *testing.T) {
+	old := &event.ValidityTable{Revision: 1}
+	old.Logs[2] = event.Tenures{Known: 18, List: []event.Tenure{{Epoch: 18}}}
+	cut := &event.ValidityTable{Revision: 2}
+	cut.Logs[2] = event.Tenures{Known: 33, List: []event.Tenure{{Epoch: 18, Ended: true, Cut: []event.Point{{Incarnation: 1, Next: 4}}}}}
+	if from, any := cut.Orphans(old, 2); !any || from != (event.Point{Incarnation: 1, Next: 4}) {
+		t.Errorf("orphans from %v, %v: whoever has come to an incarnation has had those before", from, any)
+	}
+	for at, want := range map[event.Dot]event.Judgement{
+		{Region: 2, Offset: 3}: event.Authoritative, {Region: 2, Incarnation: 1, Offset: 4}: event.Orphan, {Region: 2, Incarnation: 2}: event.Orphan,
+	} {
+		if got := cut.Judge(at, 18); got != want {
+			t.Errorf("%v: %v, want %v", at, got, want)
+		}
+	}
+	again := &event.ValidityTable{Revision: 3}
+	again.Logs[2] = event.Tenures{Known: 34, List: []event.Tenure{
+		{Epoch: 18, Ended: true, Cut: []event.Point{{Next: 4}}}, {Epoch: 34, Start: []event.Point{{Incarnation: 1, Next: 2}}},
+	}}
+	for offset, want := range map[int64]event.Judgement{3: event.Authoritative, 4: event.Orphan} {
+		if got := again.Judge(event.Dot{Region: 2, Offset: offset}, 0); got != want {
+			t.Errorf("without a gateway at %d of a log that was replaced before the next interval: %v, want %v", offset, got, want)
+		}
+	}
+	if got := again.Judge(event.Dot{Region: 2, Incarnation: 2}, 34); got != event.Authoritative {
+		t.Errorf("later incarnation: %v", got)
+	}
+}
+
+func TestKnown(t *testing.T) {
+	a := fencedOnce()
+	for _, c := range []struct{ have, expect int64 }{{8, 8}, {10, 10}, {12, 10}, {14, 10}, {15, 15}, {90, 90}} {
+		v := event.Vector{1: {Next: 5}, 2: {Next: c.have}}
+		if got := a.Known(v); got[2].Next != c.expect || got[1].Next != 5 {
+			t.Errorf("Known(%d) = %v, want %d", c.have, got, c.expect)
+		}
+	}
+	if v := (event.Vector{2: {Next: 12}}); (*event.ValidityTable)(nil).Known(v) != v {
+		t.Error("without a register something is in doubt")
+	}
+}
+
+func drawValidityTable(t *rapid.T) *event.ValidityTable {
+	points := func(label string) []event.Point {
+		var out []event.Point
+		for i := range rapid.IntRange(0, 2).Draw(t, label) {
+			out = append(out, event.Point{Incarnation: uint16(i), Next: rapid.Int64Range(0, 40).Draw(t, label+" next")})
+		}
+		return out
+	}
+	a := &event.ValidityTable{Revision: rapid.Uint64().Draw(t, "revision")}
+	for r := event.RegionID(1); r <= 3; r++ {
+		e := event.Epoch(0)
+		for range rapid.IntRange(0, 3).Draw(t, "tenures") {
+			e += event.Epoch(rapid.IntRange(1, 20).Draw(t, "epoch"))
+			x := event.Tenure{Epoch: e, Start: points("start"), Ended: rapid.Bool().Draw(t, "ended")}
+			if x.Ended {
+				x.Cut = points("cut")
+			}
+			a.Logs[r].List = append(a.Logs[r].List, x)
+		}
+		a.Logs[r].Known = e
+	}
+	return a
+}
+
+func TestAuthorityBytes(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		a := drawValidityTable(t)
+		r := event.NewReader(event.AppendValidityTable(nil, a))
+		got := event.ReadValidityTable(r)
+		if err := r.Close(); err != nil || !reflect.DeepEqual(got, a) {
+			t.Fatalf("%+v, %v, want %+v", got, err, a)
+		}
+	})
+}
+
+func FuzzValidityTable(f *testing.F) {
+	f.Add(event.AppendValidityTable(nil, fencedOnce()))
+	f.Fuzz(func(t *testing.T, b []byte) {
+		r := event.NewReader(b)
+		a := event.ReadValidityTable(r)
+		if r.Close() != nil {
+			return
+		}
+		again := event.NewReader(event.AppendValidityTable(nil, a))
+		if got := event.ReadValidityTable(again); again.Close() != nil || !reflect.DeepEqual(got, a) {
+			t.Fatalf("%+v becomes %+v", a, got)
+		}
+	})
+}

@@ -1,0 +1,576 @@
+package ownership
+
+import (
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/geogate/geogate/internal/event"
+	"github.com/geogate/geogate/router"
+)
+
+// CoreConfig is what an [Core] is told once.
+type CoreConfig struct {
+	Region   string
+	ID       event.RegionID
+	Regions  *router.Topology
+	Instance string
+	// Life is a text that no other life of any instance has: message ids begin
+	// with it.
+	Life string
+	// Home are the units that the region claims when nobody ever owned them.
+	Home  []string
+	Lease LeaseConfig
+	// Mark is what the instance remembers of the register, Mirrored the highest
+	// epoch of each unit that the region's own Kafka knows of.
+	Mark     Mark
+	Mirrored map[string]event.Epoch
+}
+
+// Mark is the durable high-water mark of an instance: what it has seen of the
+// register, so that it notices when the register has forgotten.
+type Mark struct {
+	Version int `json:"v"`
+	// Created is when the register's stream was made, Unix nanoseconds; 0 for an
+	// instance that has seen none.
+	Created int64                  `json:"created"`
+	Seq     uint64                 `json:"seq"`
+	Epochs  map[string]event.Epoch `json:"epochs"`
+	Claim   string                 `json:"claim"` // the last own proof
+}
+
+// Core is the ownership protocol of one instance: pure, not safe for
+// concurrent use. Times are of a clock that counts suspend and never jumps;
+// only differences count.
+//
+// Invariants:
+//   - A unit is held only while a renewal, counted from the send time of the
+//     first attempt, is within its time, and only after a conditional write of the
+//     unit's record was acknowledged under the same revision of the region's
+//     record. Nothing that was read, watched or broadcast ever starts anything.
+//   - Any newer revision of the region's record, from whatever source, drops the
+//     lease and with it every proof. Stopping is always safe.
+//   - A unit that was taken from an owner is claimed only W after the
+//     acknowledgement of a write of that owner's region record that follows the
+//     unit's FENCED record in the register.
+type Core struct {
+	cfg CoreConfig
+
+	created  int64
+	goal     uint64 // the watch has to come so far before anything is done
+	seen     uint64 // the watch has delivered everything up to here
+	opened   bool
+	behind   time.Duration // since when the register is shorter than the mark, 0 never
+	regress  string        // why the register is not believed any more
+	released bool
+
+	regions map[string]*known[RegionRecord]
+	units   map[string]*known[UnitRecord]
+	leases  map[string]map[string]LeaseRecord // by region and instance, newest
+	drained map[string]map[string]DrainedRecord
+
+	lease   lease
+	renewAt time.Duration
+	proofs  map[string]proof
+	bumps   map[string]bump    // by region: own writes of its record
+	starts  map[string]listing // ends for a claim, by unit
+	settled map[string]event.Epoch
+
+	ops     map[uint64]*op
+	at      map[string]*op           // by purpose: one at a time
+	notYet  map[string]time.Duration // by purpose: not before
+	serial  uint64
+	plans   []*plan
+	loops   []loop // own renewals that the watch has to bring back
+	blind   int
+	heard   time.Duration // when the register was last heard of
+	brought time.Duration // when the watch last brought something
+	askAt   time.Duration // when to ask next what became of region and units
+	ranOut  bool          // the lease has run out, and nobody took it
+	soft    uint64        // how often it has
+	mark    Mark
+	marked  uint64 // version of mark
+	durable uint64 // version that is on disk
+	moved   uint64 // counts changes of what is known
+
+	out []Effect
+}
+
+// known is the newest record of a subject, by its revision.
+type known[T any] struct {
+	rev  uint64
+	data []byte
+	hash string
+	rec  T
+}
+
+// lease is what the newest acknowledged renewal gives.
+type lease struct {
+	rev   uint64 // of the region's record
+	seq   uint64 // of the renewal itself
+	until time.Duration
+}
+
+// proof is an acknowledged write of a unit's record under a lease's revision.
+type proof struct {
+	epoch event.Epoch
+	rev   uint64
+	mark  uint64 // version of the mark that holds the epoch
+	// after is the claim's own revision: it counts once the lease was renewed behind
+	// it. A fence of the region takes the units that it finds when it is stored, so
+	// a claim that was stored after it must not count, and one before it is found.
+	after uint64
+}
+
+// bump is an own write of a region's record.
+type bump struct {
+	rev uint64
+	at  time.Duration // of the acknowledgement
+}
+
+// listing is where logs ended, listed after a revision was known.
+type listing struct {
+	rev   uint64
+	asked bool
+	ends  []Extent
+}
+
+type loop struct {
+	seq uint64
+	at  time.Duration
+}
+
+// op is one write of the register until its outcome is known.
+type op struct {
+	id      uint64
+	purpose string
+	write   Write
+	retryAt time.Duration // 0 while an attempt runs
+	tries   int
+	quit    time.Duration // give up after; 0 never
+	then    func(now time.Duration, seq uint64, ok bool)
+}
+
+// NewCore makes the state machine of an instance that has just started.
+func NewCore(cfg CoreConfig) *Core {
+	c := &Core{
+		cfg:     cfg,
+		regions: make(map[string]*known[RegionRecord]), units: make(map[string]*known[UnitRecord]),
+		leases: make(map[string]map[string]LeaseRecord), drained: make(map[string]map[string]DrainedRecord),
+		proofs: make(map[string]proof), bumps: make(map[string]bump), starts: make(map[string]listing),
+		settled: make(map[string]event.Epoch),
+		ops:     make(map[uint64]*op), at: make(map[string]*op), notYet: make(map[string]time.Duration),
+		mark: cfg.Mark,
+	}
+	c.mark.Version = recordVersion
+	c.mark.Epochs = maps.Clone(cfg.Mark.Epochs)
+	if c.mark.Epochs == nil {
+		c.mark.Epochs = make(map[string]event.Epoch)
+	}
+	return c
+}
+
+// Step takes one event and returns what is to be done, in order. The slice is
+// valid until the next Step. Before the adapter does any of it, it makes the
+// tokens of [Core.Tokens] the ones in force.
+func (c *Core) Step(now time.Duration, ev Event) []Effect {
+	c.out = c.out[:0]
+	switch ev := ev.(type) {
+	case Opened:
+		c.open(now, ev)
+	case Seen:
+		c.saw(now, ev)
+	case Written:
+		c.written(now, ev)
+	case Listed:
+		c.listed(now, ev)
+	case Settled:
+		c.tellDrained(now, ev)
+	case Applied:
+		c.applied(now, ev)
+	case Persisted:
+		c.durable = max(c.durable, ev.Version)
+	case Slept:
+		c.drop()
+	case Paused:
+		c.resume(now)
+	case Ask:
+		c.ask(now, ev)
+	case Release:
+		c.release(now)
+	case Wake:
+	}
+	c.advance(now)
+	return c.out
+}
+
+func (c *Core) do(e Effect) { c.out = append(c.out, e) }
+
+// advance does whatever the time and what is known allow.
+func (c *Core) advance(now time.Duration) {
+	c.retry(now)
+	c.expire(now)
+	c.inquire(now)
+	c.checkSilence(now)
+	if !c.ready() {
+		if c.regress != "" {
+			c.failPlans()
+		}
+		return // plans under way go on when the register is believed again
+	}
+	if !c.released {
+		c.ensureRegion(now)
+		c.renew(now)
+		for _, unit := range c.ours() {
+			c.prove(now, unit)
+			c.claim(now, unit)
+			c.drain(now, unit)
+		}
+		c.checkLoops(now)
+	}
+	for _, p := range slices.Clone(c.plans) {
+		p.advance(now)
+	}
+	c.plans = slices.DeleteFunc(c.plans, func(p *plan) bool { return p.done })
+	c.remember()
+}
+
+// ready tells whether the register is known as far as it went when it was
+// reached, and is believed.
+func (c *Core) ready() bool {
+	return c.opened && c.regress == "" && c.behind == 0 && c.seen >= c.goal
+}
+
+// open holds the register against what this instance has seen of it.
+func (c *Core) open(now time.Duration, ev Opened) {
+	c.moved++
+	switch {
+	case c.mark.Created != 0 && ev.Created != c.mark.Created:
+		c.fail("the register is another one: its stream was made anew")
+		return
+	case ev.Last < c.mark.Seq || ev.Last < c.seen:
+		// A server that lags answers like this for a moment; one that forgot does
+		// so for good.
+		if c.behind == 0 {
+			c.behind = max(now, 1)
+		}
+		if now-c.behind > c.cfg.Lease.Duration {
+			c.fail(fmt.Sprintf("the register ends at %d, and %d was seen", ev.Last, max(c.mark.Seq, c.seen)))
+			return
+		}
+		c.do(Reopen{})
+		return
+	}
+	c.behind, c.heard = 0, now
+	if !c.opened {
+		c.brought = now
+		// Only at the start: who has been there goes on while the watch catches up,
+		// since every write is conditional on what it knows.
+		c.goal = max(c.goal, ev.Last)
+	}
+	c.created, c.opened = ev.Created, true
+	if c.seen >= c.goal {
+		c.compare()
+	}
+}
+
+// compare looks for units whose epoch has gone back, once the watch has brought
+// the register as far as it went.
+func (c *Core) compare() {
+	for _, remembered := range []map[string]event.Epoch{c.mark.Epochs, c.cfg.Mirrored} {
+		for _, unit := range slices.Sorted(maps.Keys(remembered)) {
+			var epoch event.Epoch
+			if u := c.units[unit]; u != nil {
+				epoch = u.rec.Epoch
+			}
+			if epoch < remembered[unit] {
+				c.fail(fmt.Sprintf("epoch %d of %s was seen, the register knows %d", remembered[unit], unit, epoch))
+				return
+			}
+		}
+	}
+}
+
+// fail stops everything for good: only an operator can say what is true.
+func (c *Core) fail(why string) {
+	if c.regress == "" {
+		c.regress = why
+	}
+	c.moved++
+	c.drop()
+	c.ops, c.at = make(map[uint64]*op), make(map[string]*op)
+}
+
+// saw takes a message of the register.
+func (c *Core) saw(now time.Duration, ev Seen) {
+	c.heard = now
+	if !ev.Rumour {
+		c.brought = now
+		if ev.Seq <= c.seen {
+			return
+		}
+		before := c.seen >= c.goal
+		c.seen = ev.Seq
+		c.loops = slices.DeleteFunc(c.loops, func(l loop) bool { return l.seq <= ev.Seq })
+		if len(c.loops) == 0 {
+			c.blind = 0
+		}
+		if err := c.note(now, ev.Subject, ev.Seq, ev.Data); err != nil {
+			c.fail(fmt.Sprintf("message %d of the register: %v", ev.Seq, err))
+			return
+		}
+		if !before && c.opened && c.seen >= c.goal {
+			c.compare()
+		}
+		return
+	}
+	if err := c.note(now, ev.Subject, ev.Seq, ev.Data); err != nil {
+		c.drop() // whatever it was, to stop is safe; only the watch says what is true
+	}
+}
+
+// note takes a record over if it is newer than what is known.
+func (c *Core) note(now time.Duration, subject string, seq uint64, data []byte) (err error) {
+	switch {
+	case strings.HasPrefix(subject, subjectRegion):
+		err = c.noteRegion(now, seq, data)
+	case strings.HasPrefix(subject, subjectUnit):
+		err = c.noteUnit(seq, data)
+	case strings.HasPrefix(subject, subjectLease):
+		var r LeaseRecord
+		if r, err = decode[LeaseRecord](data); err == nil {
+			put(c.leases, r.Region, r.Instance, r)
+		}
+	case strings.HasPrefix(subject, subjectDrained):
+		var r DrainedRecord
+		if r, err = decode[DrainedRecord](data); err == nil {
+			put(c.drained, r.Region, r.Instance+" "+r.Unit, r)
+		}
+	}
+	return err
+}
+
+func put[T any](m map[string]map[string]T, region, key string, v T) {
+	if m[region] == nil {
+		m[region] = make(map[string]T)
+	}
+	m[region][key] = v
+}
+
+func (c *Core) noteRegion(now time.Duration, seq uint64, data []byte) error {
+	r, err := decode[RegionRecord](data)
+	if err != nil {
+		return err
+	}
+	old := c.regions[r.Region]
+	if old != nil && seq <= old.rev {
+		return nil
+	}
+	if id, ok := c.cfg.Regions.ID(r.Region); ok && id != r.ID {
+		return fmt.Errorf("region %s has id %d there and %d here", r.Region, r.ID, id)
+	}
+	if other := c.cfg.Regions.Name(r.ID); other != "" && other != r.Region {
+		return fmt.Errorf("id %d is region %s there and %s here", r.ID, r.Region, other)
+	}
+	if old != nil && r.Live < old.rec.Live {
+		return fmt.Errorf("the liveness epoch of region %s goes back from %d to %d", r.Region, old.rec.Live, r.Live)
+	}
+	c.moved++
+	c.regions[r.Region] = &known[RegionRecord]{rev: seq, data: data, rec: r}
+	if r.Region == c.cfg.Region {
+		c.drop()
+		c.quit("lease")
+		c.renewAt = now
+	}
+	return nil
+}
+
+// drop gives up the lease and every token. What was proven under an earlier
+// revision of the region's record proves nothing under a later one.
+func (c *Core) drop() {
+	c.lease = lease{}
+	clear(c.proofs)
+}
+
+func (c *Core) noteUnit(seq uint64, data []byte) error {
+	r, err := decode[UnitRecord](data)
+	if err != nil {
+		return err
+	}
+	old := c.units[r.Unit]
+	if old != nil && seq <= old.rev {
+		if r.Epoch > old.rec.Epoch { // epochs rise with revisions, unless those began again
+			return fmt.Errorf("epoch %d of %s is older than epoch %d there", r.Epoch, r.Unit, old.rec.Epoch)
+		}
+		return nil
+	}
+	if old != nil && r.Epoch < old.rec.Epoch {
+		return fmt.Errorf("the epoch of %s goes back from %d to %d", r.Unit, old.rec.Epoch, r.Epoch)
+	}
+	c.moved++
+	c.units[r.Unit] = &known[UnitRecord]{rev: seq, data: data, hash: hash(data), rec: r}
+	if p, ok := c.proofs[r.Unit]; ok && !(r.State == UnitActive && r.Owner == c.cfg.Region && r.Epoch == p.epoch) {
+		delete(c.proofs, r.Unit)
+	}
+	return nil
+}
+
+// remember puts epochs that rose into the mark.
+func (c *Core) remember() {
+	rose := c.mark.Created != c.created
+	for unit, u := range c.units {
+		if u.rec.Epoch > c.mark.Epochs[unit] {
+			rose = true
+		}
+	}
+	if !rose {
+		return
+	}
+	c.mark.Created, c.mark.Seq = c.created, c.seen
+	for unit, u := range c.units {
+		c.mark.Epochs[unit] = u.rec.Epoch
+		if p, ok := c.proofs[unit]; ok && p.mark > c.marked {
+			c.mark.Claim = u.rec.Claim
+		}
+	}
+	c.marked++
+	m := c.mark
+	m.Epochs = maps.Clone(c.mark.Epochs)
+	c.do(Persist{Version: c.marked, Mark: m})
+}
+
+// ours are the units that the region owns, owned last, or may claim, in order.
+func (c *Core) ours() []string {
+	set := make(map[string]struct{})
+	for _, unit := range c.cfg.Home {
+		set[unit] = struct{}{}
+	}
+	for unit, u := range c.units {
+		if r := u.rec; r.Owner == c.cfg.Region || r.Last == c.cfg.Region || r.For == c.cfg.Region {
+			set[unit] = struct{}{}
+		}
+	}
+	return slices.Sorted(maps.Keys(set))
+}
+
+// write begins a write; then is called once with its outcome, unless it is given
+// up. A purpose has one write at a time.
+func (c *Core) write(now time.Duration, purpose string, w Write, quit time.Duration, then func(now time.Duration, seq uint64, ok bool)) {
+	c.serial++
+	w.Op, w.ID = c.serial, c.nextID()
+	o := &op{id: w.Op, purpose: purpose, write: w, quit: quit, tries: 1, then: then}
+	c.ops[o.id], c.at[purpose] = o, o
+	c.do(w)
+}
+
+// nextID is the message id of the write that comes next.
+func (c *Core) nextID() string { return fmt.Sprintf("%s-%d", c.cfg.Life, c.serial+1) }
+
+// free tells whether a purpose has no write in flight and no pause.
+func (c *Core) free(now time.Duration, purpose string) bool {
+	return c.at[purpose] == nil && now >= c.notYet[purpose]
+}
+
+func (c *Core) quit(purpose string) {
+	if o := c.at[purpose]; o != nil {
+		delete(c.ops, o.id)
+		delete(c.at, purpose)
+	}
+}
+
+// The pauses before a write is tried again.
+const (
+	retryBusy  = 5 * time.Millisecond
+	retryLost  = 20 * time.Millisecond
+	retryLimit = 500 * time.Millisecond
+	// reread is the pause after a conflict: what is newer has been asked for.
+	reread = 20 * time.Millisecond
+)
+
+// pause spreads attempts of several instances, the same in every play of a
+// history.
+func pause(least time.Duration, o *op) time.Duration {
+	spread := (o.id*2654435761 + uint64(o.tries)*40503) % 10
+	return min(least<<min(o.tries, 6), retryLimit) + time.Duration(spread)*retryBusy
+}
+
+func (c *Core) written(now time.Duration, ev Written) {
+	o := c.ops[ev.Op]
+	if o == nil || o.retryAt != 0 {
+		return
+	}
+	switch ev.Outcome {
+	case Busy:
+		o.retryAt = now + pause(retryBusy, o)
+	case Unknown:
+		o.retryAt = now + pause(retryLost, o)
+	case Stored, Conflict:
+		c.heard = now
+		delete(c.ops, o.id)
+		delete(c.at, o.purpose)
+		if ev.Outcome == Stored {
+			if err := c.note(now, o.write.Subject, ev.Seq, o.write.Data); err != nil {
+				c.fail(fmt.Sprintf("message %d of the register, written by this instance: %v", ev.Seq, err))
+				return
+			}
+			o.then(now, ev.Seq, true)
+			return
+		}
+		c.notYet[o.purpose] = now + reread
+		c.do(Read{Subject: o.write.Guard})
+		o.then(now, 0, false)
+	}
+}
+
+// retry sends again what got no answer, with the same message id: if an attempt
+// was stored, the answer is that one's.
+func (c *Core) retry(now time.Duration) {
+	for _, id := range slices.Sorted(maps.Keys(c.ops)) {
+		o := c.ops[id]
+		switch {
+		case o.quit != 0 && now >= o.quit:
+			c.quit(o.purpose)
+		case o.retryAt != 0 && now >= o.retryAt:
+			o.retryAt = 0
+			o.tries++
+			c.do(o.write)
+		}
+	}
+}
+
+// Wait is how long nothing has to be done if nothing happens; at most most.
+func (c *Core) Wait(now, most time.Duration) time.Duration {
+	next := now + most
+	sooner := func(t time.Duration) {
+		if t > 0 && t < next {
+			next = t
+		}
+	}
+	for _, o := range c.ops {
+		sooner(o.retryAt)
+		sooner(o.quit)
+	}
+	for purpose, t := range c.notYet {
+		if t > now {
+			sooner(t)
+		} else {
+			delete(c.notYet, purpose)
+		}
+	}
+	if r := c.regions[c.cfg.Region]; r != nil && r.rec.State == RegionUp && c.at["lease"] == nil && c.renewAt > now {
+		sooner(c.renewAt)
+	}
+	for region, b := range c.bumps {
+		if t := b.at + c.wait(region); t > now {
+			sooner(t)
+		}
+	}
+	for _, p := range c.plans {
+		if t := p.from + c.wait(p.region); p.from > 0 && t > now {
+			sooner(t)
+		}
+	}
+	return max(next-now, time.Millisecond)
+}

@@ -1,0 +1,167 @@
+package ownership
+
+import "github.com/geogate/geogate/internal/event"
+
+// An Event is something that happened to an instance.
+type Event interface{ isEvent() }
+
+// The events.
+type (
+	// Opened: the register was reached, and the watch begins. Created identifies
+	// the stream, Last is its last sequence.
+	Opened struct {
+		Created int64
+		Last    uint64
+	}
+	// Seen: the watch has delivered a message of the register, in order, or
+	// somebody told of one (Rumour): then nothing follows about those before it.
+	Seen struct {
+		Subject string
+		Seq     uint64
+		Data    []byte
+		Rumour  bool
+	}
+	// Written: what became of one attempt of a [Write].
+	Written struct {
+		Op      uint64
+		Outcome Outcome
+		Seq     uint64 // of the first attempt that was stored
+	}
+	// Listed answers a [List].
+	Listed struct {
+		Unit string
+		Rev  uint64
+		Ref  uint64
+		Ends []Extent
+		OK   bool
+	}
+	// Settled answers a [Settle].
+	Settled struct {
+		Unit  string
+		Epoch event.Epoch
+		Ends  []Extent
+		OK    bool
+	}
+	// Applied answers an [AskApplied].
+	Applied struct {
+		Unit string
+		Ref  uint64
+		Ends []Extent
+		OK   bool
+	}
+	// Persisted: the mark of this version is on disk.
+	Persisted struct{ Version uint64 }
+	// Slept: the machine was suspended.
+	Slept struct{}
+	// Paused: the process did not run for longer than a connection may be silent.
+	Paused struct{}
+	// Ask: an operator wants something. Ref names it in the [Answer].
+	Ask struct {
+		Ref     uint64
+		Command Command
+	}
+	// Release: the instance stops; whatever it held it holds no more.
+	Release struct{}
+	// Wake: time has passed.
+	Wake struct{}
+)
+
+func (Opened) isEvent()    {}
+func (Seen) isEvent()      {}
+func (Written) isEvent()   {}
+func (Listed) isEvent()    {}
+func (Settled) isEvent()   {}
+func (Applied) isEvent()   {}
+func (Persisted) isEvent() {}
+func (Slept) isEvent()     {}
+func (Paused) isEvent()    {}
+func (Ask) isEvent()       {}
+func (Release) isEvent()   {}
+func (Wake) isEvent()      {}
+
+// Outcome is what is known of one attempt to write.
+type Outcome uint8
+
+// The outcomes.
+const (
+	Stored   Outcome = iota + 1 // by this attempt or an earlier one
+	Conflict                    // the condition does not hold
+	Busy                        // somebody else's write is in flight: nothing is decided
+	Unknown                     // no answer came
+)
+
+// An Effect is something that the adapter has to do, in order.
+type Effect interface{ isEffect() }
+
+// The effects.
+type (
+	// Write stores a message on condition that the newest one of subject Guard
+	// has sequence Expect (0: there is none). Without Guard there is no
+	// condition. A later attempt has the same Op and ID.
+	Write struct {
+		Op      uint64
+		ID      string
+		Subject string
+		Data    []byte
+		Guard   string
+		Expect  uint64
+	}
+	// Read asks for the newest message of a subject; it comes as a Seen that is
+	// a rumour.
+	Read struct{ Subject string }
+	// Broadcast tells all instances of a message, by the fastest way there is.
+	Broadcast struct {
+		Subject string
+		Seq     uint64
+		Data    []byte
+	}
+	// List asks where the own region's logs of a unit end now (high watermarks).
+	// Rev is the revision that was known before, Ref the plan that asks.
+	List struct {
+		Unit string
+		Rev  uint64
+		Ref  uint64
+	}
+	// Settle waits until nothing is answered any more under the tokens that the
+	// adapter was shown before this step, then lists like List.
+	Settle struct {
+		Unit  string
+		Epoch event.Epoch
+	}
+	// AskApplied asks how much of a region's logs of a unit any other region has
+	// applied.
+	AskApplied struct {
+		Unit   string
+		Region string
+		Ref    uint64
+	}
+	// Persist puts the mark on disk.
+	Persist struct {
+		Version uint64
+		Mark    Mark
+	}
+	// Rewatch: the watch brings nothing; begin it again behind From. After some
+	// that did not help, Reconnect asks for another server.
+	Rewatch struct {
+		From      uint64
+		Reconnect bool
+	}
+	// Reopen: ask the register again what it is.
+	Reopen struct{}
+	// Answer answers an Ask.
+	Answer struct {
+		Ref    uint64
+		Result Result
+	}
+)
+
+func (Write) isEffect()      {}
+func (Read) isEffect()       {}
+func (Broadcast) isEffect()  {}
+func (List) isEffect()       {}
+func (Settle) isEffect()     {}
+func (AskApplied) isEffect() {}
+func (Persist) isEffect()    {}
+func (Rewatch) isEffect()    {}
+func (Reopen) isEffect()     {}
+func (Answer) isEffect()     {}

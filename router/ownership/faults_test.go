@@ -1,0 +1,391 @@
+package ownership_test
+
+import (
+	"context"
+	"errors"
+	"os"
+	"path/filepath"
+	"testing"
+	"time"
+
+	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
+
+	"github.com/geogate/geogate/internal/embed"
+	"github.com/geogate/geogate/internal/event"
+	"github.com/geogate/geogate/router/ownership"
+	"github.com/geogate/geogate/router/ownership/register"
+	"github.com/geogate/geogate/testbench/natscluster"
+)
+
+func quorum(d *natscluster.Dialer) register.Config {
+	return register.Config{Dialer: d, Replicas: natscluster.Size}
+}
+
+// keptHeld fails if a grant is not held at any moment until stop is called.
+func keptHeld(t *testing.T, a *ownership.Client, unit string, g ownership.Grant) (stop func()) {
+	t.Helper()
+	done, ended := make(chan struct{}), make(chan struct{})
+	go func() {
+		defer close(ended)
+		for {
+			select {
+			case <-done:
+				return
+			case <-time.After(2 * time.Millisecond):
+			}
+			if !a.Holds(unit, g) {
+				t.Errorf("%s is not held any more", unit)
+				return
+			}
+		}
+	}()
+	return func() { close(done); <-ended }
+}
+
+func unproven(a *ownership.Client, unit string) func() bool {
+	return func() bool { _, err := a.Grant(unit); return errors.Is(err, ownership.ErrUnproven) }
+}
+
+func refused(a *ownership.Client, unit string) func() bool {
+	return func() bool {
+		var foreign *ownership.NotOwnerError
+		_, err := a.Grant(unit)
+		return errors.As(err, &foreign)
+	}
+}
+
+// follower is a server that does not lead the register.
+func follower(t *testing.T, c *natscluster.Cluster) int {
+	t.Helper()
+	until(t, 30*time.Second, "leader", func() bool { return c.Leader(streamName) >= 0 })
+	return (c.Leader(streamName) + 1) % natscluster.Size
+}
+
+// TestBlindInstanceMoves: an instance whose server is cut off from the others
+// finds out within three renewals, goes to another server and keeps its lease.
+func TestBlindInstanceMoves(t *testing.T) {
+	t.Parallel()
+	c := startCluster(t)
+	dial(t, c, time.Second, 0) // the stream is there, and has a leader
+	i := follower(t, c)
+	s := newSite(t, "us", 1)
+	d := c.Dialer(i, (i+1)%natscluster.Size, (i+2)%natscluster.Size)
+	a, _ := s.start(quorum(d))
+	const unit = "default/us"
+	until(t, 60*time.Second, "grant", granted(a, unit))
+	until(t, 30*time.Second, "followed watch", func() bool { return !a.Tokens().Blind })
+	g, err := a.Grant(unit)
+	if err != nil || d.At() != i {
+		t.Fatalf("granted %+v, %v, at server %d", g, err, d.At())
+	}
+	stop := keptHeld(t, a, unit, g)
+	defer stop()
+	c.Isolate(i)
+	began := time.Now()
+	until(t, 3*s.lease.Renew, "detection", func() bool { return a.Tokens().Blind })
+	t.Logf("found blind after %v", time.Since(began))
+	until(t, 3*s.lease.Renew-time.Since(began), "move", func() bool { return d.At() != i })
+	// A new watch needs the leader of all streams, which may be the one cut off.
+	until(t, 20*time.Second, "end of blindness", func() bool { return !a.Tokens().Blind })
+	t.Logf("sees again after %v", time.Since(began))
+	until(t, 10*time.Second, "full lease", func() bool { left, _ := a.LeaseLeft(unit); return left > s.lease.Duration-s.lease.Margin-time.Second })
+}
+
+// TestLeaderLossKeepsLease: the abrupt end of the server that leads the register
+// costs nobody a lease.
+func TestLeaderLossKeepsLease(t *testing.T) {
+	t.Parallel()
+	if testing.Short() {
+		t.Skip("an election takes 4 to 9 s")
+	}
+	c := startCluster(t)
+	dial(t, c, time.Second, 0)
+	i := follower(t, c)
+	s := newSite(t, "us", 1)
+	a, _ := s.start(quorum(c.Dialer(i)))
+	const unit = "default/us"
+	until(t, 60*time.Second, "grant", granted(a, unit))
+	g, err := a.Grant(unit)
+	if err != nil {
+		t.Fatal(err)
+	}
+	stop := keptHeld(t, a, unit, g)
+	defer stop()
+	lead := c.Leader(streamName)
+	if lead == i {
+		t.Skip("the lead has moved to the instance's own server")
+	}
+	began := time.Now()
+	if err := c.Stop(lead, false); err != nil {
+		t.Fatal(err)
+	}
+	until(t, 20*time.Second, "new leader", func() bool { n := c.Leader(streamName); return n >= 0 && n != lead })
+	led := time.Since(began)
+	until(t, 20*time.Second, "renewed lease", func() bool { left, _ := a.LeaseLeft(unit); return left > s.lease.Duration-s.lease.Margin-time.Second })
+	t.Logf("a leader after %v, a fresh lease after %v", led, time.Since(began))
+}
+
+// TestCutOff: an instance that is cut off from the register stops at its lease's
+// end, says that nothing is proven, and goes on under the same epoch when the line
+// is back. When its region was fenced meanwhile, of which nothing reached it, it
+// had stopped before the fence was answered, and says so soon after the line is
+// back.
+func TestCutOff(t *testing.T) {
+	t.Parallel()
+	c := startCluster(t)
+	dial(t, c, time.Second, 0)
+	i := follower(t, c)
+	us, eu := newSite(t, "us", 1), newSite(t, "eu", 2)
+	us.lease, eu.lease = shortLease(), shortLease()
+	a, _ := us.start(quorum(c.Dialer((i+1)%natscluster.Size, (i+2)%natscluster.Size)))
+	b, _ := eu.start(quorum(c.Dialer(i)))
+	const unit = "default/eu"
+	until(t, 60*time.Second, "grant of us", granted(a, "default/us"))
+	until(t, 60*time.Second, "grant of eu", granted(b, unit))
+	g, _ := b.Grant(unit)
+	own, _ := a.Grant("default/us")
+	stop := keptHeld(t, a, "default/us", own)
+	defer stop()
+
+	c.Isolate(i)
+	cut := time.Now()
+	hold := eu.lease.Duration - eu.lease.Margin
+	until(t, hold+time.Second, "end of the lease", unproven(b, unit))
+	t.Logf("stopped %v after the cut", time.Since(cut))
+	if b.Holds(unit, g) {
+		t.Error("a grant is held over the lease's end")
+	}
+	until(t, time.Second, "count of the soft fence", func() bool { k := b.Tokens(); return k.SoftFenced && k.SoftFences == 1 })
+	c.Rejoin(i)
+	until(t, 20*time.Second, "grant after the line is back", granted(b, unit))
+	if again, _ := b.Grant(unit); again.Epoch != g.Epoch || b.Tokens().SoftFenced {
+		t.Errorf("granted %+v after %+v", again, g)
+	}
+
+	// Once more, and now the region is fenced behind its back.
+	g, _ = b.Grant(unit)
+	c.Isolate(i)
+	cut = time.Now()
+	ctx, cancel := context.WithTimeout(context.Background(), 90*time.Second)
+	defer cancel()
+	answer := make(chan ownership.Result, 1)
+	go func() {
+		answer <- a.Ask(ctx, ownership.Command{Verb: ownership.VerbFence, Region: "eu", Reason: "cut off"})
+	}()
+	until(t, hold+time.Second, "end of the lease", func() bool { return !b.Holds(unit, g) })
+	held := time.Since(cut)
+	r := <-answer
+	if r.Code != ownership.ResultLoss {
+		t.Errorf("fence: %+v", r)
+	}
+	if _, err := b.Grant(unit); !errors.Is(err, ownership.ErrUnproven) {
+		t.Errorf("an instance that cannot know of its fence says %v", err)
+	}
+	t.Logf("stopped %v after the cut; the fence was answered after %v", held, time.Since(cut))
+	c.Rejoin(i)
+	began := time.Now()
+	until(t, 10*time.Second, "joined server", func() bool { return c.Server(i).Ready() == nil })
+	joined := time.Since(began)
+	until(t, 20*time.Second, "refusal", refused(b, unit))
+	t.Logf("the server joined after %v, the refusal came after %v", joined, time.Since(began))
+	if late := time.Since(began) - joined; late > 10*time.Second {
+		t.Errorf("refused only %v after the server had joined", late)
+	}
+}
+
+// TestRolledBack: a register that has forgotten an acknowledged fence is not
+// believed, whoever remembers it: the mark on disk, or, when that was rolled back
+// as well, the region's Kafka. No write is taken.
+func TestRolledBack(t *testing.T) {
+	for name, markToo := range map[string]bool{"register": false, "register and mark": true} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			dir, kept := t.TempDir(), t.TempDir()
+			server := func() *embed.NATSServer {
+				return startNATS(t, embed.NATS{Name: "ctl-us", StoreDir: dir})
+			}
+			s := newSite(t, "us", 1)
+			s.lease = shortLease()
+			const unit = "default/us"
+			n := server()
+			a, stop := s.start(register.Config{Dialer: n.Dialer(), Replicas: 1})
+			until(t, 10*time.Second, "grant", granted(a, unit))
+			until(t, 10*time.Second, "mark", func() bool { m, err := ownership.LoadMark(s.dir); return err == nil && m.Epochs[unit] == 17 })
+			stop()
+			n.Close()
+			if err := os.CopyFS(filepath.Join(kept, "nats"), os.DirFS(dir)); err != nil {
+				t.Fatal(err)
+			}
+			old, err := ownership.LoadMark(s.dir)
+			if err != nil {
+				t.Fatal(err)
+			}
+
+			n = server()
+			a, stop = s.start(register.Config{Dialer: n.Dialer(), Replicas: 1})
+			until(t, 10*time.Second, "grant", granted(a, unit))
+			ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second)
+			defer cancel()
+			if r := a.Ask(ctx, ownership.Command{Verb: ownership.VerbFence, Unit: unit, Reason: "test"}); r.Code != ownership.ResultDone {
+				t.Fatalf("fence: %+v", r)
+			}
+			until(t, 10*time.Second, "testimony of the fence", func() bool {
+				_, epochs := s.testimonies(unit)
+				return len(epochs) > 0 && epochs[len(epochs)-1] == 33
+			})
+			until(t, 10*time.Second, "mark of the fence", func() bool { m, err := ownership.LoadMark(s.dir); return err == nil && m.Epochs[unit] == 33 })
+			stop()
+			n.Close()
+
+			if err := os.RemoveAll(dir); err != nil {
+				t.Fatal(err)
+			}
+			if err := os.CopyFS(dir, os.DirFS(filepath.Join(kept, "nats"))); err != nil {
+				t.Fatal(err)
+			}
+			if markToo {
+				if err := ownership.SaveMark(s.dir, old); err != nil {
+					t.Fatal(err)
+				}
+			}
+			n = server()
+			a, _ = s.start(register.Config{Dialer: n.Dialer(), Replicas: 1})
+			until(t, 30*time.Second, "alarm", func() bool {
+				if _, err := a.Grant(unit); err == nil {
+					t.Fatal("a fenced unit is granted by a register that has forgotten the fence")
+				}
+				return a.Status().State == "regressed"
+			})
+			t.Log(a.Status().Regressed)
+			if r := a.Ask(ctx, ownership.Command{Verb: ownership.VerbUnfence, Unit: unit}); r.Code != ownership.ResultRegressed {
+				t.Errorf("unfence: %+v", r)
+			}
+			if metric(t, s, "geogate_ownership_regressed") != 1 {
+				t.Error("the metrics do not say that the register went backwards")
+			}
+		})
+	}
+}
+
+// TestDeletedRegister: a stream that was deleted under a running instance is not
+// made again by it; the instance stops at its lease's end, and its next life does
+// not believe a new stream.
+func TestDeletedRegister(t *testing.T) {
+	t.Parallel()
+	n := startNATS(t, embed.NATS{Name: "ctl", StoreDir: t.TempDir()})
+	s := newSite(t, "us", 1)
+	s.lease = shortLease()
+	const unit = "default/us"
+	a, stop := s.start(register.Config{Dialer: n.Dialer(), Replicas: 1})
+	until(t, 10*time.Second, "grant", granted(a, unit))
+	until(t, 10*time.Second, "mark", func() bool { m, err := ownership.LoadMark(s.dir); return err == nil && m.Epochs[unit] == 17 })
+	js, ctx := streams(t, nats.InProcessServer(n.Dialer())), context.Background()
+	must(t, js.DeleteStream(ctx, streamName))
+	until(t, s.lease.Duration, "end of the lease", unproven(a, unit))
+	until(t, 10*time.Second, "report", func() bool { return a.Status().State == "unreachable" && a.Tokens().Blind })
+	if _, err := js.Stream(ctx, streamName); !errors.Is(err, jetstream.ErrStreamNotFound) {
+		t.Errorf("the register after it was deleted: %v", err)
+	}
+	stop()
+	a, _ = s.start(register.Config{Dialer: n.Dialer(), Replicas: 1})
+	until(t, 10*time.Second, "alarm", func() bool { return a.Status().State == "regressed" })
+	if _, err := a.Grant(unit); !errors.Is(err, ownership.ErrUnproven) {
+		t.Errorf("granted with %v", err)
+	}
+}
+
+// TestForgottenQuorum: one server's disk is rolled back while another was stopped,
+// so that the two of them agree on a past in which a fence, acknowledged by a
+// majority, has not happened. An instance that knows of it does not write.
+func TestForgottenQuorum(t *testing.T) {
+	t.Parallel()
+	if testing.Short() {
+		t.Skip("three servers start twice")
+	}
+	c := startCluster(t)
+	us, eu := newSite(t, "us", 1), newSite(t, "eu", 2)
+	us.lease, eu.lease = shortLease(), shortLease()
+	const unit = "default/eu"
+	a, stopA := us.start(quorum(c.Dialer(0, 2)))
+	b, stopB := eu.start(quorum(c.Dialer(2, 0)))
+	until(t, 60*time.Second, "grant of us", granted(a, "default/us"))
+	until(t, 60*time.Second, "grant of eu", granted(b, unit))
+
+	// Server 0 as it is now comes back later; server 1 learns nothing from now on.
+	kept := filepath.Join(t.TempDir(), "kept")
+	must(t, c.Stop(0, true))
+	must(t, c.Keep(0, kept))
+	must(t, c.Restart(0))
+	until(t, 60*time.Second, "three servers", func() bool { return a.Status().Reachable == 3 })
+	must(t, c.Stop(1, true))
+	until(t, 60*time.Second, "register without server 1", func() bool { return a.Status().State == "ok" && granted(b, unit)() })
+	ctx, cancel := context.WithTimeout(context.Background(), 90*time.Second)
+	defer cancel()
+	if r := a.Ask(ctx, ownership.Command{Verb: ownership.VerbFence, Region: "eu", Reason: "drill"}); r.Code != ownership.ResultDone {
+		t.Fatalf("fence: %+v", r)
+	}
+	until(t, 10*time.Second, "mark of the fence", func() bool {
+		m, err := ownership.LoadMark(eu.dir)
+		return err == nil && m.Epochs[unit] == event.Epoch(33)
+	})
+	stopA()
+	stopB()
+	must(t, c.Stop(0, false))
+	must(t, c.Stop(2, false))
+	must(t, c.Bring(0, kept))
+	must(t, c.Restart(0))
+	must(t, c.Restart(1))
+	b, _ = eu.start(quorum(c.Dialer(0, 1)))
+	// Two servers that both lag may need several elections on a loaded machine.
+	until(t, 3*time.Minute, "alarm", func() bool {
+		if g, err := b.Grant(unit); err == nil {
+			t.Fatalf("a fenced unit is granted in epoch %d by servers that have forgotten the fence", g.Epoch)
+		}
+		return b.Status().State == "regressed"
+	})
+	t.Log(b.Status().Regressed)
+}
+
+func must(t *testing.T, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+// metric reads one sample of a site's metrics, -1 if there is none. Labels are
+// name and value by turns.
+func metric(t testing.TB, s *site, name string, labels ...string) float64 {
+	t.Helper()
+	families, err := s.reg.Gather()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, f := range families {
+		if f.GetName() != name {
+			continue
+		}
+	next:
+		for _, m := range f.GetMetric() {
+			have := make(map[string]string)
+			for _, l := range m.GetLabel() {
+				have[l.GetName()] = l.GetValue()
+			}
+			for i := 0; i < len(labels); i += 2 {
+				if have[labels[i]] != labels[i+1] {
+					continue next
+				}
+			}
+			switch {
+			case m.GetGauge() != nil:
+				return m.GetGauge().GetValue()
+			case m.GetCounter() != nil:
+				return m.GetCounter().GetValue()
+			case m.GetHistogram() != nil:
+				return float64(m.GetHistogram().GetSampleCount())
+			}
+		}
+	}
+	return -1
+}

@@ -1,0 +1,234 @@
+// Package mirror copies the ownership register into the region's own Kafka: the
+// audit of who owned what, and a second memory of the highest epochs, so that a
+// register that has forgotten is not believed.
+package mirror
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"log/slog"
+	"time"
+
+	"github.com/twmb/franz-go/pkg/kadm"
+	"github.com/twmb/franz-go/pkg/kgo"
+
+	"github.com/geogate/geogate/internal/event"
+	"github.com/geogate/geogate/internal/txn"
+	"github.com/geogate/geogate/router/ownership"
+)
+
+// The topics in which every region's Kafka keeps what the register said.
+const (
+	// OwnershipTopic has every revision of every record once, for ever.
+	OwnershipTopic = "_geogate.ownership"
+	// OwnersTopic is compacted to the newest record of each unit and region.
+	OwnersTopic = "_geogate.owners"
+)
+
+// Config of a Mirror.
+type Config struct {
+	Region string
+	// Opts reach the region's own cluster.
+	Opts []kgo.Opt
+	// Client writes; it carries transactions.
+	Client *kgo.Client
+	Topics *txn.Topics
+	Logger *slog.Logger
+}
+
+// Mirror copies the register into the region's own Kafka: the audit of who owned
+// what, and the second memory of the highest epochs.
+type Mirror struct {
+	cfg      Config
+	producer *txn.Producer
+	last     uint64 // highest revision in the topic
+	news     chan ownership.Seen
+}
+
+// queueLength bounds what waits for Kafka; above it the watch waits.
+const queueLength = 4096
+
+// New makes a mirror; it does nothing before Run.
+func New(cfg Config) *Mirror {
+	return &Mirror{
+		cfg: cfg, news: make(chan ownership.Seen, queueLength),
+		producer: txn.New(cfg.Client, "geogate.ownership."+cfg.Region, txn.Options{Topics: cfg.Topics}),
+	}
+}
+
+// testimonyVersion is the version of both topics' values.
+const testimonyVersion = 1
+
+// testimony is the value of a record in both topics.
+type testimony struct {
+	Version  int             `json:"v"`
+	Revision uint64          `json:"revision"`
+	Record   json.RawMessage `json:"record"`
+}
+
+// Load reads what the region's Kafka knows: the highest epoch of each unit.
+func (m *Mirror) Load(ctx context.Context) (map[string]event.Epoch, error) {
+	epochs := make(map[string]event.Epoch)
+	m.last = 0
+	cl, err := kgo.NewClient(append(append([]kgo.Opt(nil), m.cfg.Opts...),
+		kgo.FetchIsolationLevel(kgo.ReadCommitted()), kgo.KeepControlRecords(), kgo.FetchMaxWait(100*time.Millisecond),
+		kgo.ConsumePartitions(map[string]map[int32]kgo.Offset{OwnershipTopic: {0: kgo.NewOffset().AtStart()}}))...)
+	if err != nil {
+		return nil, fmt.Errorf("read %s: %w", OwnershipTopic, err)
+	}
+	defer cl.Close()
+	ends, err := kadm.NewClient(cl).ListCommittedOffsets(ctx, OwnershipTopic)
+	if err == nil {
+		err = ends.Error()
+	}
+	if err != nil {
+		return nil, fmt.Errorf("list end of %s: %w", OwnershipTopic, err)
+	}
+	end, _ := ends.Lookup(OwnershipTopic, 0)
+	for next := int64(0); next < end.Offset; {
+		fs := cl.PollFetches(ctx)
+		if ctx.Err() != nil {
+			return nil, fmt.Errorf("read %s: %w", OwnershipTopic, ctx.Err())
+		}
+		fs.EachRecord(func(r *kgo.Record) {
+			next = r.Offset + 1
+			if r.Attrs.IsControl() {
+				return
+			}
+			t, err := readTestimony(r.Value)
+			if err != nil {
+				return
+			}
+			m.last = max(m.last, t.Revision)
+			if u, err := ownership.DecodeUnit(t.Record); err == nil && u.Unit != "" {
+				epochs[u.Unit] = max(epochs[u.Unit], u.Epoch)
+			}
+		})
+	}
+	return epochs, nil
+}
+
+// See takes a message of the register, in its order. It waits while Kafka is
+// behind.
+func (m *Mirror) See(ctx context.Context, s ownership.Seen) {
+	if ownership.Subject(s.Subject) == "" {
+		return
+	}
+	select {
+	case m.news <- s:
+	case <-ctx.Done():
+	}
+}
+
+// retryPause is the pause after Kafka has refused.
+const retryPause = time.Second
+
+// Run writes what See takes until the context ends.
+func (m *Mirror) Run(ctx context.Context) error {
+	var pending []ownership.Seen
+	begun := false
+	for {
+		if len(pending) == 0 {
+			select {
+			case <-ctx.Done():
+				return nil
+			case s := <-m.news:
+				pending = append(pending, s)
+			}
+		}
+		pending = m.drain(pending)
+		err := m.write(ctx, &begun, pending)
+		if ctx.Err() != nil {
+			return nil
+		}
+		if err == nil {
+			pending = pending[:0]
+			continue
+		}
+		begun = false
+		m.cfg.Logger.Warn("copy the register to kafka, will try again", "err", err)
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-time.After(retryPause):
+		}
+	}
+}
+
+func (m *Mirror) drain(pending []ownership.Seen) []ownership.Seen {
+	for {
+		select {
+		case s := <-m.news:
+			pending = append(pending, s)
+		default:
+			return pending
+		}
+	}
+}
+
+// write appends what the topic does not have, in one transaction. Taking the
+// transactional id first and reading after it makes sure that no other instance
+// of the region writes the same revisions.
+func (m *Mirror) write(ctx context.Context, begun *bool, pending []ownership.Seen) error {
+	if !*begun {
+		if err := m.producer.Init(ctx); err != nil {
+			return fmt.Errorf("take over %s: %w", OwnershipTopic, err)
+		}
+		if _, err := m.Load(ctx); err != nil {
+			return err
+		}
+		*begun = true
+	}
+	var records []txn.Record
+	last := m.last
+	for _, s := range pending {
+		if s.Seq <= last {
+			continue
+		}
+		last = s.Seq
+		value, err := json.Marshal(testimony{Version: testimonyVersion, Revision: s.Seq, Record: json.RawMessage(s.Data)})
+		if err != nil {
+			return fmt.Errorf("copy revision %d: %w", s.Seq, err)
+		}
+		for _, topic := range []string{OwnershipTopic, OwnersTopic} {
+			records = append(records, txn.Record{Topic: topic, Key: []byte(ownership.Subject(s.Subject)), Value: value, Timestamp: time.Now().UnixMilli()})
+		}
+	}
+	if len(records) == 0 {
+		return nil
+	}
+	if _, err := m.producer.Commit(ctx, records); err != nil {
+		return fmt.Errorf("write %s: %w", OwnershipTopic, err)
+	}
+	m.last = last
+	return nil
+}
+
+var errForeignRecord = errors.New("mirror: not a record of the register")
+
+// readTestimony reads a value of either topic, whatever it is about.
+func readTestimony(value []byte) (t testimony, err error) {
+	if err := json.Unmarshal(value, &t); err != nil {
+		return t, fmt.Errorf("%w: %w", errForeignRecord, err)
+	}
+	if t.Version != testimonyVersion {
+		return t, fmt.Errorf("%w: version %d is not known", errForeignRecord, t.Version)
+	}
+	return t, nil
+}
+
+// ParseTestimony reads a value of [OwnershipTopic] or [OwnersTopic] that is about
+// a unit.
+func ParseTestimony(value []byte) (revision uint64, u ownership.UnitRecord, err error) {
+	t, err := readTestimony(value)
+	if err != nil {
+		return 0, ownership.UnitRecord{}, err
+	}
+	u, err = ownership.DecodeUnit(t.Record)
+	if err == nil && u.Unit == "" {
+		err = errForeignRecord
+	}
+	return t.Revision, u, err
+}

@@ -1,0 +1,167 @@
+package ownership_test
+
+import (
+	"bufio"
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"os/signal"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/geogate/geogate/internal/embed"
+	"github.com/geogate/geogate/router/ownership"
+	"github.com/geogate/geogate/router/ownership/register"
+	"github.com/geogate/geogate/testbench/proc"
+)
+
+// streamName is the register's stream (docs/format/ownership.md).
+const streamName = "OWN"
+
+const childEnv = "GEOGATE_TEST_INSTANCE"
+
+// TestInstanceOfAnotherProcess is no test: it is the process that
+// TestPausedInstance stops. It says on its output what the unit's grant is
+// whenever that changes.
+func TestInstanceOfAnotherProcess(t *testing.T) {
+	conf := os.Getenv(childEnv)
+	if conf == "" {
+		t.Skip("only as a child of TestPausedInstance")
+	}
+	at, routes, _ := strings.Cut(conf, " ")
+	n := startNATS(t, embed.NATS{Name: "ctl-eu", StoreDir: t.TempDir(), ClusterListen: at, Routes: strings.Fields(routes)})
+	eu := newSite(t, "eu", 2)
+	eu.lease = shortLease()
+	handOver := make(chan os.Signal, 1)
+	signal.Notify(handOver, syscall.SIGUSR1)
+	a, _ := eu.start(register.Config{Dialer: n.Dialer(), Replicas: 3})
+	for was := ""; ; {
+		g, err := a.Grant("default/eu")
+		var foreign *ownership.NotOwnerError
+		now := fmt.Sprintf("granted %d", g.Epoch)
+		if errors.As(err, &foreign) {
+			now = "refused"
+		} else if err != nil {
+			now = "unproven"
+		}
+		if now != was {
+			fmt.Printf("GRANT %s\n", now)
+			was = now
+		}
+		select {
+		case <-handOver:
+			n.StepDown(streamName)
+		case <-time.After(5 * time.Millisecond):
+		}
+	}
+}
+
+// child is an instance in a process of its own.
+type child struct {
+	p *proc.Process
+
+	mu  sync.Mutex
+	now string
+}
+
+func (c *child) state() string {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.now
+}
+
+func startChild(t testing.TB, conf string) *child {
+	t.Helper()
+	cmd := exec.Command(os.Args[0], "-test.run=^TestInstanceOfAnotherProcess$", "-test.v", "-test.timeout=10m")
+	cmd.Env = append(os.Environ(), childEnv+"="+conf)
+	out, w, err := os.Pipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	cmd.Stdout, cmd.Stderr = w, w
+	p, err := proc.Start(cmd)
+	w.Close()
+	if err != nil {
+		t.Fatal(err)
+	}
+	c := &child{p: p}
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		for lines := bufio.NewScanner(out); lines.Scan(); {
+			if state, ok := strings.CutPrefix(lines.Text(), "GRANT "); ok {
+				c.mu.Lock()
+				c.now = state
+				c.mu.Unlock()
+			}
+			if testing.Verbose() {
+				fmt.Println("   child:", time.Now().Format("05.000"), lines.Text())
+			}
+		}
+	}()
+	t.Cleanup(func() { c.p.Kill(); <-done; out.Close() })
+	return c
+}
+
+// TestPausedInstance: an instance whose process was stopped while its region was
+// fenced says so soon after it goes on, whether its server led the register or
+// not.
+func TestPausedInstance(t *testing.T) {
+	t.Parallel()
+	for name, leads := range map[string]bool{"leader": true, "follower": false} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			pausedInstance(t, leads)
+		})
+	}
+}
+
+func pausedInstance(t *testing.T, leads bool) {
+	at := freeAddresses(t, 3)
+	route := func(i int) string { return "nats-route://" + at[i] }
+	us := newSite(t, "us", 1)
+	us.lease = shortLease()
+	n := startNATS(t, embed.NATS{Name: "ctl-us", StoreDir: t.TempDir(), ClusterListen: at[0], Routes: []string{route(1), route(2)}})
+	wit := startNATS(t, embed.NATS{Name: "ctl-wit", StoreDir: t.TempDir(), ClusterListen: at[2], Routes: []string{route(0), route(1)}})
+	c := startChild(t, at[1]+" "+route(0)+" "+route(2))
+	a, _ := us.start(register.Config{Dialer: n.Dialer(), Replicas: 3})
+	until(t, 60*time.Second, "grant of us", granted(a, "default/us"))
+	until(t, 60*time.Second, "grant of eu", func() bool { return c.state() == "granted 18" })
+	for here := true; here == leads; {
+		until(t, 30*time.Second, "settled register", func() bool { return a.Status().State == "ok" })
+		if here = n.Leads(streamName) || wit.Leads(streamName); here == leads {
+			c.p.Signal(syscall.SIGUSR1)
+			n.StepDown(streamName)
+			wit.StepDown(streamName)
+			<-time.After(300 * time.Millisecond)
+		}
+	}
+
+	if err := c.p.Signal(syscall.SIGSTOP); err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), 60*time.Second)
+	defer cancel()
+	began := time.Now()
+	r := a.Ask(ctx, ownership.Command{Verb: ownership.VerbFence, Region: "eu", Reason: "it does not answer"})
+	if r.Code != ownership.ResultLoss {
+		t.Errorf("fence: %+v", r)
+	}
+	t.Logf("fence answered after %v", time.Since(began))
+	if err := c.p.Signal(syscall.SIGCONT); err != nil {
+		t.Fatal(err)
+	}
+	began = time.Now()
+	until(t, 60*time.Second, "end of the grant", func() bool { return c.state() != "granted 18" })
+	until(t, 60*time.Second, "refusal", func() bool { return c.state() == "refused" })
+	took := time.Since(began)
+	t.Logf("refused %v after it went on", took)
+	if most := 5 * time.Second; took > most {
+		t.Errorf("refused only %v after it went on", took)
+	}
+}

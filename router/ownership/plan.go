@@ -1,0 +1,568 @@
+package ownership
+
+import (
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/geogate/geogate/internal/event"
+)
+
+// What operators ask for. A plan is carried by the instance that was asked; it
+// takes no step from what it has read: each begins with a conditional write of
+// its own. A plan whose instance dies is asked for again, from its beginning.
+
+// Verb is what is asked for.
+type Verb string
+
+// The verbs.
+const (
+	VerbFence   Verb = "fence"
+	VerbUnfence Verb = "unfence"
+)
+
+// Command is what an operator asks for: of a region or of one unit.
+type Command struct {
+	Verb   Verb
+	Region string
+	Unit   string
+	Reason string
+}
+
+// ResultCode says how a command ended. The numbers are part of the management
+// API's answer.
+type ResultCode int
+
+// The ends of a command.
+const (
+	ResultDone         ResultCode = 0
+	ResultPrecondition ResultCode = 3  // what the command needs is not so; nothing was done
+	ResultMoved        ResultCode = 6  // a unit was given to a region meanwhile
+	ResultInProgress   ResultCode = 8  // what was begun goes on
+	ResultLoss         ResultCode = 10 // done, and answered writes may not count
+	ResultUnreachable  ResultCode = 12 // the register has not been read
+	ResultRegressed    ResultCode = 13 // the register is not believed
+)
+
+// Result is what became of a command.
+type Result struct {
+	Code   ResultCode    `json:"exit"`
+	Detail string        `json:"detail"`
+	Units  []FencedUnit  `json:"units"`
+	Waited time.Duration `json:"-"`
+}
+
+// FencedUnit is one unit that a fence has taken.
+type FencedUnit struct {
+	Unit  string      `json:"unit"`
+	Epoch event.Epoch `json:"epoch"`
+	// Cut tells where the last owner's epoch was cut: "end", behind everything
+	// that was answered, or "applied", at the most that any other region had.
+	Cut string `json:"cut"`
+}
+
+// The kinds of cuts.
+const (
+	CutEnd     = "end"
+	CutApplied = "applied"
+)
+
+type stage uint8
+
+const (
+	stageRegion stage = iota // fence the region
+	stageUnits               // fence the units
+	stageTouch               // the region is still fenced by us
+	stageBump                // of a unit alone: make its last owner's leases void
+	stageDrain               // wait until all have drained, or for W
+	stageCut                 // list and write the cuts
+)
+
+// plan is one command on its way.
+type plan struct {
+	c     *Core
+	ref   uint64
+	cmd   Command
+	began time.Duration
+	done  bool
+
+	stage  stage
+	region string        // whose leases have to end
+	rev    uint64        // of the region's record that the plan wrote
+	id     string        // of that write
+	from   time.Duration // W counts from here; 0 not yet
+	units  map[string]*taken
+}
+
+// taken is one unit of a fence.
+type taken struct {
+	epoch   event.Epoch
+	rev     uint64
+	listed  bool // the ends were asked for
+	end     bool // the cut is behind everything that was answered
+	ends    []Extent
+	have    int // answers still missing
+	written bool
+}
+
+func (c *Core) ask(now time.Duration, ev Ask) {
+	p := &plan{c: c, ref: ev.Ref, cmd: ev.Command, began: now, units: make(map[string]*taken)}
+	switch {
+	case !c.ready():
+		p.refuse()
+		return
+	case ev.Command.Unit != "":
+		u := c.units[ev.Command.Unit]
+		if u == nil {
+			p.answer(now, ResultPrecondition, fmt.Sprintf("unit %s is not known to the register", ev.Command.Unit))
+			return
+		}
+		p.stage, p.region = stageUnits, u.rec.Last
+	default:
+		if _, ok := c.cfg.Regions.ID(ev.Command.Region); !ok {
+			p.answer(now, ResultPrecondition, fmt.Sprintf("region %q is not one of the deployment", ev.Command.Region))
+			return
+		}
+		p.stage, p.region = stageRegion, ev.Command.Region
+	}
+	c.plans = append(c.plans, p)
+}
+
+// failPlans ends all plans when the register is not believed any more.
+func (c *Core) failPlans() {
+	for _, p := range c.plans {
+		p.refuse()
+	}
+	c.plans = nil
+}
+
+// refuse answers what cannot be done while the register is not believed or not
+// known.
+func (p *plan) refuse() {
+	if why := p.c.regress; why != "" {
+		p.answer(p.began, ResultRegressed, why)
+	} else {
+		p.answer(p.began, ResultUnreachable, "the register has not been read to its end")
+	}
+}
+
+func (p *plan) answer(now time.Duration, code ResultCode, detail string) {
+	if p.done {
+		return
+	}
+	p.done = true
+	r := Result{Code: code, Detail: detail, Units: []FencedUnit{}, Waited: max(now-p.began, 0)}
+	for _, unit := range slices.Sorted(maps.Keys(p.units)) {
+		t := p.units[unit]
+		kind := CutApplied
+		if t.end {
+			kind = CutEnd
+		}
+		r.Units = append(r.Units, FencedUnit{Unit: unit, Epoch: t.epoch, Cut: kind})
+	}
+	p.c.do(Answer{Ref: p.ref, Result: r})
+}
+
+func (p *plan) purpose(what string) string { return fmt.Sprintf("plan %d %s", p.ref, what) }
+
+func (p *plan) advance(now time.Duration) {
+	if p.done {
+		return
+	}
+	if p.cmd.Verb == VerbUnfence {
+		if p.cmd.Unit != "" {
+			p.unfenceUnit(now)
+		} else {
+			p.unfenceRegion(now)
+		}
+		return
+	}
+	switch p.stage {
+	case stageRegion:
+		p.fenceRegion(now)
+	case stageUnits:
+		p.fenceUnits(now)
+	case stageTouch:
+		p.touch(now)
+	case stageBump:
+		p.bump(now)
+	case stageDrain:
+		p.awaitDrained(now)
+	case stageCut:
+		p.cut(now)
+	}
+}
+
+// fenceRegion ends all leases of the region, whether it was fenced before or not.
+func (p *plan) fenceRegion(now time.Duration) {
+	c, purpose := p.c, p.purpose("region")
+	if !c.free(now, purpose) {
+		return
+	}
+	next, expect := c.nextRegion(p.region, p.cmd.Reason)
+	next.State, next.Plan = RegionFenced, c.nextID()
+	c.write(now, purpose, Write{Subject: RegionSubject(p.region), Data: encode(next), Guard: RegionSubject(p.region), Expect: expect}, 0,
+		func(now time.Duration, seq uint64, ok bool) {
+			if !ok {
+				return // begins again with the newer record
+			}
+			p.rev, p.id, p.from, p.stage = seq, next.Plan, now, stageUnits
+			c.do(Broadcast{Subject: RegionSubject(p.region), Seq: seq, Data: encode(next)})
+		})
+}
+
+// fenceUnits takes the units from their owner: those of a region that the watch
+// has shown before the region's fence, or the one that was named.
+func (p *plan) fenceUnits(now time.Duration) {
+	c := p.c
+	if p.cmd.Unit == "" && c.seen < p.rev {
+		return
+	}
+	waiting := false
+	for _, unit := range slices.Sorted(maps.Keys(c.units)) {
+		u := c.units[unit]
+		if p.cmd.Unit != "" && unit != p.cmd.Unit || p.cmd.Unit == "" && u.rec.Last != p.region || p.fenced(unit) {
+			continue
+		}
+		switch over := ended(&u.rec); {
+		case over && p.cmd.Unit != "":
+			p.repeat(now, unit)
+			return
+		case over && u.rec.State == UnitFenced && u.rec.Scope == ScopeUnit:
+			continue // nobody may claim it
+		}
+		waiting = true
+		if c.free(now, p.purpose(unit)) {
+			p.fenceUnit(now, unit)
+		}
+	}
+	switch {
+	case waiting:
+	case p.cmd.Unit != "":
+		p.stage = stageBump
+	default:
+		p.stage = stageTouch
+	}
+}
+
+// fenced tells whether the plan's own FENCED record of a unit is still the newest
+// that is known.
+func (p *plan) fenced(unit string) bool {
+	t := p.units[unit]
+	return t != nil && p.c.units[unit].rev == t.rev
+}
+
+// ended tells whether nobody owns the unit and its last epoch has its cut.
+func ended(u *UnitRecord) bool {
+	n := len(u.Epochs)
+	return u.Owner == "" && (n == 0 || u.Epochs[n-1].Ended)
+}
+
+// repeat answers a fence of a unit that is fenced and cut already; one that a
+// region may claim again is fenced once more.
+func (p *plan) repeat(now time.Duration, unit string) {
+	c, u := p.c, p.c.units[unit]
+	code, loss := ResultDone, ""
+	if n := len(u.rec.Epochs); n > 0 && u.rec.Epochs[n-1].Applied {
+		code, loss = ResultLoss, "; answered writes that no other region had applied are orphans"
+	}
+	if u.rec.State == UnitFenced && u.rec.Scope == ScopeUnit {
+		p.answer(now, code, fmt.Sprintf("%s is fenced already since epoch %d%s", unit, u.rec.Epoch, loss))
+		return
+	}
+	if !c.free(now, p.purpose(unit)) {
+		return
+	}
+	next := p.fencedRecord(&u.rec)
+	c.writeUnit(now, p.purpose(unit), next, u.rev, func(now time.Duration, _ uint64, ok bool) {
+		if ok {
+			p.answer(now, code, fmt.Sprintf("%s is fenced in epoch %d; its last epoch was cut before%s", unit, next.Epoch, loss))
+		}
+	})
+}
+
+func (p *plan) fencedRecord(u *UnitRecord) UnitRecord {
+	next := *u
+	if u.State != UnitFenced {
+		next.Epoch = NextEpoch(u.Epoch, p.c.cfg.ID)
+	}
+	next.Owner, next.State, next.For, next.Live, next.Claim, next.Incarnation = "", UnitFenced, "", 0, "", 0
+	next.By, next.Reason = p.c.cfg.Region, p.cmd.Reason
+	next.Scope = ScopeRegion
+	if p.cmd.Unit != "" || u.Scope == ScopeUnit {
+		next.Scope = ScopeUnit
+	}
+	return next
+}
+
+// fenceUnit writes that nobody owns the unit. One that was fenced and cut before
+// is written as well, and keeps its cut: a claim of it that is on its way, from
+// before the region's fence, is refused by that.
+func (p *plan) fenceUnit(now time.Duration, unit string) {
+	c, u := p.c, p.c.units[unit]
+	next := p.fencedRecord(&u.rec)
+	t := &taken{epoch: next.Epoch}
+	if ended(&u.rec) {
+		n := len(u.rec.Epochs)
+		t.written, t.end = true, n == 0 || !u.rec.Epochs[n-1].Applied
+	}
+	c.writeUnit(now, p.purpose(unit), next, u.rev, func(_ time.Duration, seq uint64, ok bool) {
+		if ok {
+			t.rev = seq
+			p.units[unit] = t
+		}
+	})
+}
+
+// touch writes the region's record as it is, on condition of the fence's own
+// revision. Stored: the region was fenced all the while, and W counts from the
+// fence. Not: somebody undid the fence in between, and all begins again.
+func (p *plan) touch(now time.Duration) {
+	c, purpose := p.c, p.purpose("touch")
+	if !c.free(now, purpose) {
+		return
+	}
+	next := RegionRecord{}
+	if r := c.regions[p.region]; r != nil {
+		next = r.rec
+	}
+	if next.Plan != p.id {
+		p.stage, p.from = stageRegion, 0
+		return
+	}
+	c.write(now, purpose, Write{Subject: RegionSubject(p.region), Data: encode(next), Guard: RegionSubject(p.region), Expect: p.rev}, 0,
+		func(_ time.Duration, seq uint64, ok bool) {
+			if ok {
+				p.stage = stageDrain
+				return
+			}
+			p.stage, p.from = stageRegion, 0
+		})
+}
+
+// bump ends the leases of the last owner's region after the unit was fenced.
+func (p *plan) bump(now time.Duration) {
+	if p.region == "" {
+		p.answer(now, ResultPrecondition, fmt.Sprintf("%s never had an owner", p.cmd.Unit))
+		return
+	}
+	if !p.fenced(p.cmd.Unit) {
+		p.stage = stageUnits // somebody wrote the unit again before its owner's leases were void
+		return
+	}
+	p.c.bump(now, p.purpose("bump"), p.region, "fence of "+p.cmd.Unit, func(now time.Duration, seq uint64) {
+		p.rev, p.from, p.stage = seq, now, stageDrain
+	})
+}
+
+// awaitDrained waits until every instance of the region has recorded that it
+// holds nothing of the units, or until none can hold a lease any more.
+func (p *plan) awaitDrained(now time.Duration) {
+	c := p.c
+	// Renewals from before the fence lie before it in the register, and none comes
+	// after: once the watch has passed the fence, the instances are known.
+	if c.seen < p.rev {
+		return
+	}
+	if now >= p.from+c.wait(p.region) {
+		p.stage = stageCut
+		return
+	}
+	for unit, t := range p.units {
+		if !t.written && !c.allDrained(p.region, unit, t.epoch) && !c.allGone(p.region) {
+			return
+		}
+	}
+	p.stage = stageCut
+}
+
+// allDrained tells whether every instance of a region that ever renewed a lease,
+// and has not left, has drained a unit for a fence.
+func (c *Core) allDrained(region, unit string, epoch event.Epoch) bool {
+	all, any := true, false
+	for instance, l := range c.leases[region] {
+		switch d, ok := c.drained[region][instance+" "+unit]; {
+		case ok && d.Epoch >= epoch:
+			any = true
+		case !l.Gone:
+			all = false
+		}
+	}
+	return all && any
+}
+
+// allGone tells whether every instance of a region that ever renewed a lease has
+// stopped in good order: none answers anything, and none is there to say where the
+// logs end.
+func (c *Core) allGone(region string) bool {
+	for _, l := range c.leases[region] {
+		if !l.Gone {
+			return false
+		}
+	}
+	return len(c.leases[region]) > 0
+}
+
+// cut lists where the last owner's epochs end, and writes it.
+func (p *plan) cut(now time.Duration) {
+	c := p.c
+	left := 0
+	for _, unit := range slices.Sorted(maps.Keys(p.units)) {
+		t := p.units[unit]
+		if t.written {
+			continue
+		}
+		left++
+		if !t.listed {
+			t.listed = true
+			p.list(unit, t)
+		}
+		if t.have == 0 && c.free(now, p.purpose("cut "+unit)) {
+			p.writeCut(now, unit, t)
+		}
+	}
+	if left > 0 || p.done {
+		return
+	}
+	code, detail := ResultDone, "fenced; every answered write lies below the cut"
+	for _, t := range p.units {
+		if !t.end {
+			code, detail = ResultLoss, "fenced; answered writes that no other region had applied, if there are any, are orphans"
+		}
+	}
+	p.answer(now, code, detail)
+}
+
+// list finds the cut of a unit. Where the region's instances have drained, or the
+// logs are our own, it is the end: nothing is answered any more. Else it is the
+// most that any other region has applied.
+func (p *plan) list(unit string, t *taken) {
+	c := p.c
+	if c.allDrained(p.region, unit, t.epoch) {
+		t.end = true
+		for _, instance := range slices.Sorted(maps.Keys(c.leases[p.region])) {
+			if d, ok := c.drained[p.region][instance+" "+unit]; ok && d.Epoch >= t.epoch {
+				t.ends = MergeExtents(t.ends, d.Ends)
+			}
+		}
+	}
+	if p.region == c.cfg.Region {
+		t.end = true
+		t.have++
+		c.do(List{Unit: unit, Rev: t.rev, Ref: p.ref})
+		return
+	}
+	// Never below what this region has published as applied.
+	t.have++
+	c.do(AskApplied{Unit: unit, Region: p.region, Ref: p.ref})
+}
+
+// planListed takes the ends that a plan has asked for.
+func (c *Core) planListed(ev Listed) bool {
+	for _, p := range c.plans {
+		if t := p.units[ev.Unit]; t != nil && ev.Ref == p.ref {
+			t.take(ev.Ends, ev.OK)
+			return true
+		}
+	}
+	return false
+}
+
+func (c *Core) applied(_ time.Duration, ev Applied) {
+	for _, p := range c.plans {
+		if t := p.units[ev.Unit]; t != nil && p.ref == ev.Ref {
+			t.take(ev.Ends, ev.OK)
+		}
+	}
+}
+
+func (t *taken) take(ends []Extent, ok bool) {
+	t.have--
+	if !ok {
+		t.listed = false // ask again
+		return
+	}
+	t.ends = MergeExtents(t.ends, ends)
+}
+
+func (p *plan) writeCut(now time.Duration, unit string, t *taken) {
+	c, u := p.c, p.c.units[unit]
+	n := len(u.rec.Epochs)
+	switch {
+	case u.rec.State != UnitFenced || u.rec.Epoch != t.epoch:
+		p.answer(now, ResultMoved, fmt.Sprintf("%s was given to a region again before its cut was set: it is %s in epoch %d", unit, u.rec.State, u.rec.Epoch))
+		return
+	case n == 0 || u.rec.Epochs[n-1].Ended:
+		t.written, t.end = true, n == 0 || !u.rec.Epochs[n-1].Applied // by another gateway's plan
+		return
+	}
+	next := u.rec
+	next.Epochs = slices.Clone(u.rec.Epochs)
+	last := &next.Epochs[n-1]
+	// What was applied of an epoch may be nothing: a cut lies never below its start.
+	last.Ended, last.Applied, last.Cut = true, !t.end, raise(t.ends, last.Start)
+	c.writeUnit(now, p.purpose("cut "+unit), next, u.rev, func(_ time.Duration, seq uint64, ok bool) {
+		t.written = t.written || ok
+	})
+}
+
+// unfenceRegion lets the region hold leases again, whether it was fenced or not:
+// that it was not is no more believed from a read than that it was.
+func (p *plan) unfenceRegion(now time.Duration) {
+	c, purpose := p.c, p.purpose("region")
+	if !c.free(now, purpose) {
+		return
+	}
+	next, expect := c.nextRegion(p.region, p.cmd.Reason)
+	was := next.State
+	next.State, next.Plan = RegionUp, ""
+	c.write(now, purpose, Write{Subject: RegionSubject(p.region), Data: encode(next), Guard: RegionSubject(p.region), Expect: expect}, 0,
+		func(now time.Duration, seq uint64, ok bool) {
+			if !ok {
+				return
+			}
+			c.do(Broadcast{Subject: RegionSubject(p.region), Seq: seq, Data: encode(next)})
+			detail := fmt.Sprintf("region %s may claim its own units again; the first claim may take %s", p.region, c.wait(p.region).Round(100*time.Millisecond))
+			if was == RegionUp {
+				detail = fmt.Sprintf("region %s was not fenced", p.region)
+			}
+			p.answer(now, ResultDone, detail)
+		})
+}
+
+// unfenceUnit gives a unit back to its last owner.
+func (p *plan) unfenceUnit(now time.Duration) {
+	c, u := p.c, p.c.units[p.cmd.Unit]
+	if !c.free(now, p.purpose("unit")) {
+		return
+	}
+	region := c.regions[u.rec.Last]
+	switch {
+	case u.rec.Owner != "":
+		p.answer(now, ResultDone, fmt.Sprintf("%s is not fenced: %s owns it in epoch %d", p.cmd.Unit, u.rec.Owner, u.rec.Epoch))
+		return
+	case region != nil && region.rec.State == RegionFenced:
+		p.answer(now, ResultPrecondition, fmt.Sprintf("region %s is fenced; unfence the region", u.rec.Last))
+		return
+	case u.rec.State == UnitPreparing && u.rec.For == u.rec.Last:
+		p.answer(now, ResultDone, fmt.Sprintf("%s may be claimed by %s already", p.cmd.Unit, u.rec.For))
+		return
+	}
+	next := u.rec
+	next.State, next.For, next.Scope, next.By, next.Reason = UnitPreparing, u.rec.Last, "", c.cfg.Region, p.cmd.Reason
+	c.writeUnit(now, p.purpose("unit"), next, u.rev, func(now time.Duration, _ uint64, ok bool) {
+		if ok {
+			p.answer(now, ResultDone, fmt.Sprintf("%s may be claimed by %s again; that may take %s", p.cmd.Unit, next.For, c.wait(next.For).Round(100*time.Millisecond)))
+		}
+	})
+}
+
+// describe is the region or unit of a command, for people.
+func (c Command) describe() string {
+	if c.Unit != "" {
+		return "unit " + c.Unit
+	}
+	return "region " + strings.TrimSpace(c.Region)
+}

@@ -1,0 +1,93 @@
+package ownership
+
+import (
+	"context"
+	"log/slog"
+	"time"
+
+	"github.com/geogate/geogate/internal/event"
+	"github.com/geogate/geogate/router"
+)
+
+// UnitLogs are the logs of a unit's topics in the own region's Kafka, and what is
+// known of other regions' logs.
+type UnitLogs interface {
+	// Ends lists the high watermarks of the unit's local partitions now.
+	Ends(ctx context.Context, unit string) ([]Extent, error)
+	// Settle returns once no write of the unit is being answered any more that was
+	// found allowed before Settle was called.
+	Settle(ctx context.Context, unit string) error
+	// Applied is how much of the unit's logs of another region any region but that
+	// one has applied.
+	Applied(ctx context.Context, unit, region string) ([]Extent, error)
+}
+
+// Register is the ownership register as a [Client] uses it. All methods but Close
+// may be called from several goroutines.
+type Register interface {
+	// Open makes the register, or finds the one that is there, and says what it is.
+	Open(ctx context.Context) (Opened, error)
+	// Write is one attempt; seq counts where the outcome is [Stored].
+	Write(ctx context.Context, w Write) (o Outcome, seq uint64)
+	// Read gives the newest message of a subject, as a rumour.
+	Read(ctx context.Context, subject string) (Seen, bool)
+	// Watch delivers what follows a sequence, in order, on one goroutine, until the
+	// context or the watch ends; it never returns nil.
+	Watch(ctx context.Context, after uint64, deliver func(Seen)) error
+	// Broadcast tells all other instances, as far as they can be reached now.
+	Broadcast(b Broadcast)
+	// Ask asks all other instances for what is newer than a sequence.
+	Ask(subject string, known uint64)
+	// Reconnect goes to another server, if there is one.
+	Reconnect()
+	// Voters counts the servers of the register and those of them that keep up.
+	Voters(ctx context.Context) (all, reachable int, err error)
+	// LastWrite is how long the last write that was stored has taken; 0 before it.
+	LastWrite() time.Duration
+	Close()
+}
+
+// Handlers are what a register calls, each from a goroutine of its own; what is nil
+// is not called.
+type Handlers struct {
+	// Connected: a connection was made, the first or a later one.
+	Connected func()
+	// Told: another instance has broadcast a message.
+	Told func(Seen)
+	// Answered: another instance knows a newer message than was asked for.
+	Answered func(Seen)
+	// Newest is the newest message of a subject that is known here; seq 0: none.
+	Newest func(subject string) (seq uint64, data []byte)
+}
+
+// Mirror is the copy of the register in the region's own Kafka.
+type Mirror interface {
+	// Load reads the highest epoch of each unit that the copy has.
+	Load(ctx context.Context) (map[string]event.Epoch, error)
+	// See takes a message of the register, in its order.
+	See(ctx context.Context, s Seen)
+	// Run writes what See takes until the context ends.
+	Run(ctx context.Context) error
+}
+
+// ClientConfig of a Client.
+type ClientConfig struct {
+	Region   string
+	ID       event.RegionID
+	Regions  *router.Topology
+	Instance string
+	// Policy says which units the region claims.
+	Policy  *Policy
+	Lease   LeaseConfig
+	DataDir string // holds the high-water mark
+	// Dial connects with the register, which need not be there yet.
+	Dial func(Handlers) (Register, error)
+	// Voters is how many servers the register should have.
+	Voters int
+	Mirror Mirror
+	Logs   UnitLogs
+	// Orphans gives the orphans that this region has met, by unit, for the
+	// metrics; nil: not known.
+	Orphans func() map[string]uint64
+	Logger  *slog.Logger
+}
