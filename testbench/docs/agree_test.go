@@ -1,6 +1,7 @@
 package docs_test
 
 import (
+	"encoding/json"
 	"go/ast"
 	"go/parser"
 	"go/token"
@@ -191,4 +192,42 @@ func TestNothingPrivate(t *testing.T) {
 			t.Errorf("%s names the path %s…", name, m)
 		}
 	}
+}
+
+// TestConfigurationIsDocumented: the guide names every member that the schema of
+// an instance's configuration has.
+func TestConfigurationIsDocumented(t *testing.T) {
+	var schema any
+	if err := json.Unmarshal([]byte(read(t, "docs/schema/config-v1.json")), &schema); err != nil {
+		t.Fatal(err)
+	}
+	guide := read(t, "docs/guide/configuration.md")
+	members := properties(schema)
+	if len(members) < 20 {
+		t.Fatalf("only %d members were found: %v", len(members), members)
+	}
+	for _, name := range members {
+		if !regexp.MustCompile(`\b` + regexp.QuoteMeta(name) + `\b`).MatchString(guide) {
+			t.Errorf("docs/guide/configuration.md does not name %s", name)
+		}
+	}
+}
+
+// properties are the names of all members in a JSON schema.
+func properties(schema any) (names []string) {
+	switch s := schema.(type) {
+	case map[string]any:
+		for k, v := range s {
+			if members, ok := v.(map[string]any); ok && k == "properties" {
+				names = slices.AppendSeq(names, maps.Keys(members))
+			}
+			names = append(names, properties(v)...)
+		}
+	case []any:
+		for _, v := range s {
+			names = append(names, properties(v)...)
+		}
+	}
+	slices.Sort(names)
+	return slices.Compact(names)
 }
