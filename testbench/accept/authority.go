@@ -8,6 +8,7 @@ import (
 	"strings"
 
 	"github.com/geogate/geogate/internal/event"
+	"github.com/geogate/geogate/testbench/client"
 )
 
 // What the register says of the logs, read as plainly as possible: a record is
@@ -66,7 +67,7 @@ func (u unit) authoritative(topic, region string, at event.Dot, epoch event.Epoc
 
 // judged is a record of an origin log with what the register says of it.
 type judged struct {
-	placed
+	client.Logged
 	topic, region string
 	orphan        bool
 	why           string
@@ -77,11 +78,11 @@ func judge(topic string, regions map[string]*origin, units map[string]unit) (all
 	for name, o := range regions {
 		u, ok := units[unitOf(topic, name)]
 		for _, rec := range o.all {
-			j := judged{placed: rec, topic: topic, region: name}
+			j := judged{Logged: rec, topic: topic, region: name}
 			if !ok {
 				return nil, fmt.Errorf("log of %s in %s has records, the register has no unit %s", topic, name, unitOf(topic, name))
 			}
-			if !rec.void {
+			if !rec.Void {
 				var counts bool
 				counts, j.why = u.authoritative(topic, name, rec.At, rec.Event.Epoch)
 				j.orphan = !counts

@@ -6,7 +6,6 @@ import (
 	"bytes"
 	"context"
 	"encoding/base64"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -21,6 +20,8 @@ import (
 
 	"github.com/twmb/franz-go/pkg/kadm"
 	"github.com/twmb/franz-go/pkg/kgo"
+
+	"github.com/geogate/geogate/testbench/client"
 )
 
 // The border tap: records whose every part holds a canary are written to eu, and
@@ -45,11 +46,11 @@ type leakTest struct {
 
 	mu      sync.Mutex
 	all     []planted
-	leaving map[place]answer // the last records that may leave
+	leaving map[place]client.Answer // the last records that may leave
 }
 
 func newLeakTest(w *trio) *leakTest {
-	return &leakTest{w: w, leaving: make(map[place]answer), reason: newCanary("reason of a fence", "-")}
+	return &leakTest{w: w, leaving: make(map[place]client.Answer), reason: newCanary("reason of a fence", "-")}
 }
 
 // canary makes one and remembers it.
@@ -64,7 +65,7 @@ func (l *leakTest) canary(p planted, slot, middle string) string {
 // specimen is a record that a rule of trioResidency is about.
 type specimen struct {
 	topic, prefix string // of the key
-	headers       []header
+	headers       []client.Header
 	leaves        bool
 	what          string
 }
@@ -73,9 +74,9 @@ var specimens = []specimen{
 	{githubTopic, "", nil, false, "denied by its key"},
 	{githubTopic, publicKeys, nil, true, "allowed by its key"},
 	{patientsTopic, "", nil, false, "without the header that a rule asks for"},
-	{patientsTopic, "", []header{{"class", "secret"}}, false, "denied by a header"},
-	{patientsTopic, "", []header{{"class", "public"}, {"hold", ""}}, false, "allowed by one rule and denied by another"},
-	{patientsTopic, "", []header{{"class", "public"}}, true, "allowed by a header"},
+	{patientsTopic, "", []client.Header{{Name: "class", Value: "secret"}}, false, "denied by a header"},
+	{patientsTopic, "", []client.Header{{Name: "class", Value: "public"}, {Name: "hold"}}, false, "allowed by one rule and denied by another"},
+	{patientsTopic, "", []client.Header{{Name: "class", Value: "public"}}, true, "allowed by a header"},
 	{privateTopic, "", nil, false, "of a topic without a rule"},
 }
 
@@ -91,14 +92,14 @@ func (l *leakTest) plant(ctx context.Context, when string, cut bool) error {
 		slot := func(part string) string {
 			return fmt.Sprintf("%s of a record of %s, %s, %s", part, sp.topic, sp.what, when)
 		}
-		w := write{
-			topic: sp.topic, key: sp.prefix + l.canary(p, slot("key"), odd),
-			idem:    l.canary(planted{inTap: true}, slot("idempotency key"), "-"),
-			headers: append(slices.Clone(sp.headers), header{l.canary(p, slot("header name"), "-"), l.canary(p, slot("header value"), odd)}),
-			value: fmt.Appendf(nil, `{"name":%s,"map":{%s:1},"list":["x",%s]}`,
-				quoted(l.canary(p, slot("leaf"), odd)), quoted(l.canary(p, slot("member name"), odd)), quoted(l.canary(p, slot("element"), odd))),
+		w := client.Write{
+			Topic: sp.topic, Key: sp.prefix + l.canary(p, slot("key"), odd),
+			Idem:    l.canary(planted{inTap: true}, slot("idempotency key"), "-"),
+			Headers: append(slices.Clone(sp.headers), client.Header{Name: l.canary(p, slot("header name"), "-"), Value: l.canary(p, slot("header value"), odd)}),
+			Value: fmt.Appendf(nil, `{"name":%s,"map":{%s:1},"list":["x",%s]}`,
+				client.Quote(l.canary(p, slot("leaf"), odd)), client.Quote(l.canary(p, slot("member name"), odd)), client.Quote(l.canary(p, slot("element"), odd))),
 		}
-		a, err := l.w.store(ctx, l.w.eu, w)
+		a, err := l.w.eu.store(ctx, w)
 		if err != nil {
 			return err
 		}
@@ -109,8 +110,8 @@ func (l *leakTest) plant(ctx context.Context, when string, cut bool) error {
 			continue
 		}
 		// A tombstone has nothing but a key and headers to tell by.
-		w.value, w.idem = nil, l.canary(planted{inTap: true}, slot("idempotency key of the tombstone"), "-")
-		if _, err := l.w.store(ctx, l.w.eu, w); err != nil {
+		w.Value, w.Idem = nil, l.canary(planted{inTap: true}, slot("idempotency key of the tombstone"), "-")
+		if _, err := l.w.eu.store(ctx, w); err != nil {
 			return err
 		}
 	}
@@ -126,13 +127,11 @@ func (l *leakTest) plantOdd(ctx context.Context, when string) error {
 	body := fmt.Appendf(nil, `{"key":{"type":"binary","data":%q},"value":{"type":"binary","data":%q},"idempotency_key":%q}`,
 		base64.StdEncoding.EncodeToString(binary), base64.StdEncoding.EncodeToString([]byte(l.canary(p, slot("binary value"), odd))),
 		l.canary(planted{inTap: true}, slot("idempotency key of a binary record"), "-"))
-	at := l.w.eu.data + "/v1/topics/" + patientsTopic + "/records"
-	if _, _, err := l.w.do(ctx, http.MethodPost, at, body, http.Header{"Content-Type": {"application/json"}}); err != nil {
+	if _, _, err := l.w.eu.gateway.Do(ctx, http.MethodPost, "/v1/topics/"+patientsTopic+"/records", body, http.Header{"Content-Type": {"application/json"}}); err != nil {
 		return fmt.Errorf("plant a binary record: %w", err)
 	}
 	q := url.Values{"key": {l.canary(p, slot("key in a query"), odd)}}
-	at = l.w.eu.data + "/v1/topics/" + githubTopic + "/records?" + q.Encode()
-	_, _, err := l.w.do(ctx, http.MethodPost, at, []byte(l.canary(p, slot("raw value"), odd)), http.Header{
+	_, _, err := l.w.eu.gateway.Do(ctx, http.MethodPost, "/v1/topics/"+githubTopic+"/records?"+q.Encode(), []byte(l.canary(p, slot("raw value"), odd)), http.Header{
 		"Content-Type":           {"text/plain"},
 		"Kafka-Header-Canary":    {l.canary(p, slot("header of a raw record"), "-")},
 		"Idempotency-Key":        {l.canary(planted{inTap: true}, slot("idempotency key of a raw record"), "-")},
@@ -143,9 +142,9 @@ func (l *leakTest) plantOdd(ctx context.Context, when string) error {
 	if err != nil {
 		return fmt.Errorf("plant a raw record: %w", err)
 	}
-	_, err = l.w.storeAll(ctx, l.w.eu, []write{{
-		topic: githubTopic, key: l.canary(p, slot("key of a line"), odd), idem: l.canary(planted{inTap: true}, slot("idempotency key of a line"), "-"),
-		value: fmt.Appendf(nil, `[%s]`, quoted(l.canary(p, slot("value of a line"), odd))),
+	_, err = l.w.eu.storeAll(ctx, []client.Write{{
+		Topic: githubTopic, Key: l.canary(p, slot("key of a line"), odd), Idem: l.canary(planted{inTap: true}, slot("idempotency key of a line"), "-"),
+		Value: fmt.Appendf(nil, `[%s]`, client.Quote(l.canary(p, slot("value of a line"), odd))),
 	}})
 	return err
 }
@@ -186,11 +185,11 @@ func (l *leakTest) plantNative(ctx context.Context) error {
 func (l *leakTest) askEverything(ctx context.Context, r *region) (metrics []byte, err error) {
 	for _, topic := range []string{flightsTopic, githubTopic, catalogueTopic, ordersTopic, patientsTopic, privateTopic} {
 		for _, view := range []string{"merged", "local", "origin:us", "origin:eu"} {
-			if err := l.readAll(ctx, r.data+"/v1/topics/"+topic+"/records", url.Values{"view": {view}, "limit": {"500"}, "wait": {"1ms"}}); err != nil {
+			if err := l.readAll(ctx, r, "/v1/topics/"+topic+"/records", url.Values{"view": {view}, "limit": {"500"}, "wait": {"1ms"}}); err != nil {
 				return nil, err
 			}
 		}
-		if err := l.readAll(ctx, r.data+"/v1/conflicts", url.Values{"topic": {topic}, "limit": {"500"}}); err != nil {
+		if err := l.readAll(ctx, r, "/v1/conflicts", url.Values{"topic": {topic}, "limit": {"500"}}); err != nil {
 			return nil, err
 		}
 	}
@@ -199,23 +198,23 @@ func (l *leakTest) askEverything(ctx context.Context, r *region) (metrics []byte
 		return nil, err
 	}
 	for name := range units {
-		if err := l.look(ctx, r.manage+"/v1/ownership/orphans?"+url.Values{"unit": {name}}.Encode()); err != nil {
+		if err := l.look(ctx, r, "/v1/ownership/orphans?"+url.Values{"unit": {name}}.Encode()); err != nil {
 			return nil, err
 		}
 	}
 	for _, path := range []string{"/v1/status", "/v1/topics", "/configz", "/readyz", "/debug/pprof/goroutine?debug=2"} {
-		if err := l.look(ctx, r.manage+path); err != nil {
+		if err := l.look(ctx, r, path); err != nil {
 			return nil, err
 		}
 	}
-	metrics, _, err = l.w.do(ctx, http.MethodGet, r.manage+"/metrics", nil, nil)
+	metrics, _, err = r.gateway.DoManagement(ctx, http.MethodGet, "/metrics", nil, nil)
 	return metrics, err
 }
 
-// look asks and takes any answer.
-func (l *leakTest) look(ctx context.Context, at string) error {
-	_, _, err := l.w.do(ctx, http.MethodGet, at, nil, nil)
-	var p *problem
+// look asks a region's management listener and takes any answer.
+func (l *leakTest) look(ctx context.Context, r *region, path string) error {
+	_, _, err := r.gateway.DoManagement(ctx, http.MethodGet, path, nil, nil)
+	var p *client.Problem
 	if errors.As(err, &p) {
 		return nil
 	}
@@ -223,23 +222,20 @@ func (l *leakTest) look(ctx context.Context, at string) error {
 }
 
 // readAll reads a list to its end; what cannot be read is an answer, too.
-func (l *leakTest) readAll(ctx context.Context, at string, q url.Values) error {
+func (l *leakTest) readAll(ctx context.Context, r *region, path string, q url.Values) error {
 	q.Set("from", "earliest")
 	for {
-		raw, _, err := l.w.do(ctx, http.MethodGet, at+"?"+q.Encode(), nil, nil)
-		var p *problem
+		var page struct {
+			Next string `json:"next"`
+			End  bool   `json:"end"`
+		}
+		err := r.gateway.Get(ctx, path+"?"+q.Encode(), &page)
+		var p *client.Problem
 		if errors.As(err, &p) {
 			return nil
 		}
 		if err != nil {
 			return err
-		}
-		var page struct {
-			Next string `json:"next"`
-			End  bool   `json:"end"`
-		}
-		if err := json.Unmarshal(raw, &page); err != nil {
-			return fmt.Errorf("decode list: %w", err)
 		}
 		if page.End || page.Next == "" || page.Next == q.Get("from") {
 			return nil

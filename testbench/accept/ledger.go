@@ -7,12 +7,13 @@ import (
 	"sync"
 
 	"github.com/geogate/geogate/internal/event"
+	"github.com/geogate/geogate/testbench/client"
 )
 
 // item is a write of the story with the line it comes from; the line decides
 // where it goes and which retries it takes part in.
 type item struct {
-	write
+	client.Write
 	number int
 }
 
@@ -20,7 +21,7 @@ type item struct {
 type entry struct {
 	item
 	// asked holds the first answer of each region that was asked, by name.
-	asked map[string]answer
+	asked map[string]client.Answer
 	first string // the region asked first
 }
 
@@ -31,13 +32,13 @@ type ledger struct {
 }
 
 // record notes an acknowledged write and returns what was known before.
-func (l *ledger) record(it item, region string, a answer) {
+func (l *ledger) record(it item, region string, a client.Answer) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	e := l.entries[it.idem]
+	e := l.entries[it.Idem]
 	if e == nil {
-		e = &entry{item: it, asked: make(map[string]answer), first: region}
-		l.entries[it.idem] = e
+		e = &entry{item: it, asked: make(map[string]client.Answer), first: region}
+		l.entries[it.Idem] = e
 	}
 	if _, ok := e.asked[region]; !ok {
 		e.asked[region] = a
@@ -49,7 +50,7 @@ func (l *ledger) of(topic string) (es []*entry) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	for _, e := range l.entries {
-		if e.topic == topic {
+		if e.Topic == topic {
 			es = append(es, e)
 		}
 	}
@@ -86,11 +87,11 @@ func (l *ledger) highs(names event.Names) (map[place]high, error) {
 		for _, a := range e.asked {
 			dot, err := event.ParseDot(a.Dot, names)
 			if err != nil {
-				return nil, fmt.Errorf("answer to %s: %w", e.idem, err)
+				return nil, fmt.Errorf("answer to %s: %w", e.Idem, err)
 			}
-			p := place{e.topic, dot.Region, dot.Partition}
+			p := place{e.Topic, dot.Region, dot.Partition}
 			if h, ok := out[p]; !ok || h.offset < dot.Offset {
-				out[p] = high{dot.Offset, a.Token, e.key}
+				out[p] = high{dot.Offset, a.Token, e.Key}
 			}
 		}
 	}

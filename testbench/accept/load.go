@@ -10,6 +10,8 @@ import (
 	"time"
 
 	"golang.org/x/sync/errgroup"
+
+	"github.com/geogate/geogate/testbench/client"
 )
 
 const (
@@ -27,7 +29,7 @@ type attempt struct {
 	item
 	region, unit string
 	sent, got    time.Time
-	answer       answer
+	answer       client.Answer
 	err          error // nil: acknowledged
 }
 
@@ -35,8 +37,8 @@ type attempt struct {
 func (a *attempt) acked() bool { return a.err == nil }
 
 // problem is the refusal, nil where none came.
-func (a *attempt) problem() *problem {
-	var p *problem
+func (a *attempt) problem() *client.Problem {
+	var p *client.Problem
 	errors.As(a.err, &p)
 	return p
 }
@@ -110,7 +112,7 @@ func (s *siege) startLoad(ctx context.Context, r *region, phase string) *load {
 			l.done.Go(func() error {
 				for n := 0; ctx.Err() == nil; n++ {
 					s.try(ctx, r, f, s.loadItem(r, f, phase, worker, n))
-					pause(ctx, between)
+					client.Pause(ctx, between)
 				}
 				return nil
 			})
@@ -126,17 +128,17 @@ func (l *load) end() {
 
 func (s *siege) loadItem(r *region, f flow, phase string, worker, n int) item {
 	idem := fmt.Sprintf("%s/%s/%s/%d/%d", phase, r.name, f.topic, worker, n)
-	w := write{topic: f.topic, idem: idem, value: fmt.Appendf(nil, `{"load":%q,"pad":%q}`, idem, "0123456789abcdefghijklmnopqrstuvwxyz")}
+	w := client.Write{Topic: f.topic, Idem: idem, Value: fmt.Appendf(nil, `{"load":%q,"pad":%q}`, idem, "0123456789abcdefghijklmnopqrstuvwxyz")}
 	switch f.topic {
 	case flightsTopic:
-		w.key = fmt.Sprintf("airport/%d", n%20)
+		w.Key = fmt.Sprintf("airport/%d", n%20)
 	case ordersTopic:
-		w.key = fmt.Sprintf("order/%s/%d", r.name, n%10)
-		w.headers = []header{{"home", r.name}}
+		w.Key = fmt.Sprintf("order/%s/%d", r.name, n%10)
+		w.Headers = []client.Header{{Name: "home", Value: r.name}}
 	case githubTopic:
-		w.key = []string{"octo-org/octo-repo", "octocat/hello-world"}[n%2]
+		w.Key = []string{"octo-org/octo-repo", "octocat/hello-world"}[n%2]
 	case catalogueTopic:
-		w.key = fmt.Sprintf("article/%d", n%10)
+		w.Key = fmt.Sprintf("article/%d", n%10)
 	}
 	return item{w, n}
 }
@@ -148,7 +150,7 @@ func (s *siege) try(ctx context.Context, r *region, f flow, it item) *attempt {
 	ask, cancel := context.WithTimeout(context.WithoutCancel(ctx), loadWait)
 	defer cancel()
 	a := &attempt{item: it, region: r.name, unit: f.unit, sent: time.Now()}
-	a.answer, a.err = s.w.put(ask, r, it.write)
+	a.answer, a.err = r.gateway.Try(ask, it.Write)
 	a.got = time.Now()
 	s.diary.add(a)
 	return a

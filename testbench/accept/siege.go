@@ -14,6 +14,8 @@ import (
 	"time"
 
 	"golang.org/x/sync/errgroup"
+
+	"github.com/geogate/geogate/testbench/client"
 )
 
 const (
@@ -49,7 +51,7 @@ type siege struct {
 type lostWrite struct {
 	*attempt
 	asked string // region of the retry; empty: not yet
-	again answer
+	again client.Answer
 }
 
 // scenario is one way in which a region is fenced.
@@ -108,7 +110,7 @@ func (s *siege) scenarios() []scenario {
 				return nil
 			},
 			during: func(ctx context.Context, f *fencing) error {
-				if !pause(ctx, stillThrough) {
+				if !client.Pause(ctx, stillThrough) {
 					return ctx.Err()
 				}
 				return s.cutOff(ctx)
@@ -368,7 +370,7 @@ func (s *siege) nothingAfter(c scenario, f *fencing) {
 			last = a.got
 		}
 		if a.sent.After(hold) {
-			s.note("%s of %s, sent %s after the command, was acknowledged as %s in epoch %d", a.idem, a.unit, a.sent.Sub(f.began), a.answer.Dot, a.answer.Epoch)
+			s.note("%s of %s, sent %s after the command, was acknowledged as %s in epoch %d", a.Idem, a.unit, a.sent.Sub(f.began), a.answer.Dot, a.answer.Epoch)
 		}
 	}
 	if asked == 0 {
@@ -406,9 +408,9 @@ func (s *siege) refusalsSayWhy(c scenario, f *fencing) {
 		case p.Code == "OWNERSHIP_UNPROVEN" && p.Status == 503 && p.Retriable && c.name != "alive":
 			unproven++
 		case p.Code != "NOT_OWNER" || p.Status != 409 || p.Retriable:
-			s.note("%s is refused with %v", a.idem, p)
+			s.note("%s is refused with %v", a.Idem, p)
 		case p.Unit != a.unit || p.Owner != nil || p.State != "FENCED" || p.Epoch == 0:
-			s.note("%s is refused for unit %q of owner %v in epoch %d, state %q; it belongs to %s", a.idem, p.Unit, p.Owner, p.Epoch, p.State, a.unit)
+			s.note("%s is refused for unit %q of owner %v in epoch %d, state %q; it belongs to %s", a.Idem, p.Unit, p.Owner, p.Epoch, p.State, a.unit)
 		}
 	}
 	if n == 0 {
@@ -422,7 +424,7 @@ func (s *siege) usWentOn(c scenario, begun time.Time) {
 	all := s.diary.since("us", begun)
 	for _, a := range all {
 		if !a.acked() {
-			s.note("%s of %s: %v", a.idem, a.unit, a.err)
+			s.note("%s of %s: %v", a.Idem, a.unit, a.err)
 		}
 	}
 	s.report(fmt.Sprintf("us's own units take every write while eu, %s, is fenced", c.name), "%d writes", len(all))
@@ -456,10 +458,10 @@ func (s *siege) unfence(ctx context.Context, c scenario, f *fencing) error {
 				first[a.unit] = a.got
 			}
 			if a.answer.Epoch <= epochs[a.unit] || a.answer.Epoch%16 != uint64(s.w.eu.id) || a.answer.Unit != a.unit {
-				s.note("%s of %s is accepted in epoch %d of %q; the fence was epoch %d", a.idem, a.unit, a.answer.Epoch, a.answer.Unit, epochs[a.unit])
+				s.note("%s of %s is accepted in epoch %d of %q; the fence was epoch %d", a.Idem, a.unit, a.answer.Epoch, a.answer.Unit, epochs[a.unit])
 			}
 		case p == nil || p.Code != "NOT_OWNER" && p.Code != "OWNERSHIP_UNPROVEN":
-			s.note("%s of %s, after unfence: %v", a.idem, a.unit, a.err)
+			s.note("%s of %s, after unfence: %v", a.Idem, a.unit, a.err)
 		}
 	}
 	var all []string
@@ -476,12 +478,12 @@ func (s *siege) unfence(ctx context.Context, c scenario, f *fencing) error {
 func (s *siege) askAgain(ctx context.Context, a *attempt, r *region) error {
 	ctx, cancel := context.WithTimeout(ctx, retryWait)
 	defer cancel()
-	again, err := s.w.store(ctx, r, a.write)
+	again, err := r.store(ctx, a.Write)
 	if err != nil {
-		return fmt.Errorf("ask again for %s: %w", a.idem, errors.Join(err, ctx.Err()))
+		return fmt.Errorf("ask again for %s: %w", a.Idem, errors.Join(err, ctx.Err()))
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.settled[a.idem] = &attempt{item: a.item, region: r.name, unit: a.unit, answer: again}
+	s.settled[a.Idem] = &attempt{item: a.item, region: r.name, unit: a.unit, answer: again}
 	return nil
 }

@@ -17,6 +17,7 @@ import (
 	"github.com/twmb/franz-go/pkg/kgo"
 
 	"github.com/geogate/geogate/internal/event"
+	"github.com/geogate/geogate/testbench/client"
 )
 
 // tell runs the second part: three fences, then what came of them, then the scan.
@@ -80,13 +81,13 @@ func (s *siege) quiet(ctx context.Context) error {
 	if err := s.w.linksIdle(ctx); err != nil {
 		return err
 	}
-	last := make(map[place]answer)
+	last := make(map[place]client.Answer)
 	for _, a := range s.answers() {
 		dot, err := event.ParseDot(a.answer.Dot, s.w)
 		if err != nil {
-			return fmt.Errorf("answer to %s: %w", a.idem, err)
+			return fmt.Errorf("answer to %s: %w", a.Idem, err)
 		}
-		p := place{a.topic, dot.Region, dot.Partition}
+		p := place{a.Topic, dot.Region, dot.Partition}
 		if was, ok := last[p]; !ok || was.Offset < a.answer.Offset {
 			last[p] = a.answer
 		}
@@ -122,17 +123,17 @@ func (s *siege) answers() (all []*attempt) {
 }
 
 // applied reads with a token until the region has applied what it stands for.
-func (s *siege) applied(ctx context.Context, r *region, p place, a answer) error {
-	target := r.data + "/v1/topics/" + p.topic + "/records?" + url.Values{"view": {"merged"}, "from": {"earliest"}, "limit": {"1"}}.Encode()
+func (s *siege) applied(ctx context.Context, r *region, p place, a client.Answer) error {
+	path := "/v1/topics/" + p.topic + "/records?" + url.Values{"view": {"merged"}, "from": {"earliest"}, "limit": {"1"}}.Encode()
 	var last error
 	ok := poll(ctx, retryPause, func() bool {
-		_, _, err := s.w.do(ctx, http.MethodGet, target, nil, http.Header{"Geogate-Token": {a.Token}})
+		_, _, err := r.gateway.Do(ctx, http.MethodGet, path, nil, http.Header{"Geogate-Token": {a.Token}})
 		if err != nil && ctx.Err() == nil {
 			last = err
 		}
-		return err == nil || !mayRetry(err)
+		return err == nil || !client.MayRetry(err)
 	})
-	if !ok || last != nil && !mayRetry(last) {
+	if !ok || last != nil && !client.MayRetry(last) {
 		return fmt.Errorf("%s does not apply %s to %s: %w", r.name, p.topic, a.Dot, errors.Join(last, ctx.Err()))
 	}
 	return nil
@@ -191,7 +192,7 @@ func (s *siege) epochsRise() {
 			byAnswer = byAnswer[1:]
 		}
 		if a.answer.Epoch < newest[a.unit] {
-			s.note("%s of %s was acknowledged in epoch %d, after epoch %d", a.idem, a.unit, a.answer.Epoch, newest[a.unit])
+			s.note("%s of %s was acknowledged in epoch %d, after epoch %d", a.Idem, a.unit, a.answer.Epoch, newest[a.unit])
 		}
 	}
 	n := 0
@@ -237,7 +238,7 @@ func (s *siege) everyAnswerCounts(ctx context.Context, ls logs, all map[string][
 	answers := s.answers()
 	counts, listed := 0, make(map[record]bool)
 	for _, name := range unitsOf(s.w.eu) {
-		list, err := s.w.orphans(ctx, s.w.eu, name)
+		list, err := s.w.eu.gateway.Orphans(ctx, name)
 		if err != nil {
 			s.note("%v", err)
 		}
@@ -249,25 +250,25 @@ func (s *siege) everyAnswerCounts(ctx context.Context, ls logs, all map[string][
 	for _, a := range answers {
 		dot, err := event.ParseDot(a.answer.Dot, s.w)
 		if err != nil {
-			s.note("answer to %s: %v", a.idem, err)
+			s.note("answer to %s: %v", a.Idem, err)
 			continue
 		}
-		rec := ls[a.topic][s.w.Name(dot.Region)].at[dot]
-		at := record{a.topic, a.answer.Dot}
-		_, orphan := orphans[unitOf(a.topic, s.w.Name(dot.Region))][at]
+		rec := ls[a.Topic][s.w.Name(dot.Region)].at[dot]
+		at := record{a.Topic, a.answer.Dot}
+		_, orphan := orphans[unitOf(a.Topic, s.w.Name(dot.Region))][at]
 		switch {
 		case rec == nil:
-			s.note("%s, acknowledged as %s: no such record", a.idem, a.answer.Dot)
-		case rec.void:
-			s.note("%s, acknowledged as %s: the record is void (barrier %d)", a.idem, a.answer.Dot, rec.Barrier)
-		case rec.ID.String() != a.answer.ID || rec.Envelope.Key != s.hashKey(a.topic, a.idem) || uint64(rec.Event.Epoch) != a.answer.Epoch:
-			s.note("%s, acknowledged as %s with id %s in epoch %d: another record lies there, id %s, epoch %d", a.idem, a.answer.Dot, a.answer.ID, a.answer.Epoch, rec.ID, rec.Event.Epoch)
-		case string(rec.Event.Key) != a.key || !bytes.Equal(rec.Value, a.value):
-			s.note("%s at %s: key %q value %.80q, sent %q %.80q", a.idem, a.answer.Dot, rec.Event.Key, rec.Value, a.key, a.value)
+			s.note("%s, acknowledged as %s: no such record", a.Idem, a.answer.Dot)
+		case rec.Void:
+			s.note("%s, acknowledged as %s: the record is void (barrier %d)", a.Idem, a.answer.Dot, rec.Barrier)
+		case rec.ID.String() != a.answer.ID || rec.Envelope.Key != s.hashKey(a.Topic, a.Idem) || uint64(rec.Event.Epoch) != a.answer.Epoch:
+			s.note("%s, acknowledged as %s with id %s in epoch %d: another record lies there, id %s, epoch %d", a.Idem, a.answer.Dot, a.answer.ID, a.answer.Epoch, rec.ID, rec.Event.Epoch)
+		case string(rec.Event.Key) != a.Key || !bytes.Equal(rec.Value, a.Value):
+			s.note("%s at %s: key %q value %.80q, sent %q %.80q", a.Idem, a.answer.Dot, rec.Event.Key, rec.Value, a.Key, a.Value)
 		case orphan && !listed[at]:
-			s.note("%s, acknowledged as %s, is neither authoritative nor listed", a.idem, a.answer.Dot)
+			s.note("%s, acknowledged as %s, is neither authoritative nor listed", a.Idem, a.answer.Dot)
 		case !orphan && listed[at]:
-			s.note("%s, acknowledged as %s, is authoritative and listed as an orphan", a.idem, a.answer.Dot)
+			s.note("%s, acknowledged as %s, is authoritative and listed as an orphan", a.Idem, a.answer.Dot)
 		case orphan:
 			lost++
 		default:
@@ -284,7 +285,7 @@ func (s *siege) hashKey(topic, idem string) event.IdempotencyKey {
 // valid are the authoritative events of a topic.
 func valid(all []judged) (events []event.Event) {
 	for _, j := range all {
-		if !j.void && !j.orphan {
+		if !j.Void && !j.orphan {
 			events = append(events, j.Event)
 		}
 	}
@@ -309,12 +310,12 @@ func (s *siege) oneEffect(all map[string][]judged) {
 			}
 		}
 		for _, a := range s.answers() {
-			if a.topic != topic {
+			if a.Topic != topic {
 				continue
 			}
 			n++
-			if got := times[s.hashKey(topic, a.idem)]; got != 1 {
-				s.note("%s of %s, acknowledged, has %d effects", a.idem, topic, got)
+			if got := times[s.hashKey(topic, a.Idem)]; got != 1 {
+				s.note("%s of %s, acknowledged, has %d effects", a.Idem, topic, got)
 			}
 		}
 	}
@@ -326,26 +327,26 @@ func (s *siege) refusedIsNotStored(all map[string][]judged) {
 	maybe := make(map[string]bool) // keys that may be stored
 	for _, a := range s.diary.since("eu", time.Time{}) {
 		if a.acked() || a.unknown() {
-			maybe[a.topic+" "+a.idem] = true
+			maybe[a.Topic+" "+a.Idem] = true
 		}
 	}
 	stored := make(map[string]map[event.IdempotencyKey]event.Dot)
 	for topic, list := range all {
 		stored[topic] = make(map[event.IdempotencyKey]event.Dot)
 		for _, j := range list {
-			if !j.void {
+			if !j.Void {
 				stored[topic][j.Envelope.Key] = j.At
 			}
 		}
 	}
 	n := 0
 	for _, a := range s.diary.since("eu", time.Time{}) {
-		if maybe[a.topic+" "+a.idem] {
+		if maybe[a.Topic+" "+a.Idem] {
 			continue
 		}
 		n++
-		if at, ok := stored[a.topic][s.hashKey(a.topic, a.idem)]; ok {
-			s.note("%s was refused with %v, and lies at %v of %s", a.idem, a.err, at, a.topic)
+		if at, ok := stored[a.Topic][s.hashKey(a.Topic, a.Idem)]; ok {
+			s.note("%s was refused with %v, and lies at %v of %s", a.Idem, a.err, at, a.Topic)
 		}
 	}
 	s.report("what a region refused is not in its log", "%d refused writes", n)
@@ -359,20 +360,20 @@ func (s *siege) copies(ctx context.Context, all map[string][]judged) error {
 		for _, r := range s.w.regions() {
 			want := make(map[int32][]*kgo.Record)
 			for _, j := range all[topic] {
-				if j.region == r.name && !j.void && !j.orphan && mayLeave(topic, r, string(j.Event.Key)) {
-					want[j.raw.Partition] = append(want[j.raw.Partition], j.raw)
+				if j.region == r.name && !j.Void && !j.orphan && mayLeave(topic, r, string(j.Event.Key)) {
+					want[j.Record.Partition] = append(want[j.Record.Partition], j.Record)
 				}
 			}
 			if len(want) == 0 {
 				continue
 			}
 			target := s.w.other(r)
-			remote, err := readTopic(ctx, target.seeds(), r.name+"."+topic, true)
+			remote, err := client.ReadTopic(ctx, target.seeds(), r.name+"."+topic, true)
 			if err != nil {
 				return err
 			}
 			got := make(map[int32][]*kgo.Record)
-			for _, rec := range dataRecords(remote) {
+			for _, rec := range client.Data(remote) {
 				got[rec.Partition] = append(got[rec.Partition], rec)
 			}
 			for p := range int32(partitions) {
@@ -398,27 +399,27 @@ func mayLeave(topic string, r *region, key string) bool {
 func (s *siege) events(ctx context.Context, all map[string][]judged) error {
 	keys := make(map[event.IdempotencyKey]string)
 	for _, a := range s.answers() {
-		if a.topic == githubTopic {
-			keys[s.hashKey(githubTopic, a.idem)] = a.idem
+		if a.Topic == githubTopic {
+			keys[s.hashKey(githubTopic, a.Idem)] = a.Idem
 		}
 	}
 	keyOf, orphan := make(map[string]string), make(map[string]bool)
 	for _, j := range all[githubTopic] {
-		if idem, ok := keys[j.Envelope.Key]; ok && !j.void {
+		if idem, ok := keys[j.Envelope.Key]; ok && !j.Void {
 			keyOf[j.ID.String()], orphan[j.ID.String()] = idem, j.orphan
 		}
 	}
 	for _, r := range s.w.regions() {
-		shown, _, err := s.w.merged(ctx, r, githubTopic)
+		shown, err := r.gateway.Records(ctx, githubTopic, "merged")
 		if err != nil {
 			return err
 		}
 		times := make(map[string]int)
-		for _, rec := range shown {
-			if orphan[rec.ID] {
-				s.note("merged view of %s shows %s, an orphan (%s)", r.name, rec.Dot, keyOf[rec.ID])
+		for i, id := range idsOf(shown) {
+			if orphan[id] {
+				s.note("merged view of %s shows %s, an orphan (%s)", r.name, shown[i].Dot, keyOf[id])
 			}
-			times[keyOf[rec.ID]]++
+			times[keyOf[id]]++
 		}
 		for _, idem := range keys {
 			if times[idem] != 1 {
@@ -446,11 +447,11 @@ func (s *siege) entitiesAgree(ctx context.Context, all map[string][]judged) erro
 			n++
 			var shown []string
 			for _, r := range s.w.regions() {
-				body, _, err := s.w.entity(ctx, r, topic, key, "")
+				e, err := r.gateway.Entity(ctx, topic, key, "", "")
 				if err != nil {
 					s.note("entity %s of %s in %s: %v", key, topic, r.name, err)
 				}
-				shown = append(shown, string(body))
+				shown = append(shown, e.Raw)
 			}
 			if shown[0] != shown[1] {
 				s.note("entity %s of %s differs:\nus %s\neu %s", key, topic, shown[0], shown[1])
@@ -475,12 +476,12 @@ func (s *siege) mergedTopics(ctx context.Context, all map[string][]judged) error
 			byKey[string(e.Key)] = append(byKey[string(e.Key)], e)
 		}
 		for _, r := range s.w.regions() {
-			merged, err := readTopic(ctx, r.seeds(), topic+".merged", true)
+			merged, err := client.ReadTopic(ctx, r.seeds(), topic+".merged", true)
 			if err != nil {
 				return err
 			}
 			last := make(map[string]string)
-			for _, rec := range dataRecords(merged) {
+			for _, rec := range client.Data(merged) {
 				e, _, _, err := event.Decode(event.FromHeaders(rec.Headers))
 				if err != nil || e.Dot == nil {
 					s.note("%s.merged %d/%d in %s: no dot (%v)", topic, rec.Partition, rec.Offset, r.name, err)

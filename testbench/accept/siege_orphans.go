@@ -14,6 +14,7 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"github.com/geogate/geogate/internal/event"
+	"github.com/geogate/geogate/testbench/client"
 )
 
 // topicsOfTrio are all topics whose logs have records of the load or of the leak
@@ -86,7 +87,7 @@ func (d *diary) acked() map[record]*attempt {
 	out := make(map[record]*attempt)
 	for _, a := range d.all {
 		if a.acked() {
-			out[record{a.topic, a.answer.Dot}] = a
+			out[record{a.Topic, a.answer.Dot}] = a
 		}
 	}
 	return out
@@ -105,13 +106,13 @@ func (s *siege) orphansAreListed(ctx context.Context, c scenario) error {
 		for at := range dots {
 			topics[at.topic]++
 			a := acked[at]
-			if a == nil || s.lost[a.idem] != nil {
+			if a == nil || s.lost[a.Idem] != nil {
 				continue
 			}
 			fresh++
-			s.lost[a.idem] = &lostWrite{attempt: a}
+			s.lost[a.Idem] = &lostWrite{attempt: a}
 			if c.exit == 0 {
-				s.note("%s, acknowledged as %s, is an orphan after a fence that answered 0", a.idem, at.dot)
+				s.note("%s, acknowledged as %s, is an orphan after a fence that answered 0", a.Idem, at.dot)
 			}
 		}
 	}
@@ -144,9 +145,9 @@ func (s *siege) listAgrees(ctx context.Context, unit string, want map[record]jud
 	short, cancel := context.WithTimeout(ctx, knowWait/2)
 	defer cancel()
 	poll(short, 200*time.Millisecond, func() bool {
-		var list []orphan
-		if list, err = s.w.orphans(short, s.w.eu, unit); err != nil {
-			var p *problem
+		var list []client.Orphan
+		if list, err = s.w.eu.gateway.Orphans(short, unit); err != nil {
+			var p *client.Problem
 			return errors.As(err, &p) && p.Status == 404
 		}
 		missing, extra = nil, nil
@@ -159,8 +160,8 @@ func (s *siege) listAgrees(ctx context.Context, unit string, want map[record]jud
 				extra = append(extra, at.dot)
 			case have[at]:
 				extra = append(extra, at.dot+" twice")
-			case o.ID != j.ID.String() || o.Epoch != uint64(j.Event.Epoch) || o.Stamp != stampText(&j.Event) || o.Op != j.Op.String():
-				extra = append(extra, fmt.Sprintf("%s as id %s epoch %d stamp %s op %s", at.dot, o.ID, o.Epoch, o.Stamp, o.Op))
+			case o.ID == nil || *o.ID != j.ID.String() || o.Epoch == nil || *o.Epoch != uint64(j.Event.Epoch) || o.Stamp != stampText(&j.Event) || o.Op != j.Op.String():
+				extra = append(extra, fmt.Sprintf("%s as %+v", at.dot, o))
 			}
 			have[at] = true
 		}
@@ -188,7 +189,7 @@ func (s *siege) listAgrees(ctx context.Context, unit string, want map[record]jud
 func (s *siege) commandLists(ctx context.Context, want map[string]map[record]judged) error {
 	for _, name := range unitsOf(s.w.eu) {
 		out, code, err := s.w.command(ctx, s.w.eu, "owner", "orphans", name, "-o", "json")
-		var p orphanPage
+		var p client.OrphanPage
 		if err == nil {
 			err = json.Unmarshal(out, &p)
 		}
@@ -230,7 +231,7 @@ func bothWrite(topic string) bool { return topic == flightsTopic || topic == git
 func (s *siege) retryElsewhere(ctx context.Context) error {
 	var some []*lostWrite
 	for i, idem := range slices.Sorted(maps.Keys(s.lost)) {
-		if l := s.lost[idem]; l.asked == "" && bothWrite(l.topic) && i%2 == 0 {
+		if l := s.lost[idem]; l.asked == "" && bothWrite(l.Topic) && i%2 == 0 {
 			some = append(some, l)
 		}
 	}
@@ -266,7 +267,7 @@ func (s *siege) retryHere(ctx context.Context, c scenario) error {
 	}
 	var unknown []*attempt
 	for _, a := range s.diary.since("eu", time.Time{}) {
-		if a.unknown() && s.settled[a.idem] == nil {
+		if a.unknown() && s.settled[a.Idem] == nil {
 			unknown = append(unknown, a)
 		}
 	}
@@ -284,7 +285,7 @@ func (s *siege) retryHere(ctx context.Context, c scenario) error {
 // retryLost sends an orphan's key again. It must be taken as if it had never been
 // seen, and a second time replay that answer.
 func (s *siege) retryLost(ctx context.Context, l *lostWrite, r *region) error {
-	a, err := s.w.store(ctx, r, l.write)
+	a, err := r.store(ctx, l.Write)
 	if err != nil {
 		return err
 	}
@@ -295,17 +296,17 @@ func (s *siege) retryLost(ctx context.Context, l *lostWrite, r *region) error {
 	l.asked, l.again = r.name, a
 	was := l.answer
 	switch {
-	case a.replayed:
-		s.note("%s, an orphan at %s, is replayed by %s with %s", l.idem, was.Dot, r.name, a.Dot)
+	case a.Replayed:
+		s.note("%s, an orphan at %s, is replayed by %s with %s", l.Idem, was.Dot, r.name, a.Dot)
 	case a.Dot == was.Dot || a.ID == was.ID || dot.Region != r.id:
-		s.note("%s, an orphan at %s, is accepted by %s at %s with id %s", l.idem, was.Dot, r.name, a.Dot, a.ID)
+		s.note("%s, an orphan at %s, is accepted by %s at %s with id %s", l.Idem, was.Dot, r.name, a.Dot, a.ID)
 	}
-	again, err := s.w.store(ctx, r, l.write)
+	again, err := r.store(ctx, l.Write)
 	if err != nil {
 		return err
 	}
-	if !again.replayed || string(again.raw) != string(a.raw) {
-		s.note("%s, accepted anew by %s, is then answered with %s, not %s", l.idem, r.name, again.raw, a.raw)
+	if !again.Replayed || again.Raw != a.Raw {
+		s.note("%s, accepted anew by %s, is then answered with %s, not %s", l.Idem, r.name, again.Raw, a.Raw)
 	}
 	return nil
 }

@@ -12,6 +12,7 @@ import (
 	"github.com/twmb/franz-go/pkg/kgo"
 
 	"github.com/geogate/geogate/internal/event"
+	"github.com/geogate/geogate/testbench/client"
 )
 
 const conflictsTopic = "_geogate.conflicts"
@@ -28,7 +29,7 @@ type snapshot struct {
 func (s *story) snapshot(ctx context.Context, r *region) (snapshot, error) {
 	snap := snapshot{ends: make(map[string]map[int32]int64)}
 	for _, topic := range outputs {
-		all, err := readTopic(ctx, r.seeds(), topic, true)
+		all, err := client.ReadTopic(ctx, r.seeds(), topic, true)
 		if err != nil {
 			return snap, err
 		}
@@ -46,7 +47,7 @@ func (s *story) snapshot(ctx context.Context, r *region) (snapshot, error) {
 func (s *story) flightKeys() []string {
 	keys := make(map[string]bool)
 	for _, e := range s.ledger.of(flightsTopic) {
-		keys[e.key] = true
+		keys[e.Key] = true
 	}
 	return slices.Sorted(maps.Keys(keys))
 }
@@ -56,17 +57,17 @@ func (s *story) flightKeys() []string {
 func (s *story) entities(ctx context.Context, r *region, keys []string) (map[string]string, error) {
 	out := make(map[string]string)
 	for _, key := range keys {
-		body, etag, err := s.w.entity(ctx, r, flightsTopic, key, "")
-		var p *problem
+		e, err := r.gateway.Entity(ctx, flightsTopic, key, "", "")
+		var p *client.Problem
 		switch {
 		case errors.As(err, &p) && p.Code == "ENTITY_UNKNOWN":
 			out[key] = p.Code + " " + p.Version
 		case err != nil:
 			return nil, fmt.Errorf("read entity %s in %s: %w", key, r.name, err)
 		default:
-			out[key] = string(body)
-			if v := entityOf(body).Version; etag != `"`+v+`"` {
-				s.note("entity %s in %s: ETag %s, version %s", key, r.name, etag, v)
+			out[key] = e.Raw
+			if etag := e.Header.Get("ETag"); etag != `"`+e.Version+`"` {
+				s.note("entity %s in %s: ETag %s, version %s", key, r.name, etag, e.Version)
 			}
 		}
 	}
@@ -81,15 +82,15 @@ func (s *story) compareSnapshot(ctx context.Context, r *region, before snapshot,
 		want[topic] = make(map[string]int)
 	}
 	for _, it := range fresh {
-		a := s.ledger.get(it.idem).asked[s.home(it).name]
-		want[it.topic+".merged"][a.ID] = 0
+		a := s.ledger.get(it.Idem).asked[s.home(it).name]
+		want[it.Topic+".merged"][a.ID] = 0
 	}
 	for _, topic := range outputs {
-		all, err := readTopic(ctx, r.seeds(), topic, true)
+		all, err := client.ReadTopic(ctx, r.seeds(), topic, true)
 		if err != nil {
 			return err
 		}
-		for _, rec := range dataRecords(all) {
+		for _, rec := range client.Data(all) {
 			if rec.Offset < before.ends[topic][rec.Partition] {
 				continue
 			}

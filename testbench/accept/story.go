@@ -16,6 +16,8 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"github.com/geogate/geogate/testbench/data"
+
+	"github.com/geogate/geogate/testbench/client"
 )
 
 const (
@@ -44,7 +46,7 @@ type story struct {
 
 	covered map[string]map[place]int64
 
-	followed []shownRecord // both parts of the follower's stream
+	followed []client.Record // both parts of the follower's stream
 	stale    int
 }
 
@@ -53,7 +55,7 @@ func newStory(w *world, rep *report, flights, github []data.Line) *story {
 	s.ledger.entries = make(map[string]*entry)
 	items := func(topic, file string, lines []data.Line) (out []item) {
 		for _, l := range lines {
-			out = append(out, item{write{topic, l.Key, fmt.Sprintf("%s:%d", file, l.Number), l.Value, nil}, l.Number})
+			out = append(out, item{client.Write{Topic: topic, Key: l.Key, Idem: fmt.Sprintf("%s:%d", file, l.Number), Value: l.Value}, l.Number})
 		}
 		return out
 	}
@@ -93,7 +95,7 @@ func (s *story) push(ctx context.Context, items []item) error {
 	}
 	g.Go(func() error {
 		for _, it := range items {
-			if it.topic == githubTopic && ctx.Err() == nil {
+			if it.Topic == githubTopic && ctx.Err() == nil {
 				one.Go(func() error { return s.pushOne(ctx, it) })
 			}
 		}
@@ -101,7 +103,7 @@ func (s *story) push(ctx context.Context, items []item) error {
 	})
 	g.Go(func() error {
 		for _, it := range items {
-			if it.topic != flightsTopic || ctx.Err() != nil {
+			if it.Topic != flightsTopic || ctx.Err() != nil {
 				continue
 			}
 			r := s.home(it)
@@ -121,12 +123,12 @@ func (s *story) push(ctx context.Context, items []item) error {
 
 func (s *story) pushOne(ctx context.Context, it item) error {
 	r := s.home(it)
-	a, err := s.w.store(ctx, r, it.write)
+	a, err := r.store(ctx, it.Write)
 	if err != nil {
 		return err
 	}
-	if !a.replayed && !a.pending {
-		s.note("first answer to %s in %s lacks Geogate-Dedupe: pending", it.idem, r.name)
+	if !a.Replayed && !a.Pending {
+		s.note("first answer to %s in %s lacks Geogate-Dedupe: pending", it.Idem, r.name)
 	}
 	s.ledger.record(it, r.name, a)
 	s.answered.Add(1)
@@ -134,11 +136,11 @@ func (s *story) pushOne(ctx context.Context, it item) error {
 }
 
 func (s *story) pushChunk(ctx context.Context, r *region, chunk []item) error {
-	writes := make([]write, len(chunk))
+	writes := make([]client.Write, len(chunk))
 	for i, it := range chunk {
-		writes[i] = it.write
+		writes[i] = it.Write
 	}
-	answers, err := s.w.storeAll(ctx, r, writes)
+	answers, err := r.storeAll(ctx, writes)
 	if err != nil {
 		return err
 	}
@@ -152,8 +154,8 @@ func (s *story) pushChunk(ctx context.Context, r *region, chunk []item) error {
 // tell runs the story. An error means that it could not go on; what it finds
 // wrong on the way is reported as a failed check.
 func (s *story) tell(ctx context.Context) error {
-	f := follow(ctx, s.w, s.w.us, githubTopic, "earliest")
-	defer f.stop()
+	f := s.w.us.gateway.Keep(ctx, githubTopic, "earliest")
+	defer f.End()
 	s.rep.say("push: first half of both files, odd lines to us, even lines to eu")
 	first := s.stage(0, 5)
 	if err := s.push(ctx, first); err != nil {
@@ -163,7 +165,7 @@ func (s *story) tell(ctx context.Context) error {
 
 	f, err := s.apart(ctx, f)
 	if f != nil {
-		defer f.stop()
+		defer f.End()
 	}
 	if err != nil {
 		return err
@@ -188,7 +190,7 @@ func (s *story) tell(ctx context.Context) error {
 
 // apart cuts both lines, lets both regions go on by themselves, moves the
 // follower, and heals.
-func (s *story) apart(ctx context.Context, f *follower) (*follower, error) {
+func (s *story) apart(ctx context.Context, f *client.Follower) (*client.Follower, error) {
 	s.rep.say("cut both lines")
 	s.w.cut()
 	begun := time.Now()
@@ -207,10 +209,10 @@ func (s *story) apart(ctx context.Context, f *follower) (*follower, error) {
 	if err != nil {
 		return f, err
 	}
-	if !pause(ctx, cutFor-time.Since(begun)) {
+	if !client.Pause(ctx, cutFor-time.Since(begun)) {
 		return f, ctx.Err()
 	}
-	if n, _ := f.count(); n > 0 {
+	if n, _ := f.Count(); n > 0 {
 		s.note("the follower got %d records in eu while eu could not know its cursor", n)
 	}
 	s.report("a follower's cursor is not served by a region that has not seen what it covers", "cut for %s", time.Since(begun).Round(time.Second))
@@ -227,16 +229,16 @@ func (s *story) quarrel(ctx context.Context) error {
 			for n := range 60 {
 				key := fmt.Sprintf("accept/quarrel/%d", n%30)
 				if n%30 < 20 {
-					key = s.flights[n%30].key // an entity that is known everywhere
+					key = s.flights[n%30].Key // an entity that is known everywhere
 				}
-				it := item{write{
-					flightsTopic, key, fmt.Sprintf("quarrel:%s:%d", r.name, n),
-					fmt.Appendf(nil, `{"accept":%q,"n":%d,"mark":%q}`, r.name, n, secretMark), nil,
-				}, 0}
+				it := item{Write: client.Write{
+					Topic: flightsTopic, Key: key, Idem: fmt.Sprintf("quarrel:%s:%d", r.name, n),
+					Value: fmt.Appendf(nil, `{"accept":%q,"n":%d,"mark":%q}`, r.name, n, secretMark),
+				}}
 				if r == s.w.eu && n%5 == 4 {
-					it.value = nil
+					it.Value = nil
 				}
-				a, err := s.w.store(ctx, r, it.write)
+				a, err := r.store(ctx, it.Write)
 				if err != nil {
 					return err
 				}
@@ -259,29 +261,29 @@ func retriedLater(it item) bool              { return it.number%10 == 7 }
 func (s *story) retryApart(ctx context.Context, second []item) error {
 	isSecond := make(map[string]bool)
 	for _, it := range second {
-		isSecond[it.idem] = true
+		isSecond[it.Idem] = true
 	}
 	var retry []item
 	for _, it := range s.stage(0, 6) {
-		if retriedApart(it, isSecond[it.idem]) {
+		if retriedApart(it, isSecond[it.Idem]) {
 			retry = append(retry, it)
 		}
 	}
 	var twins atomic.Int64
 	err := s.each(ctx, retry, func(ctx context.Context, it item) error {
 		r := s.w.other(s.home(it))
-		a, err := s.w.store(ctx, r, it.write)
+		a, err := r.store(ctx, it.Write)
 		if err != nil {
 			return err
 		}
-		original := s.ledger.get(it.idem).asked[s.home(it).name]
+		original := s.ledger.get(it.Idem).asked[s.home(it).name]
 		switch {
-		case !a.replayed && a.Region != r.name:
-			s.note("retry of %s in %s was accepted as %s's", it.idem, r.name, a.Region)
-		case !a.replayed:
+		case !a.Replayed && a.Region != r.name:
+			s.note("retry of %s in %s was accepted as %s's", it.Idem, r.name, a.Region)
+		case !a.Replayed:
 			twins.Add(1)
 		default:
-			s.sameAnswer(it.idem, r, a, original)
+			s.sameAnswer(it.Idem, r, a, original)
 		}
 		s.ledger.record(it, r.name, a)
 		return nil
@@ -309,13 +311,13 @@ func (s *story) each(ctx context.Context, items []item, do func(context.Context,
 // sameAnswer notes a replay that differs from the answer it repeats: byte for
 // byte where both are bodies, else by what they say (a line of a stream and a
 // body differ in their framing only).
-func (s *story) sameAnswer(idem string, r *region, got, want answer) {
+func (s *story) sameAnswer(idem string, r *region, got, want client.Answer) {
 	same := got.Dot == want.Dot && got.ID == want.ID && got.Stamp == want.Stamp && got.Token == want.Token
-	if want.single && got.single {
-		same = string(got.raw) == string(want.raw)
+	if want.Header != nil && got.Header != nil {
+		same = got.Raw == want.Raw
 	}
 	if !same {
-		s.note("replay of %s in %s differs:\n%s\n%s", idem, r.name, got.raw, want.raw)
+		s.note("replay of %s in %s differs:\n%s\n%s", idem, r.name, got.Raw, want.Raw)
 	}
 }
 
@@ -327,7 +329,7 @@ func (s *story) lagIsHonest(ctx context.Context) {
 		var l linkStatus
 		var err error
 		ok := poll(ctx, 100*time.Millisecond, func() bool {
-			l, err = s.w.link(ctx, r)
+			l, err = r.link(ctx)
 			return err == nil && (l.LagRecords == nil || *l.LagRecords > 0)
 		})
 		if !ok {
@@ -339,7 +341,7 @@ func (s *story) lagIsHonest(ctx context.Context) {
 
 // moveFollower stops the follower in us once it has read what only us knows, and
 // goes on in eu from its cursor.
-func (s *story) moveFollower(ctx context.Context, f *follower) (*follower, error) {
+func (s *story) moveFollower(ctx context.Context, f *client.Follower) (*client.Follower, error) {
 	want := 0
 	for _, e := range s.ledger.of(githubTopic) {
 		if a, ok := e.asked["us"]; ok && a.Region == "us" {
@@ -348,30 +350,30 @@ func (s *story) moveFollower(ctx context.Context, f *follower) (*follower, error
 	}
 	short, cancel := context.WithTimeout(ctx, 30*time.Second)
 	defer cancel()
-	if !poll(short, 20*time.Millisecond, func() bool { n, _ := f.count(); return n >= want }) {
-		n, _ := f.count()
+	if !poll(short, 20*time.Millisecond, func() bool { n, _ := f.Count(); return n >= want }) {
+		n, _ := f.Count()
 		s.note("the follower in us got %d records within 30 s, us alone accepted %d", n, want)
 	}
-	got, cursor, err := f.end()
+	got, cursor, err := f.End()
 	if err != nil {
 		return nil, err
 	}
 	s.followed = got
 	s.rep.say("follower of github: %d records in us, goes on in eu", len(got))
-	return follow(ctx, s.w, s.w.eu, githubTopic, cursor), nil
+	return s.w.eu.gateway.Keep(ctx, githubTopic, cursor), nil
 }
 
 // endFollower waits until the follower has had every key and a moment more.
-func (s *story) endFollower(ctx context.Context, f *follower) error {
+func (s *story) endFollower(ctx context.Context, f *client.Follower) error {
 	keys := len(s.ledger.of(githubTopic))
 	short, cancel := context.WithTimeout(ctx, 30*time.Second)
 	defer cancel()
-	poll(short, 20*time.Millisecond, func() bool { n, _ := f.count(); return len(s.followed)+n >= keys })
-	if !pause(ctx, time.Second) {
+	poll(short, 20*time.Millisecond, func() bool { n, _ := f.Count(); return len(s.followed)+n >= keys })
+	if !client.Pause(ctx, time.Second) {
 		return ctx.Err()
 	}
-	got, _, err := f.end()
-	_, s.stale = f.count()
+	got, _, err := f.End()
+	_, s.stale = f.Count()
 	s.followed = append(s.followed, got...)
 	return err
 }
@@ -407,16 +409,16 @@ func (s *story) quiet(ctx context.Context) error {
 
 // applied reads with a token until the region has applied what it stands for.
 func (s *story) applied(ctx context.Context, r *region, p place, h high) error {
-	target := r.data + "/v1/topics/" + p.topic
+	path := "/v1/topics/" + p.topic
 	if p.topic == flightsTopic {
-		target += "/entities/" + url.PathEscape(h.key)
+		path += "/entities/" + url.PathEscape(h.key)
 	} else {
-		target += "/records?view=merged&from=earliest&limit=1"
+		path += "/records?view=merged&from=earliest&limit=1"
 	}
 	var last error
 	ok := poll(ctx, retryPause, func() bool {
-		_, _, err := s.w.do(ctx, http.MethodGet, target, nil, http.Header{"Geogate-Token": {h.token}})
-		var pr *problem
+		_, _, err := r.gateway.Do(ctx, http.MethodGet, path, nil, http.Header{"Geogate-Token": {h.token}})
+		var pr *client.Problem
 		if errors.As(err, &pr) && pr.Code == "ENTITY_UNKNOWN" {
 			err = nil // deleted, and the token was waited for all the same
 		}
@@ -425,7 +427,7 @@ func (s *story) applied(ctx context.Context, r *region, p place, h high) error {
 		}
 		return err == nil || errors.As(err, &pr) && !pr.Retriable
 	})
-	if !ok || last != nil && !mayRetry(last) {
+	if !ok || last != nil && !client.MayRetry(last) {
 		return fmt.Errorf("%s does not apply %s partition %d of region %d to offset %d: %w", r.name, p.topic, p.partition, p.region, h.offset, errors.Join(last, ctx.Err()))
 	}
 	return nil
@@ -436,26 +438,26 @@ func (s *story) applied(ctx context.Context, r *region, p place, h high) error {
 func (s *story) replays(ctx context.Context) error {
 	var retry []item
 	for _, it := range s.stage(0, 6) {
-		e := s.ledger.get(it.idem)
+		e := s.ledger.get(it.Idem)
 		if retriedLater(it) || len(e.asked) > 1 {
 			retry = append(retry, it)
 		}
 	}
 	err := s.each(ctx, retry, func(ctx context.Context, it item) error {
 		r := s.w.other(s.home(it))
-		a, err := s.w.store(ctx, r, it.write)
+		a, err := r.store(ctx, it.Write)
 		if err != nil {
 			return err
 		}
-		e := s.ledger.get(it.idem)
+		e := s.ledger.get(it.Idem)
 		want, ok := e.asked[r.name] // a region with a copy of its own replays that
 		if !ok {
 			want = e.asked[e.first]
 		}
-		if !a.replayed {
-			s.note("retry of %s in %s after lag 0 is not a replay: %s", it.idem, r.name, a.raw)
+		if !a.Replayed {
+			s.note("retry of %s in %s after lag 0 is not a replay: %s", it.Idem, r.name, a.Raw)
 		} else {
-			s.sameAnswer(it.idem, r, a, want)
+			s.sameAnswer(it.Idem, r, a, want)
 		}
 		s.ledger.record(it, r.name, a)
 		return nil
@@ -467,12 +469,12 @@ func (s *story) replays(ctx context.Context) error {
 
 	for _, it := range []item{s.flights[0], s.flights[1], s.github[0], s.github[1]} {
 		for _, r := range s.w.regions() {
-			other := it.write
-			other.value = []byte(`{"another":"body"}`)
-			_, err := s.w.put(ctx, r, other)
-			var p *problem
+			other := it.Write
+			other.Value = []byte(`{"another":"body"}`)
+			_, err := r.gateway.Try(ctx, other)
+			var p *client.Problem
 			if !errors.As(err, &p) || p.Status != 422 || p.Code != "IDEMPOTENCY_KEY_REUSED" || p.Retriable {
-				s.note("key %s with another body in %s: %v", it.idem, r.name, err)
+				s.note("key %s with another body in %s: %v", it.Idem, r.name, err)
 			}
 		}
 	}
@@ -497,7 +499,7 @@ func (s *story) kill(ctx context.Context) error {
 			s.note("us was killed after the load had ended")
 		}
 		s.rep.say("us killed with %d of %d answered", at, len(rest))
-		if !pause(gctx, 500*time.Millisecond) {
+		if !client.Pause(gctx, 500*time.Millisecond) {
 			return gctx.Err()
 		}
 		begun := time.Now()
@@ -560,9 +562,9 @@ func (s *story) freshWrites(ctx context.Context) ([]item, error) {
 	var fresh []item
 	for n := range 24 {
 		for i, topic := range []string{flightsTopic, githubTopic} {
-			fresh = append(fresh, item{write{
-				topic, fmt.Sprintf("accept/fresh/%s/%d", secretMark, n),
-				fmt.Sprintf("fresh:%s:%d", topic, n), fmt.Appendf(nil, `{"fresh":%d}`, n), nil,
+			fresh = append(fresh, item{client.Write{
+				Topic: topic, Key: fmt.Sprintf("accept/fresh/%s/%d", secretMark, n),
+				Idem: fmt.Sprintf("fresh:%s:%d", topic, n), Value: fmt.Appendf(nil, `{"fresh":%d}`, n),
 			}, n + i})
 		}
 	}

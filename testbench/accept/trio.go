@@ -5,11 +5,8 @@ package main
 import (
 	"bytes"
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
-	"net/http"
-	"net/url"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -21,6 +18,8 @@ import (
 	"github.com/geogate/geogate/testbench/apache"
 	"github.com/geogate/geogate/testbench/cutproxy"
 	"github.com/geogate/geogate/testbench/proc"
+
+	"github.com/geogate/geogate/testbench/client"
 )
 
 // deadAddress is what every register server tells the others of itself: nothing
@@ -110,11 +109,9 @@ drain: 30s
 // with an error.
 func startTrio(ctx context.Context, o options, dir, bin string) (*trio, error) {
 	t := &trio{dir: dir, bin: bin, secret: []byte(randomWord() + randomWord()), world: &world{
-		us: &region{name: "us", id: 1, bin: bin, flags: []string{"--uncompressed"}},
-		eu: &region{name: "eu", id: 2, bin: bin, flags: []string{"--uncompressed"}},
-		http: &http.Client{Transport: &http.Transport{
-			MaxIdleConnsPerHost: 64, MaxConnsPerHost: 64, DisableCompression: true,
-		}},
+		us:   &region{name: "us", id: 1, bin: bin, flags: []string{"--uncompressed"}},
+		eu:   &region{name: "eu", id: 2, bin: bin, flags: []string{"--uncompressed"}},
+		http: client.NewHTTP(),
 	}}
 	if err := os.MkdirAll(dir, 0o755); err != nil {
 		return t, err
@@ -263,7 +260,7 @@ func (t *trio) configureRegion(r *region, nats string) error {
 			return err
 		}
 	}
-	r.data, r.manage = "http://"+doors[0], "http://"+doors[1]
+	r.listens(t.http, doors[0], doors[1])
 	r.config, r.log = filepath.Join(t.dir, r.name+".yaml"), filepath.Join(t.dir, r.name+".log")
 	var text bytes.Buffer
 	err := trioConfig.Execute(&text, map[string]any{
@@ -397,61 +394,15 @@ type unit struct {
 
 // units is what a region's gateway knows of the register, by name of the unit.
 func (t *trio) units(ctx context.Context, r *region) (map[string]unit, error) {
-	raw, _, err := t.do(ctx, http.MethodGet, r.manage+"/v1/ownership", nil, nil)
-	if err != nil {
-		return nil, fmt.Errorf("read ownership in %s: %w", r.name, err)
-	}
 	var p struct {
 		Units []unit `json:"units"`
 	}
-	if err := json.Unmarshal(raw, &p); err != nil {
-		return nil, fmt.Errorf("decode ownership: %w", err)
+	if err := r.gateway.Manage(ctx, "/v1/ownership", &p); err != nil {
+		return nil, fmt.Errorf("read ownership in %s: %w", r.name, err)
 	}
 	out := make(map[string]unit)
 	for _, u := range p.Units {
 		out[u.Unit] = u
 	}
 	return out, nil
-}
-
-// orphan is a record as owner orphans lists it.
-type orphan struct {
-	Dot     string  `json:"dot"`
-	Topic   string  `json:"topic"`
-	Key     *typed  `json:"key"`
-	ID      string  `json:"id"`
-	Stamp   string  `json:"stamp"`
-	Epoch   uint64  `json:"epoch"`
-	Op      string  `json:"op"`
-	Instead *string `json:"instead"`
-}
-
-type orphanPage struct {
-	Orphans []orphan `json:"orphans"`
-	Next    string   `json:"next"`
-	End     bool     `json:"end"`
-}
-
-// orphans is a region's whole list of a unit's orphans, page by page over HTTP.
-func (t *trio) orphans(ctx context.Context, r *region, unit string) (all []orphan, err error) {
-	next := ""
-	for {
-		q := url.Values{"unit": {unit}, "limit": {"100"}}
-		if next != "" {
-			q.Set("from", next)
-		}
-		raw, _, err := t.do(ctx, http.MethodGet, r.manage+"/v1/ownership/orphans?"+q.Encode(), nil, nil)
-		if err != nil {
-			return nil, fmt.Errorf("list orphans of %s in %s: %w", unit, r.name, err)
-		}
-		var p orphanPage
-		if err := json.Unmarshal(raw, &p); err != nil {
-			return nil, fmt.Errorf("decode orphans: %w", err)
-		}
-		all = append(all, p.Orphans...)
-		if p.End || p.Next == "" || p.Next == next {
-			return all, nil
-		}
-		next = p.Next
-	}
 }

@@ -17,6 +17,7 @@ import (
 	"github.com/twmb/franz-go/pkg/kgo"
 
 	"github.com/geogate/geogate/internal/event"
+	"github.com/geogate/geogate/testbench/client"
 )
 
 // logs are the four origin logs, by topic and region name.
@@ -59,19 +60,19 @@ func (s *story) everyWriteIsInItsLog(ls logs) {
 				n++
 				dot, err := event.ParseDot(a.Dot, s.w)
 				if err != nil {
-					s.note("answer to %s: %v", e.idem, err)
+					s.note("answer to %s: %v", e.Idem, err)
 					continue
 				}
 				rec := ls[topic][s.w.Name(dot.Region)].at[dot]
 				switch {
 				case rec == nil:
-					s.note("%s, acknowledged in %s as %s: no such record", e.idem, asked, a.Dot)
-				case rec.void:
-					s.note("%s, acknowledged in %s as %s: the record is void (barrier %d)", e.idem, asked, a.Dot, rec.Barrier)
-				case rec.ID.String() != a.ID || rec.Envelope.Key != hashKey(topic, e.idem):
-					s.note("%s, acknowledged in %s as %s with id %s: another record lies there, id %s", e.idem, asked, a.Dot, a.ID, rec.ID)
-				case string(rec.Event.Key) != e.key || !bytes.Equal(rec.Value, e.value) || (rec.Value == nil) != (e.value == nil):
-					s.note("%s at %s: key %q value %.80q, sent %q %.80q", e.idem, a.Dot, rec.Event.Key, rec.Value, e.key, e.value)
+					s.note("%s, acknowledged in %s as %s: no such record", e.Idem, asked, a.Dot)
+				case rec.Void:
+					s.note("%s, acknowledged in %s as %s: the record is void (barrier %d)", e.Idem, asked, a.Dot, rec.Barrier)
+				case rec.ID.String() != a.ID || rec.Envelope.Key != hashKey(topic, e.Idem):
+					s.note("%s, acknowledged in %s as %s with id %s: another record lies there, id %s", e.Idem, asked, a.Dot, a.ID, rec.ID)
+				case string(rec.Event.Key) != e.Key || !bytes.Equal(rec.Value, e.Value) || (rec.Value == nil) != (e.Value == nil):
+					s.note("%s at %s: key %q value %.80q, sent %q %.80q", e.Idem, a.Dot, rec.Event.Key, rec.Value, e.Key, e.Value)
 				}
 			}
 		}
@@ -98,7 +99,7 @@ func (s *story) everyDotIsApplied() {
 				for _, r := range s.w.regions() {
 					upTo, ok := s.covered[r.name][place{topic, dot.Region, dot.Partition}]
 					if !ok || upTo < dot.Offset {
-						s.note("%s of %s is not known to be applied in %s (to %d)", a.Dot, e.idem, r.name, upTo)
+						s.note("%s of %s is not known to be applied in %s (to %d)", a.Dot, e.Idem, r.name, upTo)
 					}
 				}
 			}
@@ -114,7 +115,7 @@ func (s *story) oneCopyPerRegion(ls logs) {
 		for name, o := range regions {
 			seen := make(map[event.IdempotencyKey]event.Dot)
 			for _, rec := range o.all {
-				if rec.void {
+				if rec.Void {
 					continue
 				}
 				n++
@@ -136,17 +137,17 @@ func (s *story) copiesAreExact(ctx context.Context, ls logs) error {
 		for name, o := range regions {
 			target := s.w.other(o.region)
 			remote := name + "." + topic
-			all, err := readTopic(ctx, target.seeds(), remote, true)
+			all, err := client.ReadTopic(ctx, target.seeds(), remote, true)
 			if err != nil {
 				return err
 			}
 			got := make(map[int32][]*kgo.Record)
-			for _, rec := range dataRecords(all) {
+			for _, rec := range client.Data(all) {
 				got[rec.Partition] = append(got[rec.Partition], rec)
 			}
 			want := make(map[int32][]*kgo.Record)
 			for _, rec := range o.all {
-				want[rec.raw.Partition] = append(want[rec.raw.Partition], rec.raw)
+				want[rec.Record.Partition] = append(want[rec.Record.Partition], rec.Record)
 			}
 			for p := range int32(partitions) {
 				n += len(got[p])
@@ -188,11 +189,11 @@ func (s *story) eventsOnce(ctx context.Context, ls logs) error {
 	keyOf := make(map[string]string) // event id → idempotency key
 	names := make(map[event.IdempotencyKey]string)
 	for _, e := range s.ledger.of(githubTopic) {
-		names[hashKey(githubTopic, e.idem)] = e.idem
+		names[hashKey(githubTopic, e.Idem)] = e.Idem
 	}
 	for _, o := range ls[githubTopic] {
 		for _, rec := range o.all {
-			if idem, ok := names[rec.Envelope.Key]; ok && !rec.void {
+			if idem, ok := names[rec.Envelope.Key]; ok && !rec.Void {
 				keyOf[rec.ID.String()] = idem
 			}
 		}
@@ -207,13 +208,13 @@ func (s *story) eventsOnce(ctx context.Context, ls logs) error {
 			times[idem]++
 		}
 		for _, e := range s.ledger.of(githubTopic) {
-			if n := times[e.idem]; n != 1 {
-				s.note("%s: key %s %d times", where, e.idem, n)
+			if n := times[e.Idem]; n != 1 {
+				s.note("%s: key %s %d times", where, e.Idem, n)
 			}
 		}
 	}
 	for _, r := range s.w.regions() {
-		shown, _, err := s.w.merged(ctx, r, githubTopic)
+		shown, err := r.gateway.Records(ctx, githubTopic, "merged")
 		if err != nil {
 			return err
 		}
@@ -221,12 +222,12 @@ func (s *story) eventsOnce(ctx context.Context, ls logs) error {
 	}
 	s.report("on github each key is once in both merged views", "%d keys", len(names))
 	for _, r := range s.w.regions() {
-		all, err := readTopic(ctx, r.seeds(), githubTopic+".merged", true)
+		all, err := client.ReadTopic(ctx, r.seeds(), githubTopic+".merged", true)
 		if err != nil {
 			return err
 		}
 		var ids []string
-		for _, rec := range dataRecords(all) {
+		for _, rec := range client.Data(all) {
 			e, _, _, err := event.Decode(event.FromHeaders(rec.Headers))
 			if err != nil {
 				s.note("%s %d/%d in %s: %v", rec.Topic, rec.Partition, rec.Offset, r.name, err)
@@ -241,9 +242,13 @@ func (s *story) eventsOnce(ctx context.Context, ls logs) error {
 	return nil
 }
 
-func idsOf(shown []shownRecord) (ids []string) {
-	for _, r := range shown {
-		ids = append(ids, r.ID)
+// idsOf are the event ids of records, "" where there is none.
+func idsOf(shown []client.Record) []string {
+	ids := make([]string, len(shown))
+	for i, r := range shown {
+		if r.ID != nil {
+			ids[i] = *r.ID
+		}
 	}
 	return ids
 }

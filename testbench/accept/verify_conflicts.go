@@ -6,13 +6,14 @@ import (
 	"context"
 
 	"github.com/geogate/geogate/internal/event"
+	"github.com/geogate/geogate/testbench/client"
 )
 
 // conflictFeed checks each region's feed against both logs: what must be in it
 // is, once; and what is in it is true.
 func (s *story) conflictFeed(ctx context.Context, ls logs) error {
 	for _, topic := range []string{flightsTopic, githubTopic} {
-		at := make(map[string]*placed) // by dot as text
+		at := make(map[string]*client.Logged) // by dot as text
 		for _, o := range ls[topic] {
 			for i := range o.all {
 				at[o.all[i].At.Format(s.w)] = &o.all[i]
@@ -20,7 +21,7 @@ func (s *story) conflictFeed(ctx context.Context, ls logs) error {
 		}
 		beaten, twins := 0, 0
 		for _, r := range s.w.regions() {
-			feed, err := s.w.conflicts(ctx, r, topic)
+			feed, err := r.gateway.Conflicts(ctx, topic)
 			if err != nil {
 				return err
 			}
@@ -47,7 +48,7 @@ type counts struct {
 	revoked map[string]int
 }
 
-func tally(feed []conflict) counts {
+func tally(feed []client.Conflict) counts {
 	t := counts{lost: make(map[string]map[string]int), revoked: make(map[string]int)}
 	for _, c := range feed {
 		if t.lost[c.Reason] == nil {
@@ -64,7 +65,7 @@ func tally(feed []conflict) counts {
 
 // feedRecordIsTrue notes a record that the logs contradict, whatever the order
 // in which its region saw them.
-func (s *story) feedRecordIsTrue(r *region, c conflict, at map[string]*placed) {
+func (s *story) feedRecordIsTrue(r *region, c client.Conflict, at map[string]*client.Logged) {
 	lost, won := at[c.Lost.Dot], at[c.Won.Dot]
 	if c.Reason == "revoked" {
 		return // names what an earlier record said; counted by tally
@@ -72,16 +73,16 @@ func (s *story) feedRecordIsTrue(r *region, c conflict, at map[string]*placed) {
 	switch {
 	case lost == nil || won == nil:
 		s.note("feed of %s: %s of %s lost to %s: no such records", r.name, c.Reason, c.Lost.Dot, c.Won.Dot)
-	case lost.void || won.void:
+	case lost.Void || won.Void:
 		s.note("feed of %s: %s of %s lost to %s: one was never valid", r.name, c.Reason, c.Lost.Dot, c.Won.Dot)
 	case lost.ID.String() != c.Lost.ID || won.ID.String() != c.Won.ID || stampText(&lost.Event) != c.Lost.Stamp || stampText(&won.Event) != c.Won.Stamp:
 		s.note("feed of %s: ids or stamps of %s, %s are not the records'", r.name, c.Lost.Dot, c.Won.Dot)
-	case c.Key == nil || string(c.Key.Data) != string(quoted(string(lost.Event.Key))) || string(lost.Event.Key) != string(won.Event.Key):
+	case c.Key == nil || string(c.Key.Data) != string(client.Quote(string(lost.Event.Key))) || string(lost.Event.Key) != string(won.Event.Key):
 		s.note("feed of %s: %s and %s are not both of the entity it names", r.name, c.Lost.Dot, c.Won.Dot)
 	case c.Reason == "concurrent":
 		lc, wc := lost.FullContext(), won.FullContext()
-		if c.Rule != "lww" || !event.Less(&lost.Event, &won.Event) || lc.Covers(won.At) || wc.Covers(lost.At) {
-			s.note("feed of %s: %s did not lose to %s by %s: greater, or one saw the other", r.name, c.Lost.Dot, c.Won.Dot, c.Rule)
+		if c.Rule == nil || *c.Rule != "lww" || !event.Less(&lost.Event, &won.Event) || lc.Covers(won.At) || wc.Covers(lost.At) {
+			s.note("feed of %s: %s did not lose to %s by lww: another rule, greater, or one saw the other", r.name, c.Lost.Dot, c.Won.Dot)
 		}
 	case c.Reason == "cross-region-duplicate":
 		if lost.Envelope.Key != won.Envelope.Key || !event.Less(&won.Event, &lost.Event) {

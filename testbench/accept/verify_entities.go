@@ -11,33 +11,10 @@ import (
 	"slices"
 
 	"github.com/geogate/geogate/internal/event"
+	"github.com/geogate/geogate/testbench/client"
 )
 
-// entityBody is an entity as the API shows it.
-type entityBody struct {
-	Topic     string    `json:"topic"`
-	Key       typed     `json:"key"`
-	Partition int32     `json:"partition"`
-	Version   string    `json:"version"`
-	Value     *typed    `json:"value"`
-	Dot       string    `json:"dot"`
-	ID        string    `json:"id"`
-	Region    string    `json:"region"`
-	Stamp     string    `json:"stamp"`
-	Timestamp string    `json:"timestamp"`
-	Policy    string    `json:"policy"`
-	Siblings  []sibling `json:"siblings"`
-}
-
-type sibling struct {
-	Dot    string `json:"dot"`
-	ID     string `json:"id"`
-	Region string `json:"region"`
-	Stamp  string `json:"stamp"`
-	Op     string `json:"op"`
-}
-
-func entityOf(body []byte) (e entityBody) {
+func entityOf(body []byte) (e client.Entity) {
 	// A body that is not an entity shows as one without content.
 	_ = json.Unmarshal(body, &e)
 	return e
@@ -48,7 +25,7 @@ func validByKey(regions map[string]*origin) map[string][]event.Event {
 	out := make(map[string][]event.Event)
 	for _, o := range regions {
 		for _, rec := range o.all {
-			if !rec.void {
+			if !rec.Void {
 				out[string(rec.Event.Key)] = append(out[string(rec.Event.Key)], rec.Event)
 			}
 		}
@@ -97,7 +74,7 @@ func (s *story) entitiesAgree(ctx context.Context, ls logs) error {
 }
 
 // differs compares a shown entity with the folded one and says what is wrong.
-func (s *story) differs(got entityBody, live []*standing) string {
+func (s *story) differs(got client.Entity, live []*standing) string {
 	w := live[0]
 	for _, c := range []struct{ what, got, want string }{
 		{"version", got.Version, versionOf(live, s.w)},
@@ -108,7 +85,7 @@ func (s *story) differs(got entityBody, live []*standing) string {
 		{"partition", fmt.Sprint(got.Partition), fmt.Sprint(w.At.Partition)},
 		{"policy", got.Policy, "lww"},
 		{"topic", got.Topic, flightsTopic},
-		{"key", string(got.Key.Data), string(quoted(string(w.Event.Key)))},
+		{"key", string(got.Key.Data), string(client.Quote(string(w.Event.Key)))},
 	} {
 		if c.got != c.want {
 			return fmt.Sprintf("%s %q, folded %q", c.what, c.got, c.want)
@@ -140,13 +117,13 @@ func stampText(e *event.Event) string { return hex.EncodeToString(e.Stamp.Append
 func (s *story) mergedTopicAgrees(ctx context.Context, ls logs) error {
 	valid := validByKey(ls[flightsTopic])
 	for _, r := range s.w.regions() {
-		all, err := readTopic(ctx, r.seeds(), flightsTopic+".merged", true)
+		all, err := client.ReadTopic(ctx, r.seeds(), flightsTopic+".merged", true)
 		if err != nil {
 			return err
 		}
 		lastDot := make(map[string]string)
 		lastValue := make(map[string][]byte)
-		for _, rec := range dataRecords(all) {
+		for _, rec := range client.Data(all) {
 			e, _, _, err := event.Decode(event.FromHeaders(rec.Headers))
 			if err != nil || e.Dot == nil {
 				s.note("flights.merged %d/%d in %s: no dot (%v)", rec.Partition, rec.Offset, r.name, err)

@@ -19,6 +19,7 @@ import (
 
 	"github.com/geogate/geogate/internal/event"
 	"github.com/geogate/geogate/testbench/apache"
+	"github.com/geogate/geogate/testbench/client"
 	"github.com/geogate/geogate/testbench/cutproxy"
 	"github.com/geogate/geogate/testbench/proc"
 )
@@ -39,8 +40,8 @@ type region struct {
 
 	kafkaPort int // embedded broker; 0 on Apache Kafka
 	broker    *apache.Broker
-	data      string // base URL of the data listener
-	manage    string // base URL of the management listener
+	gateway   client.Client
+	manage    string // base URL of the management listener, for commands
 	proxy     *cutproxy.Proxy
 	taps      []*cutproxy.Proxy // others before the region's listeners, closed with it
 
@@ -102,11 +103,9 @@ func (w *world) ID(name string) (event.RegionID, bool) {
 // even with an error, so that the caller can take it down.
 func startWorld(ctx context.Context, o options, dir, bin string) (*world, error) {
 	w := &world{
-		us: &region{name: "us", id: 1, bin: bin},
-		eu: &region{name: "eu", id: 2, bin: bin},
-		http: &http.Client{Transport: &http.Transport{
-			MaxIdleConnsPerHost: 64, MaxConnsPerHost: 64, DisableCompression: true,
-		}},
+		us:   &region{name: "us", id: 1, bin: bin},
+		eu:   &region{name: "eu", id: 2, bin: bin},
+		http: client.NewHTTP(),
 	}
 	for _, r := range w.regions() {
 		r.dir = filepath.Join(dir, r.name)
@@ -139,7 +138,7 @@ func (w *world) linksIdle(ctx context.Context) error {
 		var l linkStatus
 		var err error
 		ok := poll(ctx, 50*time.Millisecond, func() bool {
-			l, err = w.link(ctx, r)
+			l, err = r.link(ctx)
 			return err == nil && l.State == "running" && l.LagRecords != nil && *l.LagRecords == 0
 		})
 		if !ok {
@@ -227,8 +226,7 @@ func (w *world) configure(dir string, r *region) error {
 	if err != nil {
 		return err
 	}
-	r.data = fmt.Sprintf("http://127.0.0.1:%d", ports[0])
-	r.manage = fmt.Sprintf("http://127.0.0.1:%d", ports[1])
+	r.listens(w.http, fmt.Sprintf("127.0.0.1:%d", ports[0]), fmt.Sprintf("127.0.0.1:%d", ports[1]))
 	r.config = filepath.Join(dir, r.name+".yaml")
 	r.log = filepath.Join(dir, r.name+".log")
 	return os.WriteFile(r.config, text.Bytes(), 0o644)
@@ -255,12 +253,7 @@ func (w *world) up(ctx context.Context, r *region) error {
 			return false
 		default:
 		}
-		resp, err := w.http.Get(r.manage + "/readyz")
-		if err != nil {
-			return false
-		}
-		resp.Body.Close()
-		return resp.StatusCode == http.StatusOK
+		return r.gateway.Ready(ctx) == nil
 	})
 	if !ok {
 		return fmt.Errorf("gateway %s is not ready: %s", r.name, tailOf(r.log))

@@ -16,6 +16,7 @@ import (
 	"github.com/twmb/franz-go/pkg/kgo"
 
 	"github.com/geogate/geogate/router/ownership"
+	"github.com/geogate/geogate/testbench/client"
 	"github.com/geogate/geogate/testbench/world"
 )
 
@@ -27,7 +28,7 @@ type clients struct {
 	done   sync.WaitGroup
 
 	mu    sync.Mutex
-	acked []world.Answer
+	acked []client.Answer
 	last  time.Time // of the last acknowledgement
 	codes map[string]int
 }
@@ -57,7 +58,7 @@ func pour(r *world.Region) *clients {
 }
 
 func (w *clients) try(ctx context.Context, topic, key, value, idem string) (acked bool) {
-	a, err := w.region.Try(ctx, world.Write{Topic: topic, Key: &key, Value: []byte(value), Idem: idem})
+	a, err := w.region.Try(ctx, client.Write{Topic: topic, Key: key, Value: []byte(value), Idem: idem})
 	if ctx.Err() != nil {
 		return false
 	}
@@ -68,11 +69,11 @@ func (w *clients) try(ctx context.Context, topic, key, value, idem string) (acke
 		w.acked, w.last = append(w.acked, a), time.Now()
 		return true
 	}
-	w.codes[world.Code(err)]++
+	w.codes[client.Code(err)]++
 	return false
 }
 
-func (w *clients) end() []world.Answer {
+func (w *clients) end() []client.Answer {
 	w.stop()
 	w.done.Wait()
 	w.mu.Lock()
@@ -87,14 +88,14 @@ func (w *clients) count() int {
 }
 
 // refused waits until a region's writes to both topics are refused with a code.
-func refused(t *testing.T, w *world.World, r *world.Region, status int, code string) *world.Problem {
+func refused(t *testing.T, w *world.World, r *world.Region, status int, code string) *client.Problem {
 	t.Helper()
-	var last *world.Problem
+	var last *client.Problem
 	for _, topic := range []string{flights, github} {
 		key := "refused"
 		w.Eventually(fmt.Sprintf("writes to %s in %s to be %s", topic, r.Name, code), func() error {
-			_, err := r.Try(limit(t), world.Write{Topic: topic, Key: &key, Value: []byte(`0`)})
-			if world.Code(err) != code {
+			_, err := r.Try(limit(t), client.Write{Topic: topic, Key: key, Value: []byte(`0`)})
+			if client.Code(err) != code {
 				return fmt.Errorf("got %v", err)
 			}
 			last = problem(t, err, status, code)
@@ -126,10 +127,10 @@ func unfence(t *testing.T, at *world.Region, what string) {
 
 // accounted: each acknowledged write is in authority in every region, or listed by
 // one as an orphan, never both; and all regions show the same.
-func accounted(t *testing.T, w *world.World, acked []world.Answer) (orphans map[string]world.Orphan) {
+func accounted(t *testing.T, w *world.World, acked []client.Answer) (orphans map[string]client.Orphan) {
 	t.Helper()
 	w.Settle()
-	orphans = map[string]world.Orphan{}
+	orphans = map[string]client.Orphan{}
 	for _, u := range status(t, w.Region("us")).Units {
 		unit, met := u.Unit, map[string]uint64{}
 		for _, r := range w.Regions() {
@@ -158,7 +159,7 @@ func accounted(t *testing.T, w *world.World, acked []world.Answer) (orphans map[
 				}
 			}
 			for _, a := range acked {
-				if a.Topic == topic && shown[a.Dot] == (orphans[topic+" "+a.Dot] != world.Orphan{}) {
+				if a.Topic == topic && shown[a.Dot] == (orphans[topic+" "+a.Dot] != client.Orphan{}) {
 					t.Errorf("%s of %s is shown in %s: %v, orphan: %v", a.Dot, topic, r.Name, shown[a.Dot], !shown[a.Dot])
 				}
 			}
@@ -173,14 +174,14 @@ func accounted(t *testing.T, w *world.World, acked []world.Answer) (orphans map[
 }
 
 // sameEverywhere compares what the regions show of entities and events.
-func sameEverywhere(t *testing.T, w *world.World, acked []world.Answer, orphans map[string]world.Orphan) {
+func sameEverywhere(t *testing.T, w *world.World, acked []client.Answer, orphans map[string]client.Orphan) {
 	t.Helper()
 	for n := range 9 {
 		key := fmt.Sprintf("flight-%d", n)
 		var raw []string
 		for _, r := range w.Regions() {
 			e, err := r.Entity(flights, key)
-			if err != nil && world.Code(err) != "ENTITY_UNKNOWN" {
+			if err != nil && client.Code(err) != "ENTITY_UNKNOWN" {
 				t.Fatal(err)
 			}
 			raw = append(raw, e.Raw)
@@ -254,10 +255,10 @@ func TestFenceAlive(t *testing.T) {
 		return nil
 	})
 	unfence(t, us, "eu")
-	var again world.Answer
+	var again client.Answer
 	w.Eventually("eu to write again", func() (err error) {
 		key := "again"
-		if again, err = eu.Try(limit(t), world.Write{Topic: github, Key: &key, Value: []byte(`2`)}); err != nil && world.Code(err) != "OWNERSHIP_UNPROVEN" && world.Code(err) != "NOT_READY" {
+		if again, err = eu.Try(limit(t), client.Write{Topic: github, Key: key, Value: []byte(`2`)}); err != nil && client.Code(err) != "OWNERSHIP_UNPROVEN" && client.Code(err) != "NOT_READY" {
 			t.Fatalf("after unfence: %v", err)
 		}
 		return err
@@ -327,7 +328,7 @@ func TestFenceCutOff(t *testing.T) {
 	}
 	acked = append(acked, retried, again)
 	orphans := accounted(t, w, acked)
-	for _, a := range []world.Answer{lost, over, fresh} {
+	for _, a := range []client.Answer{lost, over, fresh} {
 		if o := orphans[a.Topic+" "+a.Dot]; o.ID == nil || *o.ID != a.ID || o.Epoch == nil || *o.Epoch != uint64(a.Epoch) {
 			t.Errorf("orphan %s of %s: %+v", a.Dot, a.Topic, o)
 		}
@@ -352,7 +353,7 @@ func TestFenceCutOff(t *testing.T) {
 
 // rebuilt: a region that has lost its store, and with it every index, finds the
 // same orphans and shows the same.
-func rebuilt(t *testing.T, w *world.World, acked []world.Answer, want map[string]world.Orphan) {
+func rebuilt(t *testing.T, w *world.World, acked []client.Answer, want map[string]client.Orphan) {
 	t.Helper()
 	w.Stop("eu")
 	w.DeleteStore("eu")
@@ -475,14 +476,14 @@ func TestLateCut(t *testing.T) {
 	w.HealAll()
 	unfence(t, us, "eu")
 	again := eu.Put(flights, "flight-2", `"again"`)
-	orphans := accounted(t, w, []world.Answer{before, behind, gone, single, first, over, second, again})
-	for _, a := range []world.Answer{behind, gone, single, first} {
+	orphans := accounted(t, w, []client.Answer{before, behind, gone, single, first, over, second, again})
+	for _, a := range []client.Answer{behind, gone, single, first} {
 		if _, ok := orphans[a.Topic+" "+a.Dot]; !ok {
 			t.Errorf("%s of %s is no orphan", a.Dot, a.Topic)
 		}
 	}
 	list, err := ap.Orphans("repos/eu")
-	i := slices.IndexFunc(list, func(o world.Orphan) bool { return o.Dot == first.Dot })
+	i := slices.IndexFunc(list, func(o client.Orphan) bool { return o.Dot == first.Dot })
 	if err != nil || i < 0 || list[i].Instead == nil || *list[i].Instead != second.Dot {
 		t.Errorf("orphans that ap has met: %+v, %v", list, err)
 	}
@@ -508,14 +509,14 @@ func TestForeignWritesAreRejected(t *testing.T) {
 	w := world.Start(t, world.Options{Register: true, Ownership: homes})
 	us, eu := w.Region("us"), w.Region("eu")
 	key := "k"
-	write := func(r *world.Region, topic, home string) (world.Answer, error) {
-		wr := world.Write{Topic: topic, Key: &key, Value: []byte(`1`)}
+	write := func(r *world.Region, topic, home string) (client.Answer, error) {
+		wr := client.Write{Topic: topic, Key: key, Value: []byte(`1`)}
 		if home != "" {
-			wr.Headers = [][2]string{{"home", home}}
+			wr.Headers = []client.Header{{Name: "home", Value: home}}
 		}
 		return r.Store(limit(t), wr)
 	}
-	must := func(r *world.Region, topic, home string) world.Answer {
+	must := func(r *world.Region, topic, home string) client.Answer {
 		t.Helper()
 		a, err := write(r, topic, home)
 		if err != nil {
@@ -526,11 +527,15 @@ func TestForeignWritesAreRejected(t *testing.T) {
 	rejects := func(r *world.Region, topic, home, want string) {
 		t.Helper()
 		_, err := write(r, topic, home)
-		var p *world.Problem
+		var p *client.Problem
 		if !errors.As(err, &p) || p.Status != 409 || p.Code != "NOT_OWNER" || p.Retriable {
 			t.Fatalf("%s in %s: %v", topic, r.Name, err)
 		}
-		if got := fmt.Sprint(p.Unit, " ", p.Owner, " ", p.Epoch, " ", p.State); got != want {
+		owner := "" // nobody
+		if p.Owner != nil {
+			owner = *p.Owner
+		}
+		if got := fmt.Sprint(p.Unit, " ", owner, " ", p.Epoch, " ", p.State); got != want {
 			t.Errorf("%s in %s: %s, want %s (%s)", topic, r.Name, got, want, p.Detail)
 		}
 	}

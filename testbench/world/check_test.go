@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/geogate/geogate/internal/event"
+	"github.com/geogate/geogate/testbench/client"
 	"github.com/geogate/geogate/testbench/naive"
 	"github.com/geogate/geogate/testbench/world"
 )
@@ -18,7 +19,7 @@ const window = 24 * time.Hour
 // topicLog is what the origins' logs of one topic hold.
 type topicLog struct {
 	name  string
-	all   map[event.Dot]world.Logged
+	all   map[event.Dot]client.Logged
 	valid map[int32][]event.Event // by partition, of all origins, in log order for each
 	// void are the copies that lost their standing to another of the same
 	// idempotency key, with that one.
@@ -55,7 +56,7 @@ func (s *schedule) check() {
 func (s *schedule) log(topic string) *topicLog {
 	s.t.Helper()
 	l := &topicLog{
-		name: topic, all: make(map[event.Dot]world.Logged), valid: make(map[int32][]event.Event), void: make(map[event.Dot]event.Dot),
+		name: topic, all: make(map[event.Dot]client.Logged), valid: make(map[int32][]event.Event), void: make(map[event.Dot]event.Dot),
 		stands: make(map[int32][]naive.Write), folded: make(map[int32]map[string]naive.Entity),
 	}
 	for _, r := range s.w.Regions() {
@@ -103,7 +104,7 @@ func (s *schedule) checkAcknowledged(l *topicLog) {
 				s.t.Errorf("G1: acknowledged %s of %s is in no log", answer.Dot, l.name)
 			case rec.Void:
 				s.t.Errorf("G1: acknowledged %s of %s is void (barrier %d)", answer.Dot, l.name, rec.Barrier)
-			case rec.ID.String() != answer.ID || rec.Stamp.String() != answer.Stamp || string(rec.Event.Key) != *a.wr.Key || string(rec.Value) != string(a.wr.Value):
+			case rec.ID.String() != answer.ID || rec.Stamp.String() != answer.Stamp || string(rec.Event.Key) != a.wr.Key || string(rec.Value) != string(a.wr.Value):
 				s.t.Errorf("G1: %s of %s is not what was acknowledged: %s", answer.Dot, l.name, answer.Raw)
 			}
 		}
@@ -160,7 +161,7 @@ func (s *schedule) checkEntities(l *topicLog) {
 			var bodies []string
 			for _, r := range s.w.Regions() {
 				e, err := r.Entity(l.name, key)
-				if code := world.Code(err); err != nil && code != "ENTITY_UNKNOWN" {
+				if code := client.Code(err); err != nil && code != "ENTITY_UNKNOWN" {
 					s.t.Fatal(err)
 				}
 				if why := s.differs(&e, err, &want); why != "" {
@@ -191,14 +192,14 @@ func (s *schedule) checkEntities(l *topicLog) {
 }
 
 // differs says what of a shown entity is not as folded.
-func (s *schedule) differs(got *world.Entity, err error, want *naive.Entity) string {
+func (s *schedule) differs(got *client.Entity, err error, want *naive.Entity) string {
 	var dots []string
 	for _, e := range slices.Backward(want.Live) {
 		dots = append(dots, e.At.Format(s.w))
 	}
 	version := strings.Join(dots, "+")
 	if want.Winner.Op == event.Delete {
-		if p, ok := err.(*world.Problem); !ok || p.Version != version {
+		if p, ok := err.(*client.Problem); !ok || p.Version != version {
 			return "folded: deleted, version " + version
 		}
 		return ""

@@ -15,6 +15,7 @@ import (
 	"github.com/twmb/franz-go/pkg/kgo"
 
 	"github.com/geogate/geogate/internal/node"
+	"github.com/geogate/geogate/testbench/client"
 	"github.com/geogate/geogate/testbench/world"
 )
 
@@ -48,7 +49,7 @@ func copiedExactly(t *testing.T, origin, target *world.Region, topic string) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	want, got := world.Data(log), world.Data(copied)
+	want, got := client.Data(log), client.Data(copied)
 	if len(got) != len(want) {
 		t.Fatalf("%s.%s in %s has %d records, %s in %s %d", origin.Name, topic, target.Name, len(got), topic, origin.Name, len(want))
 	}
@@ -61,7 +62,7 @@ func copiedExactly(t *testing.T, origin, target *world.Region, topic string) {
 
 // writers write to a topic of a region from several goroutines until stopped.
 type writers struct {
-	stop func() []world.Answer
+	stop func() []client.Answer
 }
 
 // writeEvery is the pace of one writer: most of the time a write is in flight,
@@ -72,7 +73,7 @@ const writeEvery = 10 * time.Millisecond
 func load(t *testing.T, r *world.Region, topic string, n int) *writers {
 	ctx, cancel := context.WithCancel(context.Background())
 	var mu sync.Mutex
-	var acked []world.Answer
+	var acked []client.Answer
 	var all sync.WaitGroup
 	for i := range n {
 		all.Go(func() {
@@ -81,7 +82,7 @@ func load(t *testing.T, r *world.Region, topic string, n int) *writers {
 			for j := 0; ctx.Err() == nil; j++ {
 				<-pace.C
 				key := fmt.Sprintf("w%d", i)
-				wr := world.Write{Topic: topic, Key: &key, Value: fmt.Appendf(nil, "%d", j), Idem: fmt.Sprintf("%s-%s-%d-%d", r.Name, topic, i, j)}
+				wr := client.Write{Topic: topic, Key: key, Value: fmt.Appendf(nil, "%d", j), Idem: fmt.Sprintf("%s-%s-%d-%d", r.Name, topic, i, j)}
 				long, done := context.WithTimeout(context.WithoutCancel(ctx), 30*time.Second)
 				a, err := r.Store(long, wr) // the last write, too, is asked to its end
 				done()
@@ -95,7 +96,7 @@ func load(t *testing.T, r *world.Region, topic string, n int) *writers {
 			}
 		})
 	}
-	return &writers{stop: sync.OnceValue(func() []world.Answer {
+	return &writers{stop: sync.OnceValue(func() []client.Answer {
 		cancel()
 		all.Wait()
 		return acked
@@ -104,7 +105,7 @@ func load(t *testing.T, r *world.Region, topic string, n int) *writers {
 
 // onceEach demands that each acknowledged write is once in a region's merged view
 // of an events topic, and nothing else of the same writers.
-func onceEach(t *testing.T, r *world.Region, topic string, acked []world.Answer) {
+func onceEach(t *testing.T, r *world.Region, topic string, acked []client.Answer) {
 	t.Helper()
 	times := make(map[string]int)
 	for _, rec := range records(t, r, topic, "merged") {
@@ -131,9 +132,9 @@ func TestAcknowledgedWritesSurviveKills(t *testing.T) {
 	defer b.stop()
 	for _, victim := range []*world.Region{us, eu, us} {
 		// Each kill comes into the middle of things: new writes are in the log.
-		before := len(world.Data(read(t, victim, github)))
+		before := len(client.Data(read(t, victim, github)))
 		w.Eventually("writes of "+victim.Name, func() error {
-			if n := len(world.Data(read(t, victim, github))); n < before+20 {
+			if n := len(client.Data(read(t, victim, github))); n < before+20 {
 				return fmt.Errorf("%d records, %d before", n, before)
 			}
 			return nil
@@ -207,7 +208,7 @@ func TestDeletedStoreShowsTheSameAndEmitsNothingTwice(t *testing.T) {
 	shown := func() (all []string) {
 		for _, key := range keys {
 			e, err := us.Entity(flights, key)
-			all = append(all, fmt.Sprint(e.Raw, world.Code(err)))
+			all = append(all, fmt.Sprint(e.Raw, client.Code(err)))
 		}
 		for _, rec := range records(t, us, github, "merged") {
 			all = append(all, rec.Dot)
@@ -221,7 +222,7 @@ func TestDeletedStoreShowsTheSameAndEmitsNothingTwice(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			n[topic] = len(world.Data(all))
+			n[topic] = len(client.Data(all))
 		}
 		return n
 	}
@@ -260,8 +261,8 @@ func TestSecondInstanceTakesTheSeatsOver(t *testing.T) {
 	first := us.Instance(0)
 	w.Eventually("the first instance notices", func() error {
 		key := "SEAT"
-		_, err := first.Try(limit(t), world.Write{Topic: flights, Key: &key, Value: []byte(`3`)})
-		if world.Code(err) != "NOT_READY" {
+		_, err := first.Try(limit(t), client.Write{Topic: flights, Key: key, Value: []byte(`3`)})
+		if client.Code(err) != "NOT_READY" {
 			return fmt.Errorf("it answers %v", err)
 		}
 		if err := first.Ended(); !errors.Is(err, node.ErrSuperseded) {
@@ -305,8 +306,8 @@ func TestLocalTopicWithARemoteNameIsBlocked(t *testing.T) {
 	eu.Put("us.x", "k", `2`)
 	w.Eventually("eu.us.x", func() error {
 		all, err := us.Read(limit(t), "eu.us.x", true)
-		if err == nil && len(world.Data(all)) != 1 {
-			err = fmt.Errorf("%d records", len(world.Data(all)))
+		if err == nil && len(client.Data(all)) != 1 {
+			err = fmt.Errorf("%d records", len(client.Data(all)))
 		}
 		return err
 	})
@@ -358,8 +359,8 @@ func TestTopicMadeLaterIsReplicated(t *testing.T) {
 	us.Put("late", "k", `1`)
 	w.Eventually("us.late", func() error {
 		all, err := eu.Read(limit(t), "us.late", true)
-		if err == nil && len(world.Data(all)) != 1 {
-			err = fmt.Errorf("%d records", len(world.Data(all)))
+		if err == nil && len(client.Data(all)) != 1 {
+			err = fmt.Errorf("%d records", len(client.Data(all)))
 		}
 		return err
 	})
@@ -406,7 +407,7 @@ func TestUnreachableRegionDoesNotStopTheOther(t *testing.T) {
 }
 
 // storeAsync stores a write in a goroutine of its own.
-func storeAsync(t *testing.T, in *world.Instance, wr world.Write) <-chan outcome {
+func storeAsync(t *testing.T, in *world.Instance, wr client.Write) <-chan outcome {
 	out := make(chan outcome, 1)
 	ctx := limit(t)
 	go func() {
@@ -417,7 +418,7 @@ func storeAsync(t *testing.T, in *world.Instance, wr world.Write) <-chan outcome
 }
 
 type outcome struct {
-	a   world.Answer
+	a   client.Answer
 	err error
 }
 
@@ -429,17 +430,17 @@ func TestLostAcknowledgementIsStoredOnce(t *testing.T) {
 	keep := us.Instance(0).LoseAnswers(produceKey)
 	defer keep()
 	key := "k"
-	wr := world.Write{Topic: github, Key: &key, Value: []byte(`1`), Idem: "lost"}
+	wr := client.Write{Topic: github, Key: key, Value: []byte(`1`), Idem: "lost"}
 	first := storeAsync(t, us.Instance(0), wr)
 	w.Eventually("the record is in the log", func() error {
-		if n := len(world.Data(read(t, us, github))); n != 2 {
+		if n := len(client.Data(read(t, us, github))); n != 2 {
 			return fmt.Errorf("%d records", n)
 		}
 		return nil
 	})
 	keep()
 	got := <-first
-	if got.err != nil && world.Code(got.err) != "OUTCOME_UNKNOWN" {
+	if got.err != nil && client.Code(got.err) != "OUTCOME_UNKNOWN" {
 		t.Fatalf("the write whose acknowledgement was lost got %v", got.err)
 	}
 	again := us.Put(github, "k", `1`, world.Idem("lost"))
@@ -462,7 +463,7 @@ func TestRetryInFlightIsRefused(t *testing.T) {
 	release := us.Instance(0).Hold(produceKey)
 	defer release()
 	key := "k"
-	wr := world.Write{Topic: github, Key: &key, Value: []byte(`1`), Idem: "flight"}
+	wr := client.Write{Topic: github, Key: key, Value: []byte(`1`), Idem: "flight"}
 	a, b := storeAsync(t, us.Instance(0), wr), storeAsync(t, us.Instance(0), wr)
 	// Nothing reaches the log, so one of the two waits and the other is told so.
 	var refused outcome

@@ -11,6 +11,7 @@ import (
 	"github.com/twmb/franz-go/pkg/kgo"
 
 	"github.com/geogate/geogate/internal/node"
+	"github.com/geogate/geogate/testbench/client"
 	"github.com/geogate/geogate/testbench/world"
 )
 
@@ -55,7 +56,7 @@ func TestNativeRecordsOfEntities(t *testing.T) {
 		}
 		return err
 	})
-	if _, err := us.Entity(flights, "DTW"); world.Code(err) != "ENTITY_UNKNOWN" {
+	if _, err := us.Entity(flights, "DTW"); client.Code(err) != "ENTITY_UNKNOWN" {
 		t.Fatalf("got %v", err)
 	}
 }

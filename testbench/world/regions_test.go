@@ -11,6 +11,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/geogate/geogate/testbench/client"
 	"github.com/geogate/geogate/testbench/world"
 )
 
@@ -27,16 +28,16 @@ func limit(t *testing.T) context.Context {
 }
 
 // problem demands that err is the problem of a code and status.
-func problem(t *testing.T, err error, status int, code string) *world.Problem {
+func problem(t *testing.T, err error, status int, code string) *client.Problem {
 	t.Helper()
-	var p *world.Problem
+	var p *client.Problem
 	if !errors.As(err, &p) || p.Status != status || p.Code != code {
 		t.Fatalf("got %v, want %d %s", err, status, code)
 	}
 	return p
 }
 
-func entity(t *testing.T, r *world.Region, topic, key string, opts ...world.Option) world.Entity {
+func entity(t *testing.T, r *world.Region, topic, key string, opts ...world.Option) client.Entity {
 	t.Helper()
 	e, err := r.Entity(topic, key, opts...)
 	if err != nil {
@@ -45,7 +46,7 @@ func entity(t *testing.T, r *world.Region, topic, key string, opts ...world.Opti
 	return e
 }
 
-func records(t *testing.T, r *world.Region, topic, view string) []world.Record {
+func records(t *testing.T, r *world.Region, topic, view string) []client.Record {
 	t.Helper()
 	all, err := r.Records(topic, view)
 	if err != nil {
@@ -55,18 +56,18 @@ func records(t *testing.T, r *world.Region, topic, view string) []world.Record {
 }
 
 // of are the records with a key.
-func of(all []world.Record, key string) []world.Record {
-	return slices.DeleteFunc(slices.Clone(all), func(r world.Record) bool { return r.Key.Text() != key })
+func of(all []client.Record, key string) []client.Record {
+	return slices.DeleteFunc(slices.Clone(all), func(r client.Record) bool { return r.Key.Text() != key })
 }
 
 // conflicts are the feed's records about a key.
-func conflicts(t *testing.T, r *world.Region, topic, key string) []world.Conflict {
+func conflicts(t *testing.T, r *world.Region, topic, key string) []client.Conflict {
 	t.Helper()
 	all, err := r.Conflicts(topic)
 	if err != nil {
 		t.Fatal(err)
 	}
-	return slices.DeleteFunc(all, func(c world.Conflict) bool { return c.Key.Text() != key })
+	return slices.DeleteFunc(all, func(c client.Conflict) bool { return c.Key.Text() != key })
 }
 
 func TestTwoRegions(t *testing.T) {
@@ -146,7 +147,7 @@ func reusedKey(t *testing.T, w *world.World) {
 	w.Settle()
 	for _, r := range w.Regions() {
 		key := "reuse"
-		_, err := r.Store(limit(t), world.Write{Topic: github, Key: &key, Value: []byte(`2`), Idem: "reuse"})
+		_, err := r.Store(limit(t), client.Write{Topic: github, Key: key, Value: []byte(`2`), Idem: "reuse"})
 		if p := problem(t, err, 422, "IDEMPOTENCY_KEY_REUSED"); p.FirstUsed == "" {
 			t.Fatal("no first_used")
 		}
@@ -260,12 +261,13 @@ func movedFollower(t *testing.T, w *world.World) {
 	}
 	w.Settle()
 	want := len(records(t, us, github, "merged"))
-	first, err := us.Follow(github, "earliest")
+	first, err := us.Client().Follow(limit(t), github, "earliest", "20s")
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer first.Close()
-	if err := first.Next(want / 2); err != nil {
+	got, err := first.Take(want / 2)
+	if err != nil {
 		t.Fatal(err)
 	}
 	first.Close()
@@ -273,16 +275,17 @@ func movedFollower(t *testing.T, w *world.World) {
 		w.Regions()[i%2].Put(github, "follow", fmt.Sprint(10+i))
 	}
 	want += 4
-	second, err := eu.Follow(github, first.Cursor)
+	second, err := eu.Client().Follow(limit(t), github, first.Cursor, "20s")
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer second.Close()
-	if err := second.Next(want - len(first.Got)); err != nil {
+	rest, err := second.Take(want - len(got))
+	if err != nil {
 		t.Fatal(err)
 	}
 	seen := make(map[string]bool)
-	for _, r := range append(first.Got, second.Got...) {
+	for _, r := range append(got, rest...) {
 		if seen[r.Dot] {
 			t.Fatalf("%s twice", r.Dot)
 		}
@@ -301,7 +304,7 @@ func unknownTopic(t *testing.T, w *world.World) {
 	us := w.Region("us")
 	key := "k"
 	for _, topic := range []string{"nothing", "us.flights", "eu.flights", "flights.merged", "_geogate.control", "_geogate.state.flights"} {
-		_, err := us.Try(limit(t), world.Write{Topic: topic, Key: &key, Value: []byte(`1`)})
+		_, err := us.Try(limit(t), client.Write{Topic: topic, Key: key, Value: []byte(`1`)})
 		problem(t, err, 404, "TOPIC_UNKNOWN")
 		_, err = us.Records(topic, "merged")
 		p := problem(t, err, 404, "TOPIC_UNKNOWN")
@@ -376,7 +379,7 @@ func twinEvents(t *testing.T, w *world.World) {
 		}
 		// Each region goes on to replay its own record.
 		again := r.Put(github, "twin", `1`, world.Idem("twin"))
-		if own := []world.Answer{a, b}[i]; !again.Replayed || again.Raw != own.Raw {
+		if own := []client.Answer{a, b}[i]; !again.Replayed || again.Raw != own.Raw {
 			t.Fatalf("%s replays %s, its own is %s", r.Name, again.Raw, own.Raw)
 		}
 	}

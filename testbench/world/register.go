@@ -5,13 +5,13 @@ import (
 	"encoding/json"
 	"fmt"
 	"net/http"
-	"net/url"
 	"path/filepath"
 	"time"
 
 	"github.com/geogate/geogate/internal/embed"
 	"github.com/geogate/geogate/internal/node"
 	"github.com/geogate/geogate/router/ownership"
+	"github.com/geogate/geogate/testbench/client"
 	"github.com/geogate/geogate/testbench/natscluster"
 )
 
@@ -84,47 +84,9 @@ func (r *Region) command(ctx context.Context, path, what, reason string) (result
 	if err != nil {
 		return result, err
 	}
-	n := r.last().node.Load()
-	if n == nil {
-		return result, errAway
-	}
-	raw, _, err = r.w.do(ctx, http.MethodPost, "http://"+n.ManagementAddr()+path, raw, http.Header{"Content-Type": {"application/json"}})
+	raw, _, err = r.Client().DoManagement(ctx, http.MethodPost, path, raw, http.Header{"Content-Type": {"application/json"}})
 	if err != nil {
 		return result, err
 	}
-	return result, decode(raw, &result)
-}
-
-// Orphan is one of the list of a unit's orphans.
-type Orphan struct {
-	Dot     string  `json:"dot"`
-	Topic   string  `json:"topic"`
-	Key     *Typed  `json:"key"`
-	ID      *string `json:"id"`
-	Epoch   *uint64 `json:"epoch"`
-	Op      string  `json:"op"`
-	Instead *string `json:"instead"`
-}
-
-// Orphans lists the orphans of a unit that the region has met.
-func (r *Region) Orphans(unit string) ([]Orphan, error) {
-	ctx, cancel := r.w.context()
-	defer cancel()
-	var all []Orphan
-	for from := ""; ; {
-		q := url.Values{"unit": {unit}, "from": {from}, "limit": {"100"}}
-		var page struct {
-			Orphans []Orphan `json:"orphans"`
-			Next    string   `json:"next"`
-			End     bool     `json:"end"`
-		}
-		if err := r.last().Manage(ctx, "/v1/ownership/orphans?"+q.Encode(), &page); err != nil {
-			return nil, fmt.Errorf("list orphans of %s in %s: %w", unit, r.Name, err)
-		}
-		all = append(all, page.Orphans...)
-		if page.End {
-			return all, nil
-		}
-		from = page.Next
-	}
+	return result, client.Decode(raw, &result)
 }

@@ -12,6 +12,7 @@ import (
 
 	"github.com/twmb/franz-go/pkg/kgo"
 
+	"github.com/geogate/geogate/testbench/client"
 	"github.com/geogate/geogate/testbench/world"
 )
 
@@ -36,12 +37,12 @@ type schedule struct {
 // attempts are all tries of one request with one idempotency key, or the only try
 // of one without.
 type attempts struct {
-	wr    world.Write
+	wr    client.Write
 	mu    sync.Mutex
-	acked []world.Answer
+	acked []client.Answer
 }
 
-func (a *attempts) ack(answer world.Answer) {
+func (a *attempts) ack(answer client.Answer) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	a.acked = append(a.acked, answer)
@@ -178,7 +179,7 @@ func (s *schedule) next() (*attempts, string) {
 	number := len(s.order)
 	topic := s.draw(flights, flights, notes, github)
 	key := fmt.Sprintf("k%d", s.rnd.IntN(map[string]int{flights: 5, notes: 2, github: 3}[topic]))
-	wr := world.Write{Topic: topic, Key: &key, Value: fmt.Appendf(nil, `{"n":%d}`, number)}
+	wr := client.Write{Topic: topic, Key: key, Value: fmt.Appendf(nil, `{"n":%d}`, number)}
 	if s.rnd.IntN(8) == 0 && topic != github {
 		wr.Value = nil
 	}

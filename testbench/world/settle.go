@@ -4,14 +4,13 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"net/http"
-	"net/url"
 
 	"github.com/twmb/franz-go/pkg/kadm"
 
 	"github.com/geogate/geogate/gateway"
 	"github.com/geogate/geogate/internal/event"
 	"github.com/geogate/geogate/router/ownership"
+	"github.com/geogate/geogate/testbench/client"
 )
 
 // Status asks the region's newest instance how it is.
@@ -38,14 +37,9 @@ func (r *Region) Topics(ctx context.Context) (map[string]gateway.TopicEntry, err
 // Committed is how far the region's merged view of a topic has folded each
 // origin's log, by partition. A cursor at the end of the view says it.
 func (r *Region) Committed(ctx context.Context, topic string) (map[int32]event.Vector, error) {
-	q := url.Values{"view": {"merged"}, "from": {"latest"}, "limit": {"1"}}
-	raw, _, err := r.last().Do(ctx, http.MethodGet, "/v1/topics/"+topic+"/records?"+q.Encode(), nil, nil)
+	p, err := r.Page(ctx, topic, "merged", "latest", 1)
 	if err != nil {
 		return nil, fmt.Errorf("read end of %s in %s: %w", topic, r.Name, err)
-	}
-	var p Page
-	if err := decode(raw, &p); err != nil {
-		return nil, err
 	}
 	c, err := event.ParseCursor(p.Next)
 	if err != nil {
@@ -72,7 +66,7 @@ func (w *World) AwaitSettled(ctx context.Context, topics ...string) error {
 	for _, d := range policy.Declared() {
 		topics = append(topics, d.Topic)
 	}
-	return poll(ctx, func() error {
+	return client.Poll(ctx, pollEvery, func() error {
 		for _, topic := range topics {
 			if err := w.settled(ctx, topic); err != nil {
 				return err

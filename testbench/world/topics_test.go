@@ -7,11 +7,12 @@ import (
 	"testing"
 	"time"
 
+	"github.com/geogate/geogate/testbench/client"
 	"github.com/geogate/geogate/testbench/world"
 )
 
 // storedIn writes until the answer names a place in an incarnation of the log.
-func storedIn(t *testing.T, w *world.World, r *world.Region, wr world.Write, incarnation string) (a world.Answer) {
+func storedIn(t *testing.T, w *world.World, r *world.Region, wr client.Write, incarnation string) (a client.Answer) {
 	t.Helper()
 	w.Eventually("a write to incarnation "+incarnation+" of "+wr.Topic, func() (err error) {
 		ctx, cancel := context.WithTimeout(t.Context(), 5*time.Second)
@@ -32,14 +33,14 @@ func TestReplacedTopic(t *testing.T) {
 	w := world.Start(t, world.Options{Regions: 1, Topics: []world.Topic{{Name: "plain", Partitions: 2}}})
 	us := w.Region("us")
 	key := "a"
-	wr := world.Write{Topic: "plain", Key: &key, Value: []byte("1"), Idem: "k"}
+	wr := client.Write{Topic: "plain", Key: key, Value: []byte("1"), Idem: "k"}
 	first := storedIn(t, w, us, wr, "us/0/")
 	if err := us.DeleteTopic("plain"); err != nil {
 		t.Fatal(err)
 	}
 	w.Eventually("the topic to be unknown", func() error {
 		_, err := us.Try(limit(t), wr)
-		if world.Code(err) != "TOPIC_UNKNOWN" {
+		if client.Code(err) != "TOPIC_UNKNOWN" {
 			return fmt.Errorf("got %v", err)
 		}
 		return nil
@@ -68,7 +69,7 @@ func TestGrownTopic(t *testing.T) {
 	t.Parallel()
 	w := world.Start(t, world.Options{Regions: 1})
 	us := w.Region("us")
-	first := map[string]world.Answer{}
+	first := map[string]client.Answer{}
 	for i := range 8 {
 		key := fmt.Sprint("k", i)
 		first[key] = us.Put(github, key, `1`, world.Idem(key))

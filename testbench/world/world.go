@@ -20,6 +20,7 @@ import (
 	"github.com/geogate/geogate/internal/embed"
 	"github.com/geogate/geogate/internal/event"
 	"github.com/geogate/geogate/internal/node"
+	"github.com/geogate/geogate/testbench/client"
 	"github.com/geogate/geogate/testbench/cutproxy"
 )
 
@@ -29,6 +30,8 @@ const (
 	patience = 30 * time.Second
 	// pollEvery is the distance between two questions about it.
 	pollEvery = 20 * time.Millisecond
+	// readyWithin bounds the wait for an instance that was started.
+	readyWithin = 20 * time.Second
 )
 
 // names are the regions of a world, in the order of their ids from 1 on.
@@ -104,7 +107,7 @@ func Start(t testing.TB, o Options) *World {
 		t.Fatalf("a world of %d regions; there are names for %d", o.Regions, len(names))
 	}
 	w := &World{t: t, options: o, dir: t.TempDir(), log: newJournal(), cut: make(map[[2]string]bool)}
-	w.http = &http.Client{Transport: &http.Transport{MaxIdleConnsPerHost: 64, DisableCompression: true}}
+	w.http = client.NewHTTP()
 	t.Cleanup(w.close)
 	w.policy = filepath.Join(w.dir, "ownership.yaml")
 	if err := os.WriteFile(w.policy, []byte(o.Ownership), 0o600); err != nil {
@@ -222,25 +225,8 @@ func (w *World) Eventually(what string, ask func() error) {
 	w.t.Helper()
 	ctx, cancel := w.context()
 	defer cancel()
-	if err := poll(ctx, ask); err != nil {
+	if err := client.Poll(ctx, pollEvery, ask); err != nil {
 		w.t.Fatalf("%s: %v", what, err)
-	}
-}
-
-// poll asks until there is no error, or returns the last one when ctx ends.
-func poll(ctx context.Context, ask func() error) error {
-	tick := time.NewTicker(pollEvery)
-	defer tick.Stop()
-	for {
-		err := ask()
-		if err == nil {
-			return nil
-		}
-		select {
-		case <-tick.C:
-		case <-ctx.Done():
-			return err
-		}
 	}
 }
 
