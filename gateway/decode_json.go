@@ -15,7 +15,7 @@ const maxErrors = 20
 // parser reads a record object and collects everything that is wrong with its
 // members; what is wrong with the JSON itself ends it at once.
 type parser struct {
-	scanner
+	*jsonReader
 	rec      record
 	errs     []fieldError
 	reserved bool // one of errs is about a reserved header
@@ -25,8 +25,12 @@ type parser struct {
 // parseRecord reads one record object (application/json, or a line of NDJSON).
 // The record shares memory with body. The error is a *problem.
 func parseRecord(body []byte) (*record, error) {
-	p := parser{scanner: scanner{buf: body}, rec: record{partition: -1}}
-	if err := p.record(); err != nil {
+	in, err := newJSONReader(body)
+	p := parser{jsonReader: in, rec: record{partition: -1}}
+	if err == nil {
+		err = p.record()
+	}
+	if err != nil {
 		var bad *syntaxError
 		if errors.As(err, &bad) {
 			return nil, invalid(codeMalformed, atPointer("", "%s", bad))
@@ -54,14 +58,14 @@ func (p *parser) complain(pointer, format string, args ...any) {
 
 // fields passes an object that may have only the members of known, each at most
 // once. A value that is not an object is passed whole and complained about.
-func (p *parser) fields(pointer string, depth int, known map[string]func(at string) error) (seen map[string]bool, err error) {
-	if p.peek() != '{' {
-		_, err := p.skip(depth)
+func (p *parser) fields(pointer string, known map[string]func(at string) error) (seen map[string]bool, err error) {
+	if p.kind() != '{' {
+		_, err := p.value()
 		p.complain(pointer, "must be an object")
 		return nil, err
 	}
 	seen = make(map[string]bool, len(known))
-	err = p.members(depth, func(name string, _ int) error {
+	err = p.members(func(name string) error {
 		at := pointer + "/" + escapePointer(name)
 		read := known[name]
 		if read == nil || seen[name] {
@@ -70,7 +74,7 @@ func (p *parser) fields(pointer string, depth int, known map[string]func(at stri
 			} else {
 				p.complain(at, "duplicate member")
 			}
-			_, err := p.skip(depth + 1)
+			_, err := p.value()
 			return err
 		}
 		seen[name] = true
@@ -80,7 +84,7 @@ func (p *parser) fields(pointer string, depth int, known map[string]func(at stri
 }
 
 func (p *parser) record() error {
-	seen, err := p.fields("", 0, map[string]func(string) error{
+	seen, err := p.fields("", map[string]func(string) error{
 		"key": func(at string) (err error) { p.rec.key, err = p.typed(at, false); return err },
 		"value": func(at string) (err error) {
 			p.rec.value, err = p.typed(at, true)
@@ -108,9 +112,9 @@ func (p *parser) typed(pointer string, mayJSON bool) ([]byte, error) {
 	var kind string
 	var data []byte
 	before := len(p.errs)
-	seen, err := p.fields(pointer, 1, map[string]func(string) error{
+	seen, err := p.fields(pointer, map[string]func(string) error{
 		"type": func(at string) (err error) { kind, err = p.text(at); return err },
-		"data": func(string) (err error) { data, err = p.skip(0); return err },
+		"data": func(string) (err error) { data, err = p.value(); return err },
 	})
 	if err != nil || seen == nil {
 		return nil, err
@@ -134,12 +138,11 @@ func (p *parser) typed(pointer string, mayJSON bool) ([]byte, error) {
 		p.complain(pointer+"/type", "must be json, string or binary")
 		return nil, nil
 	}
-	in := scanner{buf: data}
 	if data[0] != '"' {
 		p.complain(pointer+"/data", "must be a string")
 		return nil, nil
 	}
-	text, err := in.str()
+	text, err := unquote(data)
 	if err != nil {
 		p.complain(pointer+"/data", "must not hold half of a surrogate pair: it has no UTF-8 form")
 		return nil, nil
@@ -162,8 +165,8 @@ func (p *parser) base64(pointer, text string) []byte {
 
 // text reads a string; anything else is passed and complained about.
 func (p *parser) text(pointer string) (string, error) {
-	if p.peek() != '"' {
-		_, err := p.skip(0)
+	if p.kind() != '"' {
+		_, err := p.value()
 		p.complain(pointer, "must be a string")
 		return "", err
 	}
@@ -171,17 +174,17 @@ func (p *parser) text(pointer string) (string, error) {
 }
 
 func (p *parser) headers(pointer string) error {
-	if p.peek() != '[' {
+	if p.kind() != '[' {
 		if p.null() {
 			return nil
 		}
-		_, err := p.skip(1)
+		_, err := p.value()
 		p.complain(pointer, "must be an array")
 		return err
 	}
-	return p.elements(1, func(i int) error {
+	return p.elements(func(i int) error {
 		h, at := event.Header{}, pointer+"/"+strconv.Itoa(i)
-		seen, err := p.fields(at, 2, map[string]func(string) error{
+		seen, err := p.fields(at, map[string]func(string) error{
 			"name": func(at string) (err error) {
 				h.Key, err = p.text(at)
 				if _, reserved := event.Reserved([]event.Header{h}); err == nil && reserved {
@@ -218,7 +221,7 @@ func (p *parser) partition(pointer string) error {
 	if p.null() {
 		return nil
 	}
-	raw, err := p.skip(1)
+	raw, err := p.value()
 	if err != nil {
 		return err
 	}
@@ -254,6 +257,9 @@ func escapePointer(name string) string {
 	const most = 100
 	if len(name) > most {
 		name = strings.ToValidUTF8(name[:most], "") + "…"
+	}
+	if !strings.ContainsAny(name, "~/") {
+		return name
 	}
 	return strings.NewReplacer("~", "~0", "/", "~1").Replace(name)
 }

@@ -25,9 +25,11 @@
 //
 // # Goroutines
 //
-// Server.Run owns both listeners and waits for every request. A request has one
-// goroutine, except that an NDJSON stream of writes has one more that reads lines
-// ahead and one for each write in flight; the request waits for all of them.
+// Server.Run owns both listeners and, when it returns, has waited for every
+// request. A request has one goroutine; a stream of writes has one more that reads
+// lines ahead and one for each line in flight, and a merged read has one for each
+// partition while it opens its views. The request waits for all of them.
+// docs/internals/goroutines.md lists them with the callbacks.
 //
 // HAZARD: there is no authentication yet, so New refuses addresses that other
 // machines can reach.

@@ -7,7 +7,7 @@ import (
 	"net/http"
 	"strings"
 	"testing"
-	"time"
+	"testing/synctest"
 
 	"github.com/geogate/geogate/conflict"
 	"github.com/geogate/geogate/internal/event"
@@ -120,7 +120,9 @@ func TestKeysOfEveryKind(t *testing.T) {
 	}
 }
 
-func TestReadYourWrites(t *testing.T) {
+func TestReadYourWrites(t *testing.T) { synctest.Test(t, readYourWrites) }
+
+func readYourWrites(t *testing.T) {
 	w := newWorld(t, nil)
 	p := router.Partition([]byte("DTW"), 6)
 	s := w.seat("flights", p)
@@ -129,10 +131,11 @@ func TestReadYourWrites(t *testing.T) {
 	answered := make(chan *http.Response, 1)
 	go func() { answered <- w.do(get("/v1/topics/flights/entities/DTW?wait=10s", "Geogate-Token", token)) }()
 	s.commit(vector(4711, 0), -1)
+	synctest.Wait()
 	select {
 	case r := <-answered:
 		t.Fatalf("answered %d before the write was applied", r.StatusCode)
-	case <-time.After(20 * time.Millisecond):
+	default:
 	}
 	s.commit(vector(4712, 0), -1)
 	if r := <-answered; r.StatusCode != 200 {

@@ -83,10 +83,12 @@ func TestFollow(t *testing.T) {
 	}
 	next(sc, true)
 	w.seat("github", 0).commit(vector(1, 5), 1)
-	waitFor(t, func() bool { // the heartbeat's cursor moves though nothing is shown
+	for { // the heartbeat's cursor moves though nothing is shown
 		c, err := event.ParseCursor(next(sc, true).Cursor)
-		return err == nil && c.At[0] == vector(1, 5)
-	})
+		if err == nil && c.At[0] == vector(1, 5) {
+			break
+		}
+	}
 	merge(t, cl, "github", 1, stamped(us, 1, 0, 0, "b", "1"))
 	if l := next(sc, false); l.Dot != "us/0/1/0" {
 		t.Errorf("second line %+v", l)
@@ -104,7 +106,10 @@ func TestFollow(t *testing.T) {
 	}
 	r.Body.Close()
 	r2.Body.Close()
-	waitFor(t, func() bool { return w.s.logs.open.Load() == 0 })
+	srv.Close() // waits for the requests
+	if n := w.s.logs.open.Load(); n != 0 {
+		t.Errorf("%d readers are left open", n)
+	}
 }
 
 func TestReadersAreBounded(t *testing.T) {
@@ -118,7 +123,9 @@ func TestReadersAreBounded(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer r.Body.Close()
-	waitFor(t, func() bool { return w.s.logs.open.Load() == 1 })
+	if n := w.s.logs.open.Load(); n != 1 {
+		t.Fatalf("%d readers are open", n)
+	}
 	got := w.do(get("/v1/topics/github/records"))
 	if p := problemOf(t, got); got.StatusCode != 429 || p["code"] != "OVERLOADED" {
 		t.Errorf("second read: %v", p)

@@ -68,17 +68,19 @@ func FuzzRecord(f *testing.F) {
 
 func same(a, b []byte) bool { return (a == nil) == (b == nil) && bytes.Equal(a, b) }
 
-// FuzzJSON holds the scanner against encoding/json, which is laxer about UTF-8
+// FuzzJSON holds the reader against encoding/json, which is laxer about UTF-8
 // and depth only.
 func FuzzJSON(f *testing.F) {
 	for _, s := range []string{`{}`, ` [1, 2.5e-3,"\u00e4"] `, `"\ud800"`, `01`, `1.`, `-`, `tru`, `{"a":}`, `[1,]`, "\"\x7f\"", "\xef\xbb\xbf1", `nul`, `{"a" :1}x`} {
 		f.Add([]byte(s))
 	}
 	f.Fuzz(func(t *testing.T, b []byte) {
-		s := scanner{buf: b}
-		_, err := s.skip(0)
+		in, err := newJSONReader(b)
 		if err == nil {
-			err = s.end()
+			_, err = in.value()
+		}
+		if err == nil {
+			err = in.end()
 		}
 		if want := json.Valid(b) && utf8.Valid(b) && !deep(b); (err == nil) != want {
 			t.Fatalf("%q: %v", b, err)
@@ -87,8 +89,7 @@ func FuzzJSON(f *testing.F) {
 			t.Fatalf("%q is embeddable", b)
 		}
 		if q := appendString(nil, string(b)); utf8.Valid(b) {
-			in := scanner{buf: q}
-			if back, err := in.str(); err != nil || back != string(b) {
+			if back, err := unquote(q); err != nil || back != string(b) {
 				t.Fatalf("%q as a string is %s and comes back as %q, %v", b, q, back, err)
 			}
 		}

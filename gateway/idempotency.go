@@ -39,7 +39,7 @@ func parseIdempotencyKey(lines []string) (string, error) {
 	key := text
 	if strings.HasPrefix(text, `"`) {
 		var err error
-		if key, err = unquote(text); err != nil {
+		if key, err = unquoteKey(text); err != nil {
 			return bad("%s", err)
 		}
 	} else if strings.ContainsAny(text, " \t\"") {
@@ -51,8 +51,8 @@ func parseIdempotencyKey(lines []string) (string, error) {
 	return key, nil
 }
 
-// unquote reads a structured-field string (RFC 8941, 3.3.3) without parameters.
-func unquote(text string) (string, error) {
+// unquoteKey reads a structured-field string (RFC 8941, 3.3.3) without parameters.
+func unquoteKey(text string) (string, error) {
 	var b strings.Builder
 	for i := 1; i < len(text); i++ {
 		switch c := text[i]; {

@@ -30,17 +30,17 @@ type pool struct {
 	mu     sync.Mutex
 	closed bool
 	admin  *kadm.Client
-	idle   []*lent
+	idle   []*readClient
 }
 
-// lent is a client that a read has for itself.
-type lent struct {
+// readClient is a client that one read has for itself.
+type readClient struct {
 	*kgo.Client
 	answers atomic.Int64 // of brokers to fetches
 }
 
 // OnBrokerRead implements kgo.HookBrokerRead.
-func (l *lent) OnBrokerRead(_ kgo.BrokerMetadata, key int16, _ int, _, _ time.Duration, err error) {
+func (l *readClient) OnBrokerRead(_ kgo.BrokerMetadata, key int16, _ int, _, _ time.Duration, err error) {
 	const fetch = 1 // api key
 	if key == fetch && err == nil {
 		l.answers.Add(1)
@@ -51,7 +51,7 @@ func newPool(opts []kgo.Opt, readers int) *pool {
 	return &pool{opts: opts, slots: make(chan struct{}, readers)}
 }
 
-func (p *pool) client() (*lent, error) {
+func (p *pool) client() (*readClient, error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if p.closed {
@@ -62,7 +62,7 @@ func (p *pool) client() (*lent, error) {
 		p.idle = p.idle[:n-1]
 		return cl, nil
 	}
-	l := &lent{}
+	l := &readClient{}
 	cl, err := kgo.NewClient(append(slices.Clone(p.opts),
 		kgo.WithHooks(l),
 		kgo.ConsumePartitions(map[string]map[int32]kgo.Offset{}),
@@ -159,7 +159,7 @@ func upstream(ctx context.Context, doing string, err error) error {
 // reader reads some partitions of one topic. It belongs to one goroutine.
 type reader struct {
 	p      *pool
-	cl     *lent
+	cl     *readClient
 	topic  string
 	buffer []*kgo.Record
 	paused map[int32]bool

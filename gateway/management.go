@@ -44,7 +44,7 @@ func (s *Server) readyz(c *call) error {
 		}
 	}
 	askProbes(c.r.Context(), s.deps.Probes, note)
-	if s.drain.stopping() {
+	if s.drain.isStopping() {
 		note("gateway", fmt.Errorf("draining"))
 	} else {
 		note("gateway", nil)

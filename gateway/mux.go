@@ -42,6 +42,8 @@ var errGone = errors.New("gateway: client has gone")
 
 // ServeHTTP implements http.Handler.
 func (m *mux) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	m.s.drain.beginRequest()
+	defer m.s.drain.endRequest()
 	began := time.Now()
 	a := &answer{ResponseWriter: w}
 	c := &call{w: a, r: r, rc: http.NewResponseController(w), id: requestID(r.Header.Get("X-Request-Id"))}

@@ -2,6 +2,7 @@ package gateway
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"log/slog"
 	"net"
@@ -17,6 +18,7 @@ import (
 type ProbeServer struct {
 	listener net.Listener
 	server   *http.Server
+	drain    drain
 }
 
 // NewProbeServer binds a loopback address; nothing is served before Run.
@@ -32,10 +34,14 @@ func NewProbeServer(listen string, probes []Probe, metrics prometheus.Gatherer, 
 	mux.HandleFunc("GET /livez", func(w http.ResponseWriter, _ *http.Request) { fmt.Fprintln(w, "ok") })
 	mux.HandleFunc("GET /readyz", func(w http.ResponseWriter, r *http.Request) { readiness(w, r, probes) })
 	mux.Handle("GET /metrics", promhttp.HandlerFor(metrics, promhttp.HandlerOpts{}))
-	return &ProbeServer{listener: ln, server: &http.Server{
-		Handler: mux, ReadHeaderTimeout: headerTime, IdleTimeout: idleTime, MaxHeaderBytes: maxHeader,
-		ErrorLog: slog.NewLogLogger(log.Handler(), slog.LevelDebug),
-	}}, nil
+	p := &ProbeServer{listener: ln}
+	counted := http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		p.drain.beginRequest()
+		defer p.drain.endRequest()
+		mux.ServeHTTP(w, r)
+	})
+	p.server = newHTTPServer(counted, log)
+	return p, nil
 }
 
 func readiness(w http.ResponseWriter, r *http.Request, probes []Probe) {
@@ -57,7 +63,7 @@ func readiness(w http.ResponseWriter, r *http.Request, probes []Probe) {
 // Addr is where it listens.
 func (p *ProbeServer) Addr() string { return p.listener.Addr().String() }
 
-// Run serves until ctx is done.
+// Run serves until ctx is done. When it returns, no request runs any more.
 func (p *ProbeServer) Run(ctx context.Context) error {
 	failed := make(chan error, 1)
 	go func() { failed <- serve(p.server, p.listener) }()
@@ -67,5 +73,5 @@ func (p *ProbeServer) Run(ctx context.Context) error {
 	case <-ctx.Done():
 	}
 	shutdown(ctx, p.server)
-	return <-failed
+	return errors.Join(<-failed, p.drain.waitAborted(ctx))
 }

@@ -100,7 +100,7 @@ func (s *Server) follow(c *call, f *feed) error {
 		}
 		switch {
 		case err == nil:
-		case s.drain.stopping() && c.r.Context().Err() == nil && ctx.Err() != nil:
+		case s.drain.isStopping() && c.r.Context().Err() == nil && ctx.Err() != nil:
 			return nil // the end is clean: a reader goes on elsewhere with its cursor
 		case c.r.Context().Err() != nil:
 			return errGone

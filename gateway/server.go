@@ -22,6 +22,7 @@ const (
 	streamTime   = 10 * time.Minute // without one more line of a stream
 	answerTime   = 30 * time.Second // without the client taking one more part of an answer
 	shutdownTime = 2 * time.Second  // for connections to close once all is answered
+	abortTime    = 10 * time.Second // for requests to end once their connections are closed
 )
 
 // Server is the HTTP edge of one instance.
@@ -89,12 +90,13 @@ func (s *Server) ManageAddr() string { return s.manage.Addr().String() }
 
 // Run serves both listeners until ctx is done, then drains: new writes get 503
 // DRAINING while those in flight are answered, followed streams end, and what is
-// not finished after Config.Drain is cut off. It returns nil after a drain, an
-// error if a listener fails.
+// not finished after Config.Drain is cut off. When it returns, no request runs any
+// more. It returns nil after a drain, an error if a listener fails or a request
+// does not end.
 func (s *Server) Run(ctx context.Context) error {
 	defer s.logs.close()
-	data := s.server(s.dataHandler())
-	manage := s.server(s.managementHandler())
+	data := newHTTPServer(s.dataHandler(), s.log)
+	manage := newHTTPServer(s.managementHandler(), s.log)
 	failed := make(chan error, 2)
 	go func() { failed <- serve(data, s.data) }()
 	go func() { failed <- serve(manage, s.manage) }()
@@ -109,18 +111,19 @@ func (s *Server) Run(ctx context.Context) error {
 	end, cancel := context.WithTimeout(context.WithoutCancel(ctx), s.cfg.Drain)
 	defer cancel()
 	s.drain.waitWrites(end)
+	s.drain.giveUp()
 	shutdown(end, data)
 	shutdown(end, manage)
 	for ; left > 0; left-- {
 		err = errors.Join(err, <-failed)
 	}
-	return err
+	return errors.Join(err, s.drain.waitAborted(ctx))
 }
 
-func (s *Server) server(h http.Handler) *http.Server {
+func newHTTPServer(h http.Handler, log *slog.Logger) *http.Server {
 	return &http.Server{
 		Handler: h, ReadHeaderTimeout: headerTime, IdleTimeout: idleTime, MaxHeaderBytes: maxHeader,
-		ErrorLog: slog.NewLogLogger(s.log.Handler(), slog.LevelDebug),
+		ErrorLog: slog.NewLogLogger(log.Handler(), slog.LevelDebug),
 	}
 }
 

@@ -80,13 +80,16 @@ func (j *conflictFeed) show(_ context.Context, rec *kgo.Record, o *object) (bool
 
 // topicOf is the member topic of a conflict.
 func topicOf(value []byte) (topic string, err error) {
-	s := scanner{buf: value}
-	err = s.members(0, func(name string, _ int) (err error) {
-		if name == "topic" && s.peek() == '"' {
-			topic, err = s.str()
+	r, err := newJSONReader(value)
+	if err != nil {
+		return "", err
+	}
+	err = r.members(func(name string) (err error) {
+		if name == "topic" && r.kind() == '"' {
+			topic, err = r.str()
 			return err
 		}
-		_, err = s.skip(1)
+		_, err = r.value()
 		return err
 	})
 	return topic, err

@@ -10,10 +10,10 @@ package gateway
 //
 // A stream takes the same steps line by line (write_stream.go).
 func (s *Server) writeRecords(c *call) error {
-	if err := s.drain.begin(); err != nil {
+	if err := s.drain.beginWrite(); err != nil {
 		return err
 	}
-	defer s.drain.end()
+	defer s.drain.endWrite()
 	head, err := c.writeHead(s.cfg.MaxBody)
 	if err != nil {
 		return err

@@ -73,6 +73,7 @@ func (st *stream) run() error {
 	// drain brings about on purpose; the lines in flight are answered all the same.
 	ctx, cancel := context.WithCancel(context.WithoutCancel(st.c.r.Context()))
 	defer cancel()
+	defer st.s.drain.onCut(cancel)()
 	// A stream that idles while the server drains must not hold it up.
 	defer st.s.drain.onStop(func() { st.c.readDeadline(0) })()
 
@@ -249,11 +250,11 @@ func (st *stream) next(ctx context.Context) (text []byte, held int64, err error)
 	var bad *problem
 	for {
 		st.c.readDeadline(streamTime)
-		if st.s.drain.stopping() { // the deadline above may have undone run's
+		if st.s.drain.isStopping() { // the deadline above may have undone run's
 			return nil, held, st.draining()
 		}
 		part, err := st.in.ReadSlice('\n')
-		if st.s.drain.stopping() && err != nil && !errors.Is(err, io.EOF) && !errors.Is(err, bufio.ErrBufferFull) {
+		if st.s.drain.isStopping() && err != nil && !errors.Is(err, io.EOF) && !errors.Is(err, bufio.ErrBufferFull) {
 			return nil, held, st.draining()
 		}
 		st.read += int64(len(part))

@@ -12,6 +12,7 @@ import (
 	"net/http/httptest"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -524,7 +525,7 @@ func TestStream(t *testing.T) {
 }
 
 func TestStreamLimits(t *testing.T) {
-	w := newWorld(t, func(c *Config, _ *Deps) { c.MaxRecord, c.MaxBody = 100, 1<<20 })
+	w := newWorld(t, func(c *Config, _ *Deps) { c.MaxRecord, c.MaxBody = 100, 256<<10 })
 	long := `{"value":{"type":"string","data":"` + strings.Repeat("x", 80<<10) + `"}}`
 	short := `{"value":{"type":"json","data":1}}`
 	r := w.do(post("github", long+"\n"+short+"\n", "Content-Type", "application/x-ndjson"))
@@ -532,14 +533,14 @@ func TestStreamLimits(t *testing.T) {
 	if len(got) != 2 || !strings.Contains(got[0], "RECORD_TOO_LARGE") || !strings.Contains(got[1], `"ack":"local"`) {
 		t.Errorf("answers %.300q", got)
 	}
-	many := strings.Repeat(short+"\n", 1<<20/len(short))
+	many := strings.Repeat(short+"\n", 256<<10/len(short))
 	req := httptest.NewRequest("POST", "/v1/topics/github/records", io.NopCloser(strings.NewReader(many)))
 	req.ContentLength = -1
 	req.Header.Set("Content-Type", "application/x-ndjson")
 	rec := httptest.NewRecorder()
 	w.s.dataHandler().ServeHTTP(rec, req)
 	got = strings.Split(strings.TrimSpace(rec.Body.String()), "\n")
-	if last := got[len(got)-1]; !strings.Contains(last, "BODY_TOO_LARGE") || len(got) < 20_000 {
+	if last := got[len(got)-1]; !strings.Contains(last, "BODY_TOO_LARGE") || len(got) < 5_000 {
 		t.Errorf("%d answers, last %s", len(got), last)
 	}
 	if w.s.bodies.held.Load() != 0 {
@@ -596,10 +597,13 @@ func TestDrain(t *testing.T) {
 	w := newWorld(t, nil)
 	entered, leave := make(chan struct{}), make(chan struct{})
 	var once sync.Once
+	streamed := make(chan struct{})
 	w.write = func(ctx context.Context, req seat.Request, p int32) (seat.Answer, error) {
 		if string(req.Value) == "slow" {
 			once.Do(func() { close(entered) })
 			<-leave
+		} else {
+			close(streamed)
 		}
 		return w.accept(ctx, req, p)
 	}
@@ -631,13 +635,11 @@ func TestDrain(t *testing.T) {
 	stream := make(chan result, 1)
 	go func() { stream <- send(in, "application/x-ndjson") }()
 	fmt.Fprintln(out, `{"value":{"type":"json","data":1}}`)
-	waitFor(t, func() bool {
-		w.mu.Lock()
-		defer w.mu.Unlock()
-		return len(w.wrote) == 2
-	})
+	<-streamed
+	stops := make(chan struct{})
+	w.s.drain.onStop(func() { close(stops) })
 	cancel()
-	waitFor(t, func() bool { return w.s.drain.stopping() })
+	<-stops
 	if r := send(strings.NewReader("late"), "text/plain"); r.status != 503 || !strings.Contains(r.body, "DRAINING") {
 		t.Errorf("late write: %+v", r)
 	}
@@ -660,17 +662,41 @@ func TestDrain(t *testing.T) {
 	}
 }
 
-// waitFor polls a condition until it holds, for at most 10 s.
-func waitFor(t testing.TB, cond func() bool) {
-	t.Helper()
-	tick := time.NewTicker(2 * time.Millisecond)
-	defer tick.Stop()
-	late := time.After(10 * time.Second)
-	for !cond() {
-		select {
-		case <-tick.C:
-		case <-late:
-			t.Fatal("the condition did not come to hold")
+// TestRunWaitsForWhatItGivesUp: a stream whose line is not stored within the drain
+// is told so, and nothing of it runs once Run has returned.
+func TestRunWaitsForWhatItGivesUp(t *testing.T) {
+	w := newWorld(t, func(c *Config, _ *Deps) { c.Drain = time.Millisecond })
+	entered := make(chan struct{})
+	var left atomic.Bool
+	w.write = func(ctx context.Context, _ seat.Request, _ int32) (seat.Answer, error) {
+		close(entered)
+		<-ctx.Done()
+		left.Store(true)
+		return seat.Answer{}, ctx.Err()
+	}
+	ctx, cancel := context.WithCancel(context.Background())
+	defer cancel()
+	ended := make(chan error, 1)
+	go func() { ended <- w.s.Run(ctx) }()
+	client := &http.Client{Transport: &http.Transport{}}
+	defer client.CloseIdleConnections()
+	answered := make(chan string, 1)
+	go func() {
+		r, err := client.Post("http://"+w.s.DataAddr()+"/v1/topics/github/records", "application/x-ndjson", strings.NewReader(`{"value":{"type":"json","data":1},"idempotency_key":"k"}`+"\n"))
+		if err != nil {
+			answered <- err.Error()
+			return
 		}
+		defer r.Body.Close()
+		b, _ := io.ReadAll(r.Body)
+		answered <- string(b)
+	}()
+	<-entered
+	cancel()
+	if err := <-ended; err != nil || !left.Load() {
+		t.Errorf("run ended with %v; the write has ended: %t", err, left.Load())
+	}
+	if a := <-answered; !strings.Contains(a, "OUTCOME_UNKNOWN") {
+		t.Errorf("the line was answered %q", a)
 	}
 }

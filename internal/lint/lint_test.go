@@ -78,6 +78,7 @@ var confined = map[string][]string{
 	"github.com/goccy/go-yaml":              {"internal/strict"},
 	"github.com/google/uuid":                {"internal/event"},
 	"cel.dev/cel-go":                        {"internal/expr"},
+	"github.com/go-json-experiment/json":    {"gateway"},
 	"github.com/fsnotify/fsnotify":          {"internal/node"},
 	"github.com/dgraph-io/badger":           {"internal/control", "conflict/view", "dedupe", "internal/node"},
 	"github.com/twmb/franz-go/pkg/kfake":    {"internal/embed"},
