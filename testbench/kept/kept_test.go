@@ -1,0 +1,163 @@
+package kept_test
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net/http"
+	"net/url"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/geogate/geogate/testbench/kept"
+)
+
+// patience is how long the test waits for what must come about.
+const patience = 90 * time.Second
+
+func limit(t *testing.T) context.Context {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	t.Cleanup(cancel)
+	return ctx
+}
+
+// The present code opens what e4aa663 left, reads the same, and goes on with it.
+func TestGoesOn(t *testing.T) {
+	t.Parallel()
+	goesOn(t, unpack(t))
+}
+
+// So it does when the stores are lost: they are caches.
+func TestGoesOnWithoutStores(t *testing.T) {
+	t.Parallel()
+	dir := unpack(t)
+	for _, name := range []string{"us", "eu"} {
+		store := filepath.Join(dir, name, "store")
+		if _, err := os.Stat(store); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.RemoveAll(store); err != nil {
+			t.Fatal(err)
+		}
+	}
+	goesOn(t, dir)
+}
+
+func goesOn(t *testing.T, dir string) {
+	t.Helper()
+	want, err := kept.Load(filepath.Join(dataDir, kept.GoldenFile))
+	if err != nil {
+		t.Fatal(err)
+	}
+	held, err := kept.LoadHeld(filepath.Join(dataDir, kept.HeldFile))
+	if err != nil {
+		t.Fatal(err)
+	}
+	d := start(t, dir)
+	ctx := limit(t)
+	readsTheSame(ctx, t, d, want)
+
+	// What was fenced may write again after the longest lease, which passes while the
+	// rest is tried.
+	if err := d.region("us").Command(ctx, "unfence", map[string]string{"unit": kept.FencedUnit}); err != nil {
+		t.Fatal(err)
+	}
+	if err := held.Check(ctx, d.region); err != nil {
+		t.Errorf("what clients hold is not good any more: %v", err)
+	}
+	for i, r := range d.all() {
+		copied(ctx, t, r, d.all()[1-i])
+	}
+	fencesAgain(ctx, t, d)
+}
+
+// readsTheSame waits until both regions show what the golden file has.
+func readsTheSame(ctx context.Context, t *testing.T, d *deployment, want []kept.Section) {
+	t.Helper()
+	last := "nothing could be read"
+	err := kept.Poll(ctx, func() error {
+		got, err := kept.Snapshot(ctx, d.all())
+		if err != nil {
+			if ctx.Err() == nil {
+				last = err.Error()
+			}
+			return err
+		}
+		if last = kept.Diff(want, got); last != "" {
+			return errors.New(last)
+		}
+		return nil
+	})
+	if err != nil {
+		t.Fatalf("the kept data is not read as e4aa663 read it (%s):\n%s", kept.GoldenFile, last)
+	}
+}
+
+// copied writes in one region and reads in the other: the seat, the link and the fold
+// go on where those of e4aa663 ended.
+func copied(ctx context.Context, t *testing.T, from, to *kept.Region) {
+	t.Helper()
+	body := fmt.Sprintf(`{"key":{"type":"string","data":"DTW"},"value":{"type":"json","data":{"now":"%s"}}}`, from.Name)
+	w := kept.Write{Topic: "flights", Idem: "now-" + from.Name, Body: body}
+	first, err := from.Store(ctx, w)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var answer struct {
+		Token string `json:"token"`
+	}
+	if err := json.Unmarshal(first.Body, &answer); err != nil {
+		t.Fatal(err)
+	}
+	var reply kept.Reply
+	if err := kept.Poll(ctx, func() (err error) {
+		reply, err = to.Do(ctx, http.MethodGet, to.Data+"/v1/topics/flights/entities?"+url.Values{"key": {"DTW"}, "wait": {"10s"}}.Encode(), nil,
+			http.Header{"Geogate-Token": {answer.Token}})
+		if err != nil {
+			return err
+		}
+		return reply.Err()
+	}); err != nil {
+		t.Fatalf("read in %s what was written in %s: %v", to.Name, from.Name, err)
+	}
+	if !strings.Contains(string(reply.Body), fmt.Sprintf(`"value":{"type":"json","data":{"now":"%s"}}`, from.Name)) {
+		t.Fatalf("%s wrote %s\n%s reads %s", from.Name, first.Body, to.Name, reply.Body)
+	}
+	if again, err := from.Store(ctx, w); err != nil || !again.Replayed || string(again.Body) != string(first.Body) {
+		t.Fatalf("first %s\nagain %s, %v", first.Body, again.Body, err)
+	}
+}
+
+// fencesAgain writes to the unit that was left fenced, under a new epoch, and fences
+// it once more.
+func fencesAgain(ctx context.Context, t *testing.T, d *deployment) {
+	t.Helper()
+	us, eu := d.region("us"), d.region("eu")
+	w := kept.Write{Topic: "spare", Idem: "unfenced", Body: `{"value":{"type":"json","data":"unfenced"}}`}
+	first, err := eu.Store(ctx, w)
+	if err != nil {
+		t.Fatalf("write to %s after unfence: %v", kept.FencedUnit, err)
+	}
+	if err := kept.Poll(ctx, func() error {
+		dots, _, err := us.Dots(ctx, "spare", "earliest", 0)
+		if err == nil && len(dots) != 3 {
+			err = fmt.Errorf("us shows %v", dots)
+		}
+		return err
+	}); err != nil {
+		t.Fatalf("the write of the new epoch does not come to us: %v", err)
+	}
+	if err := us.Command(ctx, "fence", map[string]string{"unit": kept.FencedUnit, "reason": "again"}); err != nil {
+		t.Fatal(err)
+	}
+	w.Idem = "fenced"
+	reply, err := eu.Send(ctx, w)
+	if err != nil || reply.Code() != "NOT_OWNER" {
+		t.Fatalf("a write to a fenced unit, after %s, is answered %s, %v", first.Body, reply.Body, err)
+	}
+}

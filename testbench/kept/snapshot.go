@@ -1,0 +1,385 @@
+package kept
+
+import (
+	"bytes"
+	"cmp"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"maps"
+	"net/http"
+	"net/url"
+	"slices"
+	"strings"
+
+	"github.com/twmb/franz-go/pkg/kadm"
+	"github.com/twmb/franz-go/pkg/kgo"
+
+	"github.com/geogate/geogate/residency"
+)
+
+// Section is one part of what can be read of a region. Its name is the region, the
+// kind of thing, and which of them; its lines are what was read.
+type Section struct {
+	Name  string
+	Lines []string
+}
+
+// Snapshot reads all that clients and operators of the regions can read and that a
+// restart does not change: no counters of a process, no time of reading.
+func Snapshot(ctx context.Context, regions []*Region) (all []Section, err error) {
+	for _, r := range regions {
+		t := taker{Region: r}
+		if err := t.take(ctx); err != nil {
+			return nil, err
+		}
+		all = append(all, t.sections...)
+	}
+	return all, nil
+}
+
+// taker takes the snapshot of one region.
+type taker struct {
+	*Region
+	sections []Section
+}
+
+func (t *taker) add(lines []string, name ...string) {
+	t.sections = append(t.sections, Section{t.Name + " " + strings.Join(name, " "), lines})
+}
+
+func (t *taker) take(ctx context.Context) error {
+	units, err := t.status(ctx)
+	if err != nil {
+		return err
+	}
+	if err := t.ownership(ctx, units); err != nil {
+		return err
+	}
+	topics, err := t.topics(ctx)
+	if err != nil {
+		return err
+	}
+	for _, topic := range topics {
+		if err := t.topic(ctx, topic); err != nil {
+			return err
+		}
+	}
+	return t.audit(ctx)
+}
+
+// stopped is a partition of which a link sends no more. Why is a sentence for people, which
+// may change.
+type stopped struct {
+	Topic     string `json:"topic"`
+	Partition int32  `json:"partition"`
+	Unit      string `json:"unit"`
+	At        int64  `json:"at"`
+}
+
+// status is what of GET /v1/status was decided before, and the names of the units.
+func (t *taker) status(ctx context.Context) (units []string, err error) {
+	var s struct {
+		Mode     string `json:"mode"`
+		Register struct {
+			State  string `json:"state"`
+			Voters int    `json:"voters"`
+		} `json:"register"`
+		Regions []struct {
+			Name  string `json:"name"`
+			ID    int    `json:"id"`
+			State string `json:"state"`
+		} `json:"regions"`
+		Links []struct {
+			Name     string    `json:"name"`
+			From     string    `json:"from"`
+			To       string    `json:"to"`
+			State    string    `json:"state"`
+			Topics   int       `json:"topics"`
+			Lag      *int64    `json:"lag_records"`
+			Parked   []stopped `json:"parked"`
+			Standing []stopped `json:"standing"`
+		} `json:"links"`
+		Units []struct {
+			Unit    string  `json:"unit"`
+			Owner   *string `json:"owner"`
+			Epoch   uint64  `json:"epoch"`
+			State   string  `json:"state"`
+			Orphans uint64  `json:"orphans"`
+		} `json:"units"`
+		Residency json.RawMessage `json:"residency"`
+	}
+	if err := t.Get(ctx, t.Management, "/v1/status", nil, &s); err != nil {
+		return nil, err
+	}
+	lines := []string{"mode " + s.Mode, line(s.Register), "residency " + string(s.Residency)}
+	for _, list := range [][]string{linesOf(s.Regions), linesOf(s.Links), linesOf(s.Units)} {
+		lines = append(lines, list...)
+	}
+	for _, u := range s.Units {
+		units = append(units, u.Unit)
+	}
+	t.add(lines, "status")
+	return units, nil
+}
+
+// ownership is what the register holds of every unit, but for the revisions and the
+// claims that a restart writes again, and the orphans of each.
+func (t *taker) ownership(ctx context.Context, units []string) error {
+	var register struct {
+		Units []map[string]json.RawMessage `json:"units"`
+	}
+	if err := t.Get(ctx, t.Management, "/v1/ownership", nil, &register); err != nil {
+		return err
+	}
+	var lines []string
+	for _, u := range register.Units {
+		delete(u, "revision")
+		lines = append(lines, line(u))
+	}
+	t.add(lines, "ownership")
+	for _, unit := range units {
+		list, err := t.list(ctx, t.Management, "/v1/ownership/orphans", "orphans", url.Values{"unit": {unit}})
+		if err != nil {
+			return err
+		}
+		t.add(list, "orphans", unit)
+	}
+	return nil
+}
+
+// topicEntry is what a region knows of a topic, without the rule of a link, which is a
+// sentence.
+type topicEntry struct {
+	Name string `json:"name"`
+	Role string `json:"role"`
+	Kind string `json:"kind"`
+
+	Partitions int32  `json:"partitions"`
+	Domain     string `json:"domain"`
+	Policy     string `json:"policy"`
+	Origin     string `json:"origin"`
+	Of         string `json:"of"`
+	Use        string `json:"use"`
+	Links      []struct {
+		Link  string `json:"link"`
+		State string `json:"state"`
+	} `json:"links"`
+}
+
+// topics is what the region knows of every topic, and its local ones.
+func (t *taker) topics(ctx context.Context) (local []topicEntry, err error) {
+	list, err := t.list(ctx, t.Management, "/v1/topics", "topics", nil)
+	if err != nil {
+		return nil, err
+	}
+	slices.Sort(list)
+	var lines []string
+	for _, text := range list {
+		var e topicEntry
+		if err := json.Unmarshal([]byte(text), &e); err != nil {
+			return nil, err
+		}
+		lines = append(lines, line(e))
+		if e.Role == "local" {
+			local = append(local, e)
+		}
+	}
+	t.add(lines, "topics")
+	return local, nil
+}
+
+// topic is a local topic in every view, its entities and its conflicts.
+func (t *taker) topic(ctx context.Context, e topicEntry) error {
+	keys := map[string]bool{}
+	for _, view := range []string{"merged", "local", "origin:us", "origin:eu"} {
+		list, err := t.list(ctx, t.Data, "/v1/topics/"+e.Name+"/records", "records", url.Values{"view": {view}})
+		if err != nil {
+			return err
+		}
+		for _, text := range list {
+			keys[keyOf(text)] = true
+		}
+		t.add(list, "records", e.Name, view)
+	}
+	if e.Kind == "entity" {
+		var lines []string
+		for _, key := range slices.Sorted(maps.Keys(keys)) {
+			reply, err := t.Do(ctx, http.MethodGet, t.Data+"/v1/topics/"+e.Name+"/entities?key="+url.QueryEscape(key), nil, nil)
+			if err != nil {
+				return err
+			}
+			text, err := entityLine(reply)
+			if err != nil {
+				return fmt.Errorf("read entity %s of %s in %s: %w", key, e.Name, t.Name, err)
+			}
+			lines = append(lines, key+" "+text)
+		}
+		t.add(lines, "entities", e.Name)
+	}
+	list, err := t.list(ctx, t.Data, "/v1/conflicts", "conflicts", url.Values{"topic": {e.Name}})
+	if err != nil {
+		return err
+	}
+	t.add(list, "conflicts", e.Name)
+	return nil
+}
+
+// entityLine is an entity, or that it is deleted, and at which version.
+func entityLine(reply Reply) (string, error) {
+	if reply.Code() != "ENTITY_UNKNOWN" {
+		return string(bytes.TrimSpace(reply.Body)), reply.Err()
+	}
+	var p struct {
+		Version string `json:"version"`
+	}
+	err := json.Unmarshal(reply.Body, &p)
+	return "deleted, version " + p.Version, err
+}
+
+// keyOf is the text of a record's key.
+func keyOf(record string) string {
+	var r struct {
+		Key *struct {
+			Data string `json:"data"`
+		} `json:"key"`
+	}
+	if json.Unmarshal([]byte(record), &r) != nil || r.Key == nil {
+		return ""
+	}
+	return r.Key.Data
+}
+
+// list reads a list of the API to its end, each member as the bytes that were sent.
+func (t *taker) list(ctx context.Context, base, path, member string, q url.Values) (lines []string, err error) {
+	q = maps.Clone(q)
+	if q == nil {
+		q = url.Values{}
+	}
+	for {
+		var page map[string]json.RawMessage
+		if err := t.Get(ctx, base, path, q, &page); err != nil {
+			return nil, err
+		}
+		var members []json.RawMessage
+		var next *string
+		err := errors.Join(json.Unmarshal(page[member], &members), json.Unmarshal(page["next"], &next))
+		if err != nil {
+			return nil, fmt.Errorf("read %s of %s: %w", path, t.Name, err)
+		}
+		for _, m := range members {
+			lines = append(lines, string(m))
+		}
+		if string(page["end"]) == "true" {
+			return lines, nil
+		}
+		if next == nil || len(members) == 0 && *next == q.Get("from") {
+			return nil, fmt.Errorf("read %s of %s: the list neither ends nor goes on", path, t.Name)
+		}
+		q.Set("from", *next)
+	}
+}
+
+// audit is the verdict that counts for every offset on its way to another region.
+func (t *taker) audit(ctx context.Context) error {
+	records, err := t.internal(ctx, "_geogate.audit")
+	if err != nil {
+		return err
+	}
+	latest := map[string][]residency.Audit{} // by log, those that count, by offset
+	for _, rec := range records {
+		a, err := residency.ParseAudit(rec.Key, rec.Value)
+		if err != nil {
+			return fmt.Errorf("read audit of %s at %d/%d: %w", t.Name, rec.Partition, rec.Offset, err)
+		}
+		log := fmt.Sprintf("to %d %s/%d incarnation %d", a.To, a.Topic, a.Partition, a.Incarnation)
+		latest[log] = append(latest[log], a)
+	}
+	var lines []string
+	for _, log := range slices.Sorted(maps.Keys(latest)) {
+		for _, run := range counting(latest[log]) {
+			lines = append(lines, fmt.Sprintf("%s: %d..%d %s %s", log, run.From, run.Until-1, run.Code, run.Rule))
+		}
+	}
+	t.add(lines, "audit")
+	return nil
+}
+
+// counting joins records of one log, in their order, into what counts.
+func counting(all []residency.Audit) (runs []residency.Run) {
+	type verdict struct {
+		by  *residency.Audit
+		run residency.Run
+	}
+	at := map[int64]verdict{}
+	for i := range all {
+		a := &all[i]
+		for _, run := range a.Runs {
+			for o := run.From; o < run.Until; o++ {
+				if before, ok := at[o]; !ok || a.Supersedes(before.by) {
+					at[o] = verdict{a, run}
+				}
+			}
+		}
+	}
+	for _, o := range slices.Sorted(maps.Keys(at)) {
+		v := at[o].run
+		runs = residency.AppendRun(runs, residency.Run{From: o, Until: o + 1, Code: v.Code, Rule: v.Rule})
+	}
+	return runs
+}
+
+// internal reads the committed records of a topic of the region's Kafka to its end.
+func (r *Region) internal(ctx context.Context, topic string) (all []*kgo.Record, err error) {
+	c, err := kgo.NewClient(kgo.SeedBrokers(r.Seeds...), kgo.FetchIsolationLevel(kgo.ReadCommitted()), kgo.KeepControlRecords())
+	if err != nil {
+		return nil, fmt.Errorf("connect to kafka of %s: %w", r.Name, err)
+	}
+	defer c.Close()
+	ends, err := kadm.NewClient(c).ListCommittedOffsets(ctx, topic)
+	if err := errors.Join(err, ends.Error()); err != nil {
+		return nil, fmt.Errorf("list ends of %s in %s: %w", topic, r.Name, err)
+	}
+	open, from := map[int32]int64{}, map[int32]kgo.Offset{}
+	ends.Each(func(o kadm.ListedOffset) {
+		if o.Offset > 0 {
+			open[o.Partition], from[o.Partition] = o.Offset, kgo.NewOffset().At(0)
+		}
+	})
+	c.AddConsumePartitions(map[string]map[int32]kgo.Offset{topic: from})
+	for len(open) > 0 {
+		fetches := c.PollFetches(ctx)
+		if err := errors.Join(ctx.Err(), fetches.Err()); err != nil {
+			return nil, fmt.Errorf("read %s of %s: %w", topic, r.Name, err)
+		}
+		fetches.EachRecord(func(rec *kgo.Record) {
+			if !rec.Attrs.IsControl() {
+				all = append(all, rec)
+			}
+			if end, ok := open[rec.Partition]; ok && rec.Offset+1 >= end {
+				delete(open, rec.Partition)
+			}
+		})
+	}
+	slices.SortStableFunc(all, func(a, b *kgo.Record) int {
+		return cmp.Or(cmp.Compare(a.Partition, b.Partition), cmp.Compare(a.Offset, b.Offset))
+	})
+	return all, nil
+}
+
+// line is a value as compact JSON.
+func line(v any) string {
+	b, err := json.Marshal(v)
+	if err != nil {
+		return err.Error()
+	}
+	return string(b)
+}
+
+func linesOf[T any](all []T) (lines []string) {
+	for _, v := range all {
+		lines = append(lines, line(v))
+	}
+	return lines
+}
