@@ -231,3 +231,20 @@ func properties(schema any) (names []string) {
 	slices.Sort(names)
 	return slices.Compact(names)
 }
+
+// TestPlainWords refuses words that read like a translation, or have a standard
+// term in their place.
+func TestPlainWords(t *testing.T) {
+	instead := map[string]string{
+		`\banew\b`: "again, restarted, recreated", `\bbehind (a|the|its) cut\b`: "past the cut", `\bfor ever\b`: "for good", `\bthereof\b`: "of it",
+		`\bwell-nigh\b|\bhitherto\b`: "until now", `\bgiven up\b`: "abandoned, aborted", `\bmade whole\b`: "repaired", `\bbegun\b`: "started",
+		`\bcome to know`: "learn", `\blets? in\b`: "accepts", `\bstands? still\b`: "stops",
+	}
+	for name, text := range documents(t) {
+		for form, better := range instead {
+			if m := regexp.MustCompile(form).FindString(text); m != "" {
+				t.Errorf("%s: %q: write %s", name, m, better)
+			}
+		}
+	}
+}
