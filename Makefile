@@ -72,7 +72,7 @@ fuzz: ## Run every fuzz target for FUZZTIME
 
 sim: ## Simulate SEEDS seeds of both WORLDS (SEED=n WORLDS=ownership replays one), or with MUTANTS=1 check that faults are caught
 ifdef MUTANTS
-	$(GO) run ./testbench/sim --mutants
+	$(GO) run ./testbench/sim --mutants $(ARGS)
 else
 	@set -e; for world in $(WORLDS); do \
 	  $(GO) run ./testbench/sim --world $$world $(if $(SEED),--seed $(SEED),--seeds 1-$(SEEDS)); done

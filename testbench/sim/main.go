@@ -4,15 +4,18 @@
 //	go run ./testbench/sim -seed 7 [-v]      one history, -v with its trace
 //	go run ./testbench/sim -seeds 1-200      many, with the seeds that fail
 //	go run ./testbench/sim -mutants          deviations from the protocol: each must be caught
+//	                                         (docs/internals/mutants.md)
 //
 // It exits 1 when a guarantee is broken, or a mutant is not caught.
 package main
 
 import (
+	"context"
 	"flag"
 	"fmt"
 	"maps"
 	"os"
+	"runtime/debug"
 	"slices"
 	"strings"
 	"time"
@@ -21,10 +24,14 @@ import (
 	"github.com/geogate/geogate/testbench/sim/world"
 )
 
+// mostSeeds is within how many seeds every mutant has to be caught.
+const mostSeeds = 1000
+
 // play plays a seed of the world that was chosen.
 var (
 	play      = playLogs
 	worldName = "logs"
+	regime    string
 )
 
 func playLogs(seed uint64, trace bool) world.Result {
@@ -43,10 +50,14 @@ func main() {
 		first   = flag.Bool("first", false, "stop at the first seed that fails")
 		mutants = flag.Bool("mutants", false, "check that every mutant is caught")
 		only    = flag.String("only", "", "with --mutants: these alone, separated by commas")
-		most    = flag.Uint64("most", 5000, "with --mutants: seeds to try")
+		most    = flag.Uint64("most", mostSeeds, "with --mutants: seeds to try")
+		scan    = flag.Bool("scan", false, "with --mutants: try the seeds from 1 on, whatever the table of mutants says")
+		write   = flag.Bool("write", false, "with --mutants: write the table of mutants")
 		which   = flag.String("world", "logs", "the world to play: logs (writes, links, folds) or ownership (the register)")
 	)
+	flag.StringVar(&regime, "regime", "", "of world logs: play the seeds of one regime alone (ordinary, link-fights, …: see world/regime.go)")
 	flag.Parse()
+	debug.SetGCPercent(400) // histories are small, and many
 	switch *which {
 	case "logs":
 	case "ownership":
@@ -58,7 +69,7 @@ func main() {
 	ok := true
 	switch {
 	case *mutants:
-		ok = runMutants(*only, *most)
+		ok = runMutants(context.Background(), mutateOptions{only: *only, most: *most, scan: *scan, write: *write})
 	case *seed != 0:
 		ok = runSeed(*seed, *verbose)
 	default:
@@ -93,6 +104,9 @@ func report(res world.Result) {
 func runSeeds(from, to uint64, first bool) bool {
 	start, failing, steps, counts := time.Now(), []string(nil), 0, map[string]int{}
 	for seed := from; seed <= to; seed++ {
+		if regime != "" && world.Regime(seed) != regime {
+			continue
+		}
 		res := play(seed, false)
 		steps += res.Steps
 		for k, n := range res.Counts {

@@ -56,7 +56,7 @@ var ownershipMutants = []mutant{
 		{"router/ownership/tokens.go", "		if p.after >= c.lease.seq {\n", "		if p.after > 1<<60 {\n"},
 	}},
 	{"no-second-check", "the lease is not checked after the read-back", []edit{
-		{"testbench/sim/ownership/proc.go", "if p.Holds(unit, g) {", "if p.Alive() {"},
+		{"router/ownership/tokens.go", "	return ok && now < t.Until && epoch == g.Epoch && t.Live == g.Live", "	return ok && now < t.Until || epoch <= g.Epoch"},
 	}},
 	{"claim-without-wait", "an unfenced region claims without waiting W", []edit{
 		{ownershipClaim, "} else if c.seen < b.rev || now < b.at+c.wait(last) {", "} else if now < b.at {"},
@@ -72,8 +72,8 @@ var ownershipMutants = []mutant{
 	{"wait-without-drift", "W leaves out (1+r)/(1-r)", []edit{
 		{"router/ownership/lease.go", "	return hold * (100 + clockError) / (100 - clockError)", "	return hold"},
 	}},
-	{"drift-doubled", "clocks err by twice what is assumed", []edit{
-		{"testbench/sim/ownership/world.go", "const drift = 0.01", "const drift = 0.02"},
+	{"drift-halved", "W allows for half of what clocks may err", []edit{
+		{"router/ownership/lease.go", "	return hold * (100 + clockError) / (100 - clockError)", "	return hold * (200 + clockError) / (200 - clockError)"},
 	}},
 	{"epoch-regression-ignored", "a register whose epochs are below those that were seen is believed", []edit{
 		{ownershipCore, "			if epoch < remembered[unit] {", "			if false {"},

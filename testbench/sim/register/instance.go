@@ -278,12 +278,15 @@ func (p *Instance) Holds(unit string, g ownership.Grant) bool {
 	return true
 }
 
-// checkGrant (I11): who has seen more than the register says now writes nothing.
+// checkGrant (I11): who has seen more than the register says now writes nothing, and
+// nothing is written in an epoch that a crash would make the instance forget.
 func (p *Instance) checkGrant(unit string, g ownership.Grant) {
 	hold := p.s.Lease.Duration - p.s.Lease.Margin
 	switch {
 	case g.Epoch < p.knows[unit]:
 		p.s.Violate("I11", "%s acts on %s in epoch %d, and was told of epoch %d", p.Name, unit, g.Epoch, p.knows[unit])
+	case g.Epoch > p.disk.Epochs[unit]:
+		p.s.Violate("I11", "%s acts on %s in epoch %d, which the mark on its disk does not have", p.Name, unit, g.Epoch)
 	case p.another:
 		p.s.Violate("I11", "%s acts on %s though it was told that the register was made anew", p.Name, unit)
 	case p.behind != 0 && p.Clock() > p.behind+hold:

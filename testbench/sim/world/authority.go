@@ -208,7 +208,7 @@ func (p *proc) ownershipMoved() {
 	for _, to := range p.w.regions {
 		if l := p.links[to]; l != nil {
 			for _, s := range l.shards {
-				p.after(late(), s.learn)
+				p.after(late()+p.w.slowly(), s.learn)
 			}
 		}
 	}

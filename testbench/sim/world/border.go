@@ -60,7 +60,7 @@ func (w *World) writePolicy() {
 			fmt.Fprintf(&b, "  - {id: %s-%s, effect: %s, topics: [%q], from: %s, to: %s%s}\n", topic, id, effect, topic, from, to, when)
 		}
 		key := fmt.Sprintf("p0-e%d", w.rand.IntN(w.cfg.entities))
-		switch w.rand.IntN(6) {
+		switch w.rand.IntN(w.kindsOfRules()) {
 		case 0:
 			rule("some", "allow", from, to, fmt.Sprintf(`, when: 'key == "%s"'`, key))
 			continue
@@ -201,12 +201,13 @@ func (s *shardRun) audit(e replicate.Audit) {
 		if s.auditor == nil {
 			s.auditor = &appender{p: p, tp: auditTP, c: p.dial(p.region)}
 		}
+		s.auditor.late = p.w.lateAudit()
 		s.auditor.add(seat.Record{Key: a.AppendKey(nil), Value: a.AppendValue(nil), Timestamp: p.wall().UnixMilli()}, func(err error) {
 			if err != nil {
 				failed = err
 			}
 			if left--; left == 0 {
-				s.step(replicate.Audited{Err: failed})
+				p.after(p.w.slowly(), func() { s.step(replicate.Audited{Err: failed}) })
 			}
 		})
 	}

@@ -130,8 +130,8 @@ func (w *World) checkVerdicts(tp kafka.TP, t *truth) {
 					how = "local"
 				}
 				it, ok := w.verdicts[verdictKey{by.name, tp.Topic, how, e.At}]
-				if at := w.position(by, tp).Vector; !ok && w.parked(by, r, tp) && !at.Covers(e.At) {
-					continue // held back, with a recorded reason
+				if at := w.position(by, tp).Vector; !ok && w.parkedAny(by, tp) && !at.Covers(e.At) {
+					continue // held back, with a recorded reason, or passed on only when that is there
 				}
 				if !ok && by != r && (w.lapsed(r, tp, e.At.Offset) || !w.left(by, r, tp, e.At)) {
 					continue // behind a cut that the link knew, or kept in its region

@@ -132,14 +132,20 @@ func (w *World) needs(r, from *region, tp kafka.TP) int64 {
 		return end
 	}
 	log, aborted := from.kafka.Log(tp)
+	reach := int64(0) // behind the last entry that a committed reader sees
 	for i := range log {
 		rec := &log[i]
-		if rec.Kind != kafka.Data || rec.Offset < last || aborted(rec) {
+		if aborted(rec) {
+			continue
+		}
+		before := reach
+		reach = rec.Offset + 1
+		if rec.Kind != kafka.Data || rec.Offset < last {
 			continue
 		}
 		at := event.Dot{Region: from.id, Partition: tp.Partition, Offset: rec.Offset}
 		if ev, err := event.FromRecord(at, rec.Timestamp, rec.Key, rec.Value, rec.Headers); err == nil && !ev.Stamped {
-			return rec.Offset
+			return before
 		}
 	}
 	return end

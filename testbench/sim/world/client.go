@@ -129,6 +129,10 @@ func (r *reader) fetch() {
 		return
 	}
 	// One fetch at a time: what an earlier one still brings is not looked at.
+	if until := r.p.w.slowUntil(r.c.to, r.tp); until > r.p.w.now {
+		r.p.after(until-r.p.w.now, r.fetch)
+		return
+	}
 	r.turn++
 	turn := r.turn
 	fetch := func() {

@@ -197,6 +197,7 @@ func (l *linkRun) fence(e replicate.FenceShards, i int, done func(error)) {
 			done(err)
 			return
 		}
+		l.fencedShard()
 		l.p.after(l.p.w.between(0, l.p.w.cfg.pause), func() { l.fence(e, i+1, done) })
 	})
 }
@@ -293,7 +294,7 @@ func (s *shardRun) step(ev any) {
 		switch e.(type) {
 		case replicate.Init, replicate.ReadGeneration, replicate.List, replicate.ReadPositions, replicate.Audit, replicate.Produce, replicate.End:
 			// The process may stand still before any of these.
-			if !p.w.calm && p.w.chance(0.15) {
+			if !p.w.calm && p.w.chance(p.w.cfg.linkPause) {
 				p.after(p.w.between(0, p.w.cfg.pause), func() { s.unlessClosed(e) })
 				continue
 			}
@@ -318,7 +319,10 @@ func (s *shardRun) unlessClosed(effect any) {
 func (s *shardRun) do(effect any) {
 	switch e := effect.(type) {
 	case replicate.Init:
-		s.prod.init(func(err error) { s.step(replicate.Inited{Err: linkErr(err)}) })
+		begin := func() { s.prod.init(func(err error) { s.step(replicate.Inited{Err: linkErr(err)}) }) }
+		if !s.holdShard(begin) {
+			begin()
+		}
 	case replicate.ReadGeneration:
 		s.l.findGeneration(func(f replicate.Found) { s.step(replicate.GenerationRead{Found: f}) })
 	case replicate.ReadPositions:

@@ -74,6 +74,7 @@ type conn struct {
 	to     *region
 	last   time.Duration // arrival of the newest request
 	broken bool
+	late   time.Duration // the next request comes so late, and its answer nowhere; 0: as it may be
 }
 
 func (p *proc) dial(to *region) *conn { return &conn{p: p, to: to} }
@@ -89,7 +90,10 @@ func (c *conn) call(do func(*kafka.Cluster) (reply func()), lost func()) {
 	}
 	cut := w.isCut(p.region, c.to)
 	arrive := max(c.last, w.now+w.latency(p.region, c.to))
-	fate := w.fate(cut)
+	fate, late := w.fate(cut), c.late
+	if c.late = 0; late > 0 {
+		fate = lateRequest
+	}
 	timeout := w.now + w.between(300*time.Millisecond, 2*time.Second)
 	gone := func() {
 		c.broken = true
@@ -100,7 +104,10 @@ func (c *conn) call(do func(*kafka.Cluster) (reply func()), lost func()) {
 		gone()
 		return
 	case lateRequest:
-		arrive = max(c.last, w.now+w.between(time.Second, 12*time.Second))
+		if late == 0 {
+			late = w.between(time.Second, 12*time.Second)
+		}
+		arrive = max(c.last, w.now+late)
 		w.After(arrive-w.now, func() { do(c.to.kafka) })
 		gone()
 		return

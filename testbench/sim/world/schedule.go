@@ -35,12 +35,14 @@ func (w *World) schedule() {
 		w.After(w.between(100*time.Millisecond, w.cfg.length*4/5), func() { w.write(n) })
 	}
 	w.some(3, w.cut)
-	w.some(4, w.kill)
+	if w.cfg.regime != linkFights {
+		w.some(4, w.kill)
+		w.some(5, w.moveLink)
+	}
 	w.some(4, w.takeOver)
 	if w.cfg.contested {
 		w.some(20, w.takeOver)
 	}
-	w.some(5, w.moveLink)
 	if w.cfg.elections {
 		w.some(8, w.elect)
 	}
@@ -55,6 +57,7 @@ func (w *World) schedule() {
 	if w.border != nil {
 		w.some(4, w.reload)
 	}
+	w.scheduleRegime()
 }
 
 func (w *World) some(most int, do func()) {
@@ -65,11 +68,7 @@ func (w *World) some(most int, do func()) {
 
 func (w *World) write(n int) {
 	o := &op{n: n, tp: pick(w.rand, w.seats...), left: w.rand.IntN(4)}
-	q := event.Request{Topic: o.tp.Topic, Op: event.Put, Value: fmt.Appendf(nil, "v%d", n), Partition: -1}
-	q.Key = fmt.Appendf(nil, "p%d-e%d", o.tp.Partition, w.rand.IntN(w.cfg.entities))
-	if o.tp.Topic == entityTopic && w.chance(0.15) {
-		q.Op, q.Value = event.Delete, nil
-	}
+	q := w.request(o.tp, n)
 	o.req.Request = q
 	if w.chance(0.75) {
 		o.req.Idempotency = event.HashKey([]byte(event.PublicSecret), "", q.Topic, fmt.Sprintf("k%d", n))
@@ -79,6 +78,16 @@ func (w *World) write(n int) {
 	}
 	w.ops = append(w.ops, o)
 	w.attempt(o, pick(w.rand, w.regions...))
+}
+
+// request is a put, or now and then a delete, of some entity.
+func (w *World) request(tp kafka.TP, n int) event.Request {
+	q := event.Request{Topic: tp.Topic, Op: event.Put, Value: fmt.Appendf(nil, "v%d", n), Partition: -1}
+	q.Key = fmt.Appendf(nil, "p%d-e%d", tp.Partition, w.rand.IntN(w.cfg.entities))
+	if tp.Topic == entityTopic && w.chance(0.15) {
+		q.Op, q.Value = event.Delete, nil
+	}
+	return q
 }
 
 // twin writes an entity under one key in one region and, before that can have come
@@ -187,8 +196,10 @@ func (w *World) kill() {
 // takeOver gives a seat to another instance; the one that had it may learn of it
 // late.
 func (w *World) takeOver() {
-	r := pick(w.rand, w.regions...)
-	tp := pick(w.rand, w.seats...)
+	w.takeSeat(pick(w.rand, w.regions...), pick(w.rand, w.seats...))
+}
+
+func (w *World) takeSeat(r *region, tp kafka.TP) {
 	old := r.procs[r.assigned[tp]]
 	r.assigned[tp] = (r.assigned[tp] + 1) % len(r.procs)
 	w.logf("seat %v of %s goes to %s", tp, r.name, r.procs[r.assigned[tp]].name)
@@ -233,7 +244,7 @@ func (w *World) elect() {
 	}
 	tp := remoteTP(from, pick(w.rand, w.seats...))
 	r.kafka.Watch(tp, func() {
-		w.After(w.between(0, 150*time.Millisecond), func() {
+		w.After(w.between(0, w.cfg.electWithin), func() {
 			if !w.calm {
 				w.logf("%s: %v has another leader", r.name, tp)
 				r.kafka.Truncate(tp, r.kafka.List(tp, false))

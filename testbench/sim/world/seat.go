@@ -213,6 +213,7 @@ func (s *seatRun) step(ev seat.Event) {
 		case seat.OpenTerm:
 			s.openTerm(e.Attempt)
 		case seat.Produce:
+			s.out.late = s.strike()
 			s.out.add(e.Record, func(err error) { s.step(seat.Produced{Ref: e.Ref, Err: err}) })
 		case seat.Reply:
 			if done := s.replies[e.Ref]; done != nil {
@@ -291,6 +292,7 @@ type appender struct {
 	seq   int32
 	queue []pending
 	busy  bool
+	late  time.Duration // how late the next batch comes; 0: as it may be
 }
 
 type pending struct {
@@ -330,6 +332,9 @@ func (a *appender) send(batch []pending, retries int) {
 		recs[i] = kafka.Record{Key: b.rec.Key, Value: b.rec.Value, Headers: b.rec.Headers, Timestamp: b.rec.Timestamp}
 	}
 	num, seq := a.num, a.seq
+	if a.late > 0 {
+		a.c.late, a.late, retries = a.late, 0, 0
+	}
 	finish := func(err error) {
 		a.seq, a.busy = seq+int32(len(batch)), false
 		if err != nil {

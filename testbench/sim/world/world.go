@@ -45,6 +45,11 @@ type config struct {
 	register   bool          // there is an ownership register
 	single     bool          // one region alone may write the events topic
 	border     bool          // a residency policy says what may leave a region
+
+	regime      regime
+	linkPause   float64       // chance that a link's process stands still before a step
+	lateMost    time.Duration // how long late markers take at most
+	electWithin time.Duration // after an append, a remote partition's election
 }
 
 type region struct {
@@ -100,6 +105,8 @@ type World struct {
 	own      *authority             // nil: there is no ownership register
 	border   *border                // nil: there is no residency policy
 	highest  map[string]event.Epoch // of each unit, under which somebody acted
+	slow     map[slowKey]time.Duration
+	fight    *fight // the newest for a link
 
 	verdicts map[verdictKey]seat.Item
 	failures []Violation
@@ -120,9 +127,10 @@ type Options struct {
 
 // Run plays the history of a seed and checks it.
 func Run(seed uint64, o Options) Result {
-	w := &World{sched: newSched(seed), cuts: map[[2]event.RegionID]int{}, shards: map[[2]event.RegionID]int{}, verdicts: map[verdictKey]seat.Item{}, counts: map[string]int{}, highest: map[string]event.Epoch{}, oneWay: map[[2]event.RegionID]int{}}
+	w := &World{sched: newSched(seed), cuts: map[[2]event.RegionID]int{}, shards: map[[2]event.RegionID]int{}, verdicts: map[verdictKey]seat.Item{}, counts: map[string]int{}, highest: map[string]event.Epoch{}, oneWay: map[[2]event.RegionID]int{}, slow: map[slowKey]time.Duration{}}
 	w.cfg.drawRegister(seed)
 	w.cfg.drawBorder(seed)
+	w.cfg.drawRegime(seed)
 	if o.Trace {
 		w.trace = &strings.Builder{}
 	}
@@ -145,6 +153,7 @@ func Run(seed uint64, o Options) Result {
 
 func (w *World) play() {
 	w.draw()
+	w.tune()
 	w.build()
 	w.schedule()
 	w.run(w.cfg.length, w.failed)
@@ -200,6 +209,7 @@ func (w *World) draw() {
 		register:   c.register,
 		single:     c.single,
 		border:     c.border,
+		regime:     c.regime,
 	}
 }
 
@@ -264,7 +274,7 @@ func (w *World) newRegion(id event.RegionID) *region {
 		Name: r.name, Bumps: w.chance(0.7), TxnTimeout: 15 * time.Second,
 		Marker: func(rnd *rand.Rand) time.Duration {
 			if !w.calm && rnd.Float64() < w.cfg.late {
-				return w.between(50*time.Millisecond, 4*time.Second)
+				return w.between(50*time.Millisecond, w.cfg.lateMost)
 			}
 			return w.between(200*time.Microsecond, 3*time.Millisecond)
 		},

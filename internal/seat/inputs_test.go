@@ -1,0 +1,360 @@
+package seat_test
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/geogate/geogate/internal/control"
+	"github.com/geogate/geogate/internal/event"
+	"github.com/geogate/geogate/internal/hlc"
+	"github.com/geogate/geogate/internal/seat"
+)
+
+// copiesOfEU is what is known of eu's log in this region: the record at target t is
+// the one at source t+shift.
+type copiesOfEU struct {
+	described int64 // targets below are described
+	shift     int64
+	barrier   int64
+	covered   *control.Covered
+	confirmed int32
+}
+
+func (c *copiesOfEU) Locate(_ event.RegionID, _ control.TopicID, _ int32, target int64, _ int32) control.Location {
+	if target >= c.described {
+		return control.Location{State: control.Pending}
+	}
+	return control.Location{State: control.Mapped, Source: target + c.shift, Barrier: c.barrier}
+}
+
+func (c *copiesOfEU) Confirmed(_ event.RegionID, _ control.TopicID, _ int32, epoch int32) bool {
+	return epoch <= c.confirmed
+}
+
+func (c *copiesOfEU) Covered(event.RegionID, control.TopicID, int32) (control.Covered, bool) {
+	if c.covered == nil {
+		return control.Covered{}, false
+	}
+	return *c.covered, true
+}
+
+func (c *copiesOfEU) FindFrom(_ event.RegionID, _ control.TopicID, _ int32, _ uint16, source int64) (int64, bool) {
+	t := source - c.shift
+	return t, t < c.described
+}
+
+// bench drives an Inputs of us by hand.
+type bench struct {
+	*seat.Inputs
+	t       *testing.T
+	now     time.Time
+	copies  *copiesOfEU
+	indexed int64
+	table   *event.ValidityTable
+	asked   seat.InputEffect // the newest question
+	given   []string         // to the fold
+	sinks   []string
+}
+
+func newBench(t *testing.T, register bool, at seat.InputsStart) *bench {
+	t.Helper()
+	b := &bench{t: t, now: time.Unix(1000, 0), copies: &copiesOfEU{described: 100, confirmed: 9, barrier: seat.NoBarrier}, indexed: 100}
+	env := seat.InputsSurroundings{
+		Copies: b.copies, Clock: hlc.NewClock(time.Now, hlc.Bounds{}),
+		Indexed:     func() event.Point { return event.Point{Next: b.indexed} },
+		LastBarrier: func(int64) int64 { return seat.NoBarrier },
+	}
+	if register {
+		env.Table = func() *event.ValidityTable { return b.table }
+	}
+	if at.Barriers == (seat.Barriers{}) {
+		at.Barriers = seat.NoBarriers()
+	}
+	b.Inputs = seat.NewInputs(seat.InputsConfig{Region: 1}, env, at)
+	b.OpenLocal(0)
+	return b
+}
+
+func (b *bench) step(ev seat.InputEvent) {
+	b.t.Helper()
+	b.asked = nil
+	for _, e := range b.Step(b.now, ev) {
+		switch e := e.(type) {
+		case seat.AddToSinks:
+			b.sinks = append(b.sinks, texts(e.Items)...)
+		case seat.FoldItems:
+			b.given = append(b.given, texts(e.Items)...)
+		case seat.AskBarrier, seat.AskEpochEnd, seat.ReadAgain, seat.ReportCutPending:
+			b.asked = e
+		}
+	}
+}
+
+// want compares what the fold was given since with what it should be.
+func (b *bench) want(given ...string) {
+	b.t.Helper()
+	if !slices.Equal(b.given, given) {
+		b.t.Errorf("the fold was given %q, want %q", b.given, given)
+	}
+	b.given = nil
+}
+
+func texts(items []seat.Item) (out []string) {
+	for i := range items {
+		it := &items[i]
+		switch {
+		case it.Verdict == seat.Cuts:
+			out = append(out, fmt.Sprintf("cuts %d", it.Validity.Revision))
+		case it.Verdict == seat.Skip:
+			out = append(out, fmt.Sprintf("%d to %d", it.Origin, it.Next.Next))
+		case it.Validity != nil:
+			out = append(out, fmt.Sprintf("%s revoked", it.Event.Value))
+		default:
+			out = append(out, fmt.Sprintf("%s %v", it.Event.Value, it.Verdict))
+		}
+	}
+	return out
+}
+
+// entries are records with one-letter values from an offset on.
+func entries(from int64, epoch int32, values string) (out []seat.Entry) {
+	for i, v := range values {
+		out = append(out, seat.Entry{Offset: from + int64(i), LeaderEpoch: epoch, Key: []byte("k"), Value: []byte(string(v)), Timestamp: 1})
+	}
+	return out
+}
+
+func marker(offset int64) seat.Entry {
+	return seat.Entry{Offset: offset, Control: []byte{0, 0, 0, 1}, Producer: 7, ProducerEpoch: 3}
+}
+
+// TestInputsWaitForMarkers: what comes after a commit marker waits until it is known
+// whether it is a barrier, and it is asked once.
+func TestInputsWaitForMarkers(t *testing.T) {
+	b := newBench(t, false, seat.InputsStart{})
+	b.step(seat.Fetched{Origin: 1, Entries: append(entries(0, 0, "a"), marker(1), entries(2, 0, "b")[0])})
+	if b.asked != (seat.AskBarrier{Offset: 1, Producer: 7, Epoch: 3}) {
+		t.Errorf("asked %#v", b.asked)
+	}
+	b.want("a valid")
+	b.step(seat.Look{})
+	b.step(seat.BarrierKnown{Offset: 5, Barrier: true}) // of another marker
+	if b.asked != nil || b.Wants(1) {
+		t.Errorf("asked again %#v, wants more %v", b.asked, b.Wants(1))
+	}
+	b.want()
+	b.step(seat.BarrierKnown{Offset: 1, Barrier: true})
+	b.want("1 to 2", "b valid")
+}
+
+// TestInputsFollowTheIndex: the own log is passed on as far as its Readback has
+// indexed it, a remote one as far as it is described.
+func TestInputsFollowTheIndex(t *testing.T) {
+	b := newBench(t, false, seat.InputsStart{})
+	b.indexed, b.copies.described = 1, 1
+	b.OpenRemote(2, control.TopicID{2}, 0)
+	b.step(seat.Fetched{Origin: 1, Entries: entries(0, 0, "ab")})
+	b.step(seat.Fetched{Origin: 2, Entries: entries(0, 0, "xy")})
+	b.want("a valid", "x valid")
+	b.indexed, b.copies.described = 2, 2
+	b.step(seat.Look{})
+	b.want("b valid", "y valid")
+}
+
+// TestInputsGate: while an index lags behind the fold, it is fed, and the fold gets
+// nothing new, of no origin.
+func TestInputsGate(t *testing.T) {
+	b := newBench(t, false, seat.InputsStart{
+		Committed: event.Vector{1: {Next: 1}, 2: {Next: 2}},
+		Sinks:     []seat.SinkStart{{Barriers: seat.NoBarriers()}}, Keys: event.Vector{1: {Next: 1}, 2: {Next: 2}},
+	})
+	b.OpenRemote(2, control.TopicID{2}, 0)
+	b.step(seat.Fetched{Origin: 1, Entries: entries(0, 0, "ab")})
+	b.want()
+	b.step(seat.Fetched{Origin: 2, Entries: entries(0, 0, "xyz")})
+	b.step(seat.Look{})
+	if want := []string{"a valid", "x valid", "y valid", "b valid", "z valid"}; !slices.Equal(b.sinks, want) {
+		t.Errorf("the index was given %q, want %q", b.sinks, want)
+	}
+	b.want("b valid", "z valid")
+}
+
+// TestInputsDoubtNewerEpoch: a position of a newer leader epoch counts only when the
+// end of the older one says that nothing read is lost, and nothing was read meanwhile.
+func TestInputsDoubtNewerEpoch(t *testing.T) {
+	b := newBench(t, false, seat.InputsStart{})
+	b.OpenRemote(2, control.TopicID{2}, 0)
+	b.step(seat.Fetched{Origin: 2, Entries: entries(0, 1, "xy")})
+	b.want("x valid", "y valid")
+	b.copies.covered = &control.Covered{Source: event.Point{Next: 9}, Barrier: seat.NoBarrier, Target: 2, Epoch: 2}
+	b.step(seat.Look{})
+	if b.asked != (seat.AskEpochEnd{Origin: 2, Epoch: 1}) {
+		t.Fatalf("asked %#v", b.asked)
+	}
+	for _, answer := range []seat.EpochEnd{{Origin: 2, Epoch: 1}, {Origin: 2, Epoch: 1, End: 1, OK: true}} {
+		b.step(answer) // nobody could tell; the second record is lost
+		if b.asked != nil {
+			t.Errorf("asked at once again: %#v", b.asked)
+		}
+		b.want()
+		b.step(seat.Look{})
+		if b.asked == nil {
+			t.Fatal("not asked again")
+		}
+	}
+	b.step(seat.Fetched{Origin: 2, Entries: entries(1, 2, "y")}) // the consumer came back
+	b.want("2 to 9")
+	b.step(seat.EpochEnd{Origin: 2, Epoch: 1, End: 2, OK: true}) // of before
+	b.want()
+}
+
+// TestInputsTakeTableOver: a table is in force only when all that it revokes was
+// given; while a log is read again nothing is passed on, and what an earlier reading
+// still brings does not count.
+func TestInputsTakeTableOver(t *testing.T) {
+	b := newBench(t, true, seat.InputsStart{})
+	b.copies.shift, b.copies.barrier = 1, 0
+	b.OpenRemote(2, control.TopicID{2}, 0)
+	b.table = table(1)
+	b.step(seat.Look{})
+	b.want("cuts 1")
+	b.step(seat.Fetched{Origin: 2, Entries: stamped(0, 34, "xyz")})
+	b.want() // of an epoch that is not known
+	if got := b.Status().Unsettled[2]; got != 34 {
+		t.Errorf("waits for epoch %d", got)
+	}
+	b.table = table(2, func(a *event.ValidityTable) { cut(a, 2, 0, 34, 0) })
+	b.step(seat.Look{})
+	b.want("cuts 2", "x valid", "y valid", "z valid")
+	b.table = table(3, func(a *event.ValidityTable) { cut(a, 2, 0, 34, 0); cut(a, 2, 2, 50, -1) })
+	b.copies.covered = &control.Covered{Source: event.Point{Next: 3}, Barrier: 0, Target: 2}
+	b.step(seat.Look{})
+	if _, ok := b.asked.(seat.ReportCutPending); !ok || b.Status().CutPending == "" {
+		t.Errorf("the copy is not described to the end, and it is not said: %#v", b.asked)
+	}
+	b.copies.covered.Source.Next, b.copies.covered.Target = 4, 3
+	b.step(seat.Look{})
+	if b.asked != nil {
+		t.Errorf("tried again at once: %#v", b.asked)
+	}
+	b.now = b.now.Add(time.Second)
+	b.step(seat.Look{})
+	first, ok := b.asked.(seat.ReadAgain)
+	if !ok || first.Origin != 2 || first.From != 1 || first.To != 3 {
+		t.Fatalf("asked %#v", b.asked)
+	}
+	b.step(seat.RereadEnded{Number: first.Number, Err: errors.New("no leader")})
+	b.now = b.now.Add(time.Second)
+	b.step(seat.Look{})
+	second := b.asked.(seat.ReadAgain)
+	b.step(seat.Reread{Number: first.Number, Entries: stamped(1, 34, "y")})
+	b.step(seat.RereadEnded{Number: first.Number})
+	b.step(seat.Reread{Number: second.Number, Entries: stamped(1, 34, "yz")})
+	if b.Wants(1) || b.Wants(2) {
+		t.Error("wants more while a table is taken over")
+	}
+	b.want()
+	b.step(seat.RereadEnded{Number: second.Number})
+	b.want("y revoked", "z revoked", "cuts 3")
+	if b.Status().CutPending != "" {
+		t.Errorf("still pending: %s", b.Status().CutPending)
+	}
+}
+
+// stamped are a gateway's records under an epoch.
+func stamped(from int64, epoch event.Epoch, values string) []seat.Entry {
+	out := entries(from, 0, values)
+	for i := range out {
+		env := event.Envelope{ID: event.ID{byte(out[i].Offset + 1)}, Region: 2, Epoch: epoch, Stamp: hlc.FromMillis(1), Op: event.Put}
+		out[i].Headers = env.Append(nil)
+	}
+	return out
+}
+
+// TestReadback: the index has a place before the core is told of it, a record inside
+// a transaction keeps no key, and the seat is ready at the listed end.
+func TestReadback(t *testing.T) {
+	back := seat.NewReadback(seat.InputsConfig{Region: 1}, hlc.NewClock(time.Now, hlc.Bounds{}), 0, seat.NoBarrier)
+	foreign := entries(0, 0, "f")[0]
+	foreign.Transactional = true
+	effects := slices.Clone(back.Step(seat.Fetched{Origin: 1, Entries: []seat.Entry{foreign, marker(1)}}))
+	if len(effects) != 3 {
+		t.Fatalf("effects %#v", effects)
+	}
+	if x, ok := effects[0].(seat.IndexKeys); !ok || len(x.Copies) != 0 || x.Applied[1].Next != 1 {
+		t.Errorf("first %#v", effects[0])
+	}
+	if x, ok := effects[1].(seat.ReadPlaces); !ok || len(x.Places) != 1 {
+		t.Errorf("then %#v", effects[1])
+	}
+	if effects := back.Step(seat.EndListed{End: 2}); len(effects) != 0 {
+		t.Errorf("ready before the end: %#v", effects)
+	}
+	effects = slices.Clone(back.Step(seat.BarrierKnown{Offset: 1, Barrier: true}))
+	if x := effects[0].(seat.IndexKeys); len(x.Barriers) != 1 || x.Barriers[0].Offset != 1 {
+		t.Errorf("barriers %#v", x)
+	}
+	if effects[len(effects)-1] != (seat.BeReady{}) {
+		t.Errorf("not ready at the end: %#v", effects)
+	}
+}
+
+// TestReadbackStart: at the lower of index and fold, with the barrier below it.
+func TestReadbackStart(t *testing.T) {
+	last := func(offset int64) int64 { return offset - 10 }
+	none := func(int64) int64 { return seat.NoBarrier }
+	for _, x := range []struct {
+		applied, committed event.Point
+		last               func(int64) int64
+		from, barrier      int64
+	}{
+		{event.Point{Next: 20}, event.Point{Next: 30}, last, 20, 10},
+		{event.Point{Next: 40}, event.Point{Next: 30}, none, 30, 5},
+		{event.Point{Incarnation: 1, Next: 40}, event.Point{Next: 30}, none, 0, seat.NoBarrier},
+	} {
+		if from, barrier := seat.ReadbackStart(0, x.applied, x.committed, 5, x.last); from != x.from || barrier != x.barrier {
+			t.Errorf("start of %v and %v: %d, %d", x.applied, x.committed, from, barrier)
+		}
+	}
+}
+
+// TestAttempt: a barrier is announced and acknowledged before its transaction ends;
+// what fails after the producer id is known may still leave a marker.
+func TestAttempt(t *testing.T) {
+	bad := errors.New("no answer")
+	outcomes := []seat.AttemptEvent{
+		seat.ProducerInited{Producer: 7, Epoch: 4}, seat.PartitionAdded{}, seat.BarrierAnnounced{}, seat.TxnEnded{Epoch: 5},
+	}
+	wants := []seat.AttemptEffect{seat.AddPartition{}, seat.AnnounceBarrier{Producer: 7, Epoch: 4}, seat.EndTxn{}, seat.Finish{}}
+	failures := []seat.AttemptEvent{
+		seat.ProducerInited{Err: bad}, seat.PartitionAdded{Err: bad}, seat.BarrierAnnounced{Err: bad}, seat.TxnEnded{Err: bad},
+	}
+	for fails := range len(outcomes) + 1 {
+		a, effects := seat.NewAttempt(3, false)
+		for i, ok := range outcomes {
+			if i == fails {
+				effects = a.Step(failures[i])
+				break
+			}
+			if effects = a.Step(ok); fmt.Sprintf("%T", effects[0]) != fmt.Sprintf("%T", wants[i]) {
+				t.Fatalf("after %#v: %#v", ok, effects)
+			}
+		}
+		if _, aborts := effects[0].(seat.AbortTxn); aborts != (fails == 2) {
+			t.Errorf("step %d fails: %#v", fails, effects)
+		}
+		switch ev := effects[len(effects)-1].(seat.Finish).Event.(type) {
+		case seat.Opened:
+			if fails < len(outcomes) || ev.Attempt != 3 || ev.Producer != 7 || !slices.Equal(ev.Epochs, []int16{4, 5}) {
+				t.Errorf("step %d fails: %+v", fails, ev)
+			}
+		case seat.Unopened:
+			if fails == len(outcomes) || ev.Attempt != 3 || (ev.Producer == 7) != (fails > 0) || (len(ev.Epochs) == 1) != (fails > 0) {
+				t.Errorf("step %d fails: %+v", fails, ev)
+			}
+		}
+	}
+}

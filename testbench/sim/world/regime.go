@@ -1,0 +1,323 @@
+package world
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"time"
+
+	"github.com/geogate/geogate/internal/event"
+	"github.com/geogate/geogate/router/ownership"
+	"github.com/geogate/geogate/testbench/sim/kafka"
+)
+
+// regime is what a history is about. Faults that strike anywhere rarely meet in the
+// few milliseconds in which a nearly right protocol fails; half of the histories
+// belong to a regime, which makes the faults of one kind frequent and has them meet.
+type regime uint8
+
+const (
+	// ordinary: everything goes wrong now and then.
+	ordinary regime = iota
+	// linkFights: instances take a link from each other all the time, and stand still
+	// between the steps of taking it.
+	linkFights
+	// elections: remote partitions change leaders between records and their markers.
+	elections
+	// lostTails: remote logs lose aborted transactions that readers have passed, while
+	// the readers are slow to notice.
+	lostTails
+	// seatFights: another instance takes a seat while a produce of it is on its way.
+	seatFights
+	// cutsInAudit: a cut becomes known while a link writes down what it has decided.
+	cutsInAudit
+
+	regimes // how many there are
+)
+
+// String is the regime's name on the command line.
+func (r regime) String() string {
+	return [...]string{"ordinary", "link-fights", "elections", "lost-tails", "seat-fights", "cuts-in-audit"}[r]
+}
+
+// Regime is the name of what a seed's history is about.
+func Regime(seed uint64) string {
+	var c config
+	c.drawRegime(seed)
+	return c.regime.String()
+}
+
+// drawRegime draws the history's regime, from randomness of its own.
+func (c *config) drawRegime(seed uint64) {
+	r := rand.New(rand.NewPCG(seed, 0x726567696d65))
+	if r.IntN(2) == 0 {
+		return
+	}
+	c.regime = 1 + regime(r.IntN(int(regimes)-1))
+	switch c.regime {
+	case linkFights:
+		c.register, c.border = false, r.IntN(2) == 0
+	case cutsInAudit:
+		c.register, c.border = true, true
+	case ordinary, elections, lostTails, seatFights, regimes:
+		c.register, c.border = false, false
+	}
+}
+
+// tune changes what was drawn to what the regime needs.
+func (w *World) tune() {
+	c, r := &w.cfg, w.rand
+	c.linkPause, c.lateMost, c.electWithin = 0.15, 4*time.Second, 150*time.Millisecond
+	if c.regime == ordinary {
+		return
+	}
+	c.regions = max(c.regions, 2)
+	c.writes += 20
+	switch c.regime {
+	case linkFights:
+		c.linkPause, c.pause = 0.3, pick(r, 300*time.Millisecond, time.Second)
+		c.faults, c.truncate, c.elections = pick(r, 0, 0.01), false, false
+		c.regions, c.length = 2, w.between(15*time.Second, 25*time.Second)
+	case elections:
+		c.elections, c.contested, c.truncate = true, true, false
+		c.late, c.lateMost, c.electWithin = 0.5, 400*time.Millisecond, 500*time.Millisecond
+		c.faults = pick(r, 0, 0.01, 0.04)
+	case lostTails:
+		c.truncate, c.faults = true, pick(r, 0.04, 0.12)
+	case seatFights:
+		c.contested, c.faults, c.late = true, pick(r, 0.01, 0.04, 0.12), 0.3
+		c.lateMost = time.Second
+	case cutsInAudit:
+		c.truncate, c.elections, c.faults = false, false, pick(r, 0, 0.01)
+		c.partitions = 1
+	case ordinary, regimes:
+	}
+}
+
+// scheduleRegime draws the faults that the regime has besides the ordinary ones.
+func (w *World) scheduleRegime() {
+	often := func(n int, do func()) {
+		for range n {
+			w.After(w.between(500*time.Millisecond, w.cfg.length), do)
+		}
+	}
+	switch w.cfg.regime {
+	case linkFights:
+		often(12, w.fightLink)
+	case elections:
+		often(25, w.elect)
+		often(6, w.moveLink)
+	case lostTails:
+		for _, r := range w.regions {
+			for _, from := range w.regions {
+				if from != r {
+					w.loseAborted(r, from)
+				}
+			}
+		}
+		often(4, w.moveLink)
+	case cutsInAudit:
+		often(6, w.fenceDeaf)
+	case ordinary, seatFights, regimes:
+	}
+}
+
+// fight is a link that is taken from the instance that is just beginning to run it.
+type fight struct {
+	way    [2]event.RegionID
+	victim *proc
+	next   *proc
+	held   []func() // what the victim's shards would do first
+	begun  bool     // the victim's shards may begin
+	over   bool     // the victim has heard of it
+}
+
+// fightLink gives a link to another instance with another number of shards, while
+// the one that had it is just beginning to run it: it has read the generation that
+// the other changes, and its shards begin when the other has taken their ids.
+func (w *World) fightLink() {
+	from, to := pick(w.rand, w.regions...), pick(w.rand, w.regions...)
+	way := [2]event.RegionID{from.id, to.id}
+	if from == to || w.calm || w.fight != nil && !w.fight.over {
+		return
+	}
+	f := &fight{way: way, victim: from.procs[from.linked[to]]}
+	from.linked[to] = (from.linked[to] + 1) % len(from.procs)
+	f.next = from.procs[from.linked[to]]
+	w.shards[way] = 1 + (w.shards[way]+w.rand.IntN(2))%3
+	w.fight = f
+	w.logf("link %s-%s is fought for by %s", from.name, to.name, f.next.name)
+	f.victim.kill()
+	w.After(w.between(20*time.Millisecond, 100*time.Millisecond), f.victim.start)
+	w.After(5*time.Second, func() { w.beginVictim(f) })
+	w.After(w.between(6*time.Second, 9*time.Second), func() {
+		f.over = true
+		f.victim.hearLink(to)
+	})
+	if w.border != nil && w.chance(0.7) {
+		w.After(w.between(0, 1500*time.Millisecond), w.reload)
+	}
+	for range 30 {
+		w.After(w.between(0, 6*time.Second), func() {
+			if !w.calm {
+				w.writeAt(from)
+			}
+		})
+	}
+}
+
+// holdShard keeps a shard of a fight's victim from beginning, and has the other
+// instance hear of the link; false: it may begin.
+func (s *shardRun) holdShard(begin func()) bool {
+	w, to := s.l.p.w, s.l.to
+	f := w.fight
+	if f == nil || f.begun || f.victim != s.l.p || f.way != [2]event.RegionID{s.l.p.region.id, to.id} {
+		return false
+	}
+	if len(f.held) == 0 {
+		w.After(w.between(0, 100*time.Millisecond), func() { f.next.hearLink(to) })
+	}
+	f.held = append(f.held, func() {
+		s.l.p.after(0, func() {
+			if !s.closed {
+				begin()
+			}
+		})
+	})
+	return true
+}
+
+// fencedShard lets a fight's victim begin soon after the other instance has taken an
+// id of its shards.
+func (l *linkRun) fencedShard() {
+	w := l.p.w
+	if f := w.fight; f != nil && f.next == l.p && f.way == [2]event.RegionID{l.p.region.id, l.to.id} {
+		w.After(w.between(0, 200*time.Millisecond), func() { w.beginVictim(f) })
+	}
+}
+
+func (w *World) beginVictim(f *fight) {
+	if f.begun {
+		return
+	}
+	f.begun = true
+	for _, begin := range f.held {
+		begin()
+	}
+}
+
+// loseAborted lets a remote partition lose an aborted transaction at its end, again
+// and again, soon after it was aborted. Readers there are slow for a while.
+func (w *World) loseAborted(r, from *region) {
+	for _, seatTP := range w.seats {
+		tp := remoteTP(from, seatTP)
+		var watch func()
+		watch = func() {
+			r.kafka.Watch(tp, func() {
+				log, aborted := r.kafka.Log(tp)
+				first := len(log) - 1
+				if w.calm || first < 0 || log[first].Kind != kafka.Abort || !w.chance(0.5) {
+					w.After(0, watch)
+					return
+				}
+				for first > 0 && aborted(&log[first-1]) {
+					first--
+				}
+				to, end := log[first].Offset, r.kafka.List(tp, false)
+				w.After(w.between(5*time.Millisecond, 60*time.Millisecond), func() {
+					if !w.calm && r.kafka.List(tp, false) == end && to < end-1 {
+						w.logf("%s loses the aborted transaction at the end of %v, from %d (end %d)", r.name, tp, to, end)
+						w.counts["truncations"]++
+						w.slow[slowKey{r, tp}] = w.now + w.between(200*time.Millisecond, 2*time.Second)
+						r.kafka.Truncate(tp, to)
+					}
+					watch()
+				})
+			})
+		}
+		watch()
+	}
+}
+
+// slowKey names a partition that readers in a region are slow to read.
+type slowKey struct {
+	in *region
+	tp kafka.TP
+}
+
+// slowUntil is until when a fetch of a partition in a region takes.
+func (w *World) slowUntil(r *region, tp kafka.TP) time.Duration { return w.slow[slowKey{r, tp}] }
+
+// strike has another instance take a seat whose produce is on its way: the produce
+// comes late, perhaps behind the other's barrier. It returns how late; 0: not at all.
+func (s *seatRun) strike() time.Duration {
+	w := s.p.w
+	if w.cfg.regime != seatFights || w.calm || !w.chance(0.12) {
+		return 0
+	}
+	w.After(0, func() { w.takeSeat(s.p.region, s.tp) })
+	return w.between(20*time.Millisecond, 1500*time.Millisecond)
+}
+
+// fenceDeaf fences a region that hears nothing of the register, and whose links
+// reach nobody: what it writes meanwhile lies past the cut, and is on the links' desk
+// when both end.
+func (w *World) fenceDeaf() {
+	victim := pick(w.rand, w.regions...)
+	var others []*proc
+	for _, r := range w.regions {
+		if r != victim {
+			others = append(others, r.procs...)
+		}
+	}
+	d := w.between(500*time.Millisecond, 2500*time.Millisecond)
+	w.deafen(victim, d)
+	cmd := ownership.Command{Verb: ownership.VerbFence, Reason: "deaf", Region: victim.name}
+	if w.chance(0.5) {
+		cmd.Region, cmd.Unit = "", pick(w.rand, w.home(victim)...)
+	}
+	w.After(w.between(0, d/2), func() { w.ask(pick(w.rand, others...), cmd) })
+	undo := cmd
+	undo.Verb = ownership.VerbUnfence
+	w.After(d+w.between(500*time.Millisecond, 3*time.Second), func() { w.ask(pick(w.rand, others...), undo) })
+	for range 3 {
+		w.After(w.between(0, d), func() { w.writeAt(victim) })
+	}
+}
+
+// writeAt has a client write in a region.
+func (w *World) writeAt(r *region) {
+	n := w.cfg.writes + len(w.ops)
+	o := &op{n: n, tp: pick(w.rand, w.seats...)}
+	o.req.Request = w.request(o.tp, n)
+	o.req.Idempotency = event.HashKey([]byte(event.PublicSecret), "", o.tp.Topic, fmt.Sprintf("k%d", n))
+	o.req.Fingerprint = o.req.Request.Fingerprint()
+	w.ops = append(w.ops, o)
+	w.attempt(o, r)
+}
+
+// lateAudit is how late a link's decision is written down, of which it hears nothing
+// then; 0: in time.
+func (w *World) lateAudit() time.Duration {
+	if w.cfg.regime != linkFights || w.calm || !w.chance(0.25) {
+		return 0
+	}
+	return w.between(200*time.Millisecond, 3*time.Second)
+}
+
+// kindsOfRules is how many kinds of rules a policy is drawn from: where links fight,
+// all look at records.
+func (w *World) kindsOfRules() int {
+	if w.cfg.regime == linkFights {
+		return 2
+	}
+	return 6
+}
+
+// slowly is how long a link's process takes to write down a decision, and to hear of
+// a cut.
+func (w *World) slowly() time.Duration {
+	if w.cfg.regime != cutsInAudit || w.calm || w.chance(0.3) {
+		return 0
+	}
+	return w.between(0, 1500*time.Millisecond)
+}
