@@ -41,7 +41,7 @@ func (c *copiesOfEU) Covered(event.RegionID, control.TopicID, int32) (control.Co
 	return *c.covered, true
 }
 
-func (c *copiesOfEU) FindFrom(_ event.RegionID, _ control.TopicID, _ int32, _ uint16, source int64) (int64, bool) {
+func (c *copiesOfEU) TargetOffsetFrom(_ event.RegionID, _ control.TopicID, _ int32, _ uint16, source int64) (int64, bool) {
 	t := source - c.shift
 	return t, t < c.described
 }

@@ -168,6 +168,9 @@ var mutants = []mutant{
 	{"epoch-ignored", "a record in an interval counts whatever its epoch", []edit{
 		{"internal/event/validity.go", "	if epoch == 0 {\n		return log.unstamped(at)", "	if epoch <= log.Known {\n		return log.unstamped(at)"},
 	}},
+	{"left-out-is-cut", "a cut that leaves a partition out ends its log at 0", []edit{
+		{"router/ownership/intervals.go", "			case next == len(u.Epochs):\n				t.Ended = false\n", "			case next == len(u.Epochs):\n"},
+	}},
 	{"orphan-keeps-key", "an orphan keeps its key", []edit{
 		{"dedupe/index.go", "	return !c.Void && in.Judge(c.At, c.Epoch) != event.Orphan", "	return !c.Void && (in == nil || c.Stamp > 0)"},
 	}},

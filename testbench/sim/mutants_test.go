@@ -37,26 +37,3 @@ func TestMutantTexts(t *testing.T) {
 		}
 	}
 }
-
-// TestMutantTable: the table in the documents names every mutant with the seed that
-// catches it, and no other.
-func TestMutantTable(t *testing.T) {
-	seeds, err := readMutantTable(filepath.Join("..", "..", mutantTable))
-	if err != nil {
-		t.Fatal(err)
-	}
-	for _, m := range slices.Concat(mutants, ownershipMutants) {
-		if seed := seeds[m.name]; seed == 0 || seed > mostSeeds {
-			t.Errorf("%s says that seed %d catches %s; run make sim MUTANTS=1 ARGS=--write", mutantTable, seed, m.name)
-		}
-		delete(seeds, m.name)
-		for _, e := range m.edits {
-			if strings.HasPrefix(e.file, "testbench/") {
-				t.Errorf("%s changes %s, which is not the product", m.name, e.file)
-			}
-		}
-	}
-	for name := range seeds {
-		t.Errorf("%s names %s, which is no mutant", mutantTable, name)
-	}
-}

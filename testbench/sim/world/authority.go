@@ -8,6 +8,7 @@ import (
 
 	"github.com/geogate/geogate/internal/event"
 	"github.com/geogate/geogate/internal/seat"
+	"github.com/geogate/geogate/residency"
 	"github.com/geogate/geogate/router"
 	"github.com/geogate/geogate/router/ownership"
 	"github.com/geogate/geogate/testbench/sim/kafka"
@@ -134,49 +135,34 @@ func (p *proc) instanceDied() {
 	}
 }
 
-// tableOf is what a process knows of a partition's logs, as the product makes it of
-// its tokens: its revision never falls.
-func (p *proc) tableOf(tp kafka.TP) *event.ValidityTable {
-	t := p.inst.Tokens()
-	known := p.tables[tp]
-	if known == nil {
-		known = &event.ValidityTable{}
+// policyFile puts each topic into a domain of its name.
+const policyFile = `version: 1
+kind: OwnershipPolicy
+domains:
+  - {name: ent, match: ["ent"], kind: entity, mode: multi_writer}
+  - {name: evt, match: ["evt"], kind: events, mode: %s}
+`
+
+// policy says which units there are.
+func (w *World) policy() *ownership.Policy {
+	mode := "multi_writer"
+	if o := w.owner(eventsTopic); o != nil {
+		mode = "single_region, owner: " + o.name
 	}
-	if t == nil {
-		return known
+	p, err := ownership.ParsePolicy("ownership.yaml", fmt.Appendf(nil, policyFile, mode))
+	if err != nil {
+		panic(fmt.Sprintf("world: an ownership policy that we wrote: %v", err))
 	}
-	revision := uint64(0)
-	for _, r := range p.w.regions {
-		revision = max(revision, t.Units[p.w.unit(tp.Topic, r)].Revision)
-	}
-	if revision <= known.Revision || revision > t.Revision() {
-		return known
-	}
-	table := &event.ValidityTable{Revision: revision}
-	for _, r := range p.w.regions {
-		u := t.Units[p.w.unit(tp.Topic, r)].Record
-		table.Logs[r.id] = tenuresOf(&u, r, tp)
-	}
-	p.tables[tp] = table
-	return table
+	return p
 }
 
-func tenuresOf(u *ownership.UnitRecord, r *region, tp kafka.TP) event.Tenures {
-	out := event.Tenures{Known: u.Epoch}
-	points := func(extents []ownership.Extent) (ps []event.Point) {
-		for _, e := range extents {
-			if off, ok := ownership.Offset(extents, tp.Topic, e.Incarnation, tp.Partition); ok && e.Topic == tp.Topic {
-				ps = append(ps, event.Point{Incarnation: e.Incarnation, Next: off})
-			}
-		}
-		return ps
+// tableOf is what a process knows of a partition's logs.
+func (p *proc) tableOf(tp kafka.TP) *event.ValidityTable {
+	t := p.inst.Tokens()
+	if t == nil {
+		return &event.ValidityTable{}
 	}
-	for _, e := range u.Epochs {
-		if e.Owner == r.name {
-			out.List = append(out.List, event.Tenure{Epoch: e.Epoch, Start: points(e.Start), Ended: e.Ended, Cut: points(e.Cut)})
-		}
-	}
-	return out
+	return p.intervals.From(t, tp.Topic, tp.Partition)
 }
 
 // ownershipMoved tells everything in the process that what is known of ownership may
@@ -229,7 +215,9 @@ func (a seatAuthority) Grant() (seat.Grant, error) {
 		return seat.Grant{}, err
 	}
 	a.p.w.held(a.p, a.unit(), g.Epoch)
-	return seat.Grant{Epoch: g.Epoch, Live: g.Live, Reach: a.reach()}, nil
+	u := a.p.inst.Tokens().Units[a.unit()].Record
+	reach := a.p.intervals.Reach(&u, a.tp.Topic, a.tp.Partition)
+	return seat.Grant{Epoch: g.Epoch, Live: g.Live, Reach: &reach}, nil
 }
 
 // Holds implements seat.WritePermit.
@@ -246,21 +234,6 @@ func (a seatAuthority) Intervals() *event.ValidityTable { return a.p.tableOf(a.t
 
 // Changed implements seat.WritePermit; nobody waits for it here.
 func (a seatAuthority) Changed() <-chan struct{} { return nil }
-
-// reach is how far logs must be indexed before a write is accepted.
-func (a seatAuthority) reach() *event.Vector {
-	var v event.Vector
-	u := a.p.inst.Tokens().Units[a.unit()].Record
-	for _, t := range u.Epochs {
-		id, _ := a.p.w.own.topology.ID(t.Owner)
-		for _, extents := range [][]ownership.Extent{t.Start, t.Cut} {
-			if off, ok := ownership.Offset(extents, a.tp.Topic, 0, a.tp.Partition); ok {
-				v[id].Next = max(v[id].Next, off)
-			}
-		}
-	}
-	return &v
-}
 
 // held (I10): nobody else acts as owner in another epoch now, nor has anybody in a
 // later one.
@@ -314,6 +287,11 @@ func (p *proc) Applied(unit, origin string, done func([]ownership.Extent, bool))
 		tps := w.partitionsOf(unit)
 		out := []ownership.Extent{{Topic: tps[0].Topic, Offsets: make([]int64, len(tps))}}
 		for i, tp := range tps {
+			if !p.given(tp, from) {
+				out[0].Offsets[i] = -1
+				w.counts["cuts that leave a partition out"]++
+				continue
+			}
 			at := int64(0)
 			if s := p.seats[tp]; s != nil && s.fold.part != nil {
 				at = s.fold.part.Position().Vector[from.id].Next
@@ -335,6 +313,23 @@ func (p *proc) Applied(unit, origin string, done func([]ownership.Extent, bool))
 		}
 		done(out, true)
 	})
+}
+
+// given tells whether any region is given records of an origin's topic, as far as this
+// process knows: of one of which none is, that nobody has applied it says nothing.
+func (p *proc) given(tp kafka.TP, origin *region) bool {
+	for _, r := range p.w.regions {
+		switch {
+		case r == origin || p.guard != nil && p.guard.Rule(tp.Topic, origin.name, r.name).Effect == residency.Deny:
+		case r == p.region:
+			return true // it has the remote topic
+		default:
+			if steps := p.w.committed(r, tp); len(steps) > 0 && steps[len(steps)-1].claims.Promised[origin.id] != (event.Point{}) {
+				return true
+			}
+		}
+	}
+	return false
 }
 
 func (w *World) regionNamed(name string) *region {

@@ -31,14 +31,16 @@ type interval struct {
 // intervals are those of a region's log by the newest record of its unit.
 func (w *World) intervals(r *region, tp kafka.TP) (known event.Epoch, out []interval) {
 	u, _ := w.own.stream.Unit(w.unit(tp.Topic, r))
-	for _, t := range u.Epochs {
+	for i, t := range u.Epochs {
 		if t.Owner != r.name {
 			continue
 		}
 		x := interval{epoch: t.Epoch, cut: math.MaxInt64}
 		x.start, _ = ownership.Offset(t.Start, tp.Topic, 0, tp.Partition)
-		if t.Ended {
-			x.cut, _ = ownership.Offset(t.Cut, tp.Topic, 0, tp.Partition)
+		if cut, listed := ownership.Offset(t.Cut, tp.Topic, 0, tp.Partition); t.Ended && listed {
+			x.cut = cut
+		} else if t.Ended && i+1 < len(u.Epochs) { // the region's next epoch ends what the cut leaves out
+			x.cut, _ = ownership.Offset(u.Epochs[i+1].Start, tp.Topic, 0, tp.Partition)
 		}
 		out = append(out, x)
 	}

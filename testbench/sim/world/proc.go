@@ -3,8 +3,8 @@ package world
 import (
 	"time"
 
-	"github.com/geogate/geogate/internal/event"
 	"github.com/geogate/geogate/residency"
+	"github.com/geogate/geogate/router/ownership"
 	"github.com/geogate/geogate/testbench/sim/kafka"
 	"github.com/geogate/geogate/testbench/sim/register"
 )
@@ -25,10 +25,11 @@ type proc struct {
 	orders map[*region]int // shards of the links that it was told to run, 0 none
 	ctl    *follower
 
-	inst   *register.Instance // nil: there is no register
-	guard  *residency.Guard   // nil: there is no policy
-	tables map[kafka.TP]*event.ValidityTable
-	told   map[kafka.TP]uint64 // revision of the table that its seats and links were told of
+	inst  *register.Instance // nil: there is no register
+	guard *residency.Guard   // nil: there is no policy
+	// intervals makes tables of what the process knows of the register.
+	intervals *ownership.Intervals
+	told      map[kafka.TP]uint64 // revision of the table that its seats and links were told of
 }
 
 // wall is the process's clock.

@@ -10,6 +10,7 @@ import (
 	"github.com/geogate/geogate/internal/hlc"
 	"github.com/geogate/geogate/internal/seat"
 	"github.com/geogate/geogate/residency"
+	"github.com/geogate/geogate/router/ownership"
 	"github.com/geogate/geogate/testbench/sim/kafka"
 )
 
@@ -42,8 +43,9 @@ func (p *proc) start() {
 	p.logf("started")
 	p.seats, p.links = map[kafka.TP]*seatRun{}, map[*region]*linkRun{}
 	p.ctl = newFollower(p)
-	p.tables, p.told = map[kafka.TP]*event.ValidityTable{}, map[kafka.TP]uint64{}
+	p.told = map[kafka.TP]uint64{}
 	if p.inst != nil {
+		p.intervals = ownership.NewIntervals(p.inst.Tokens, p.w.policy(), p.w.own.topology, 0)
 		p.inst.Boot()
 	}
 	if p.w.border != nil {
