@@ -32,6 +32,7 @@ type desk struct {
 	closed  event.Stamp
 
 	authority seat.WritePermit
+	seen      func(seat.Effect) // nil: nobody watches
 }
 
 // place is a record or a barrier in the log.
@@ -70,6 +71,9 @@ func (d *desk) restart(cfg seat.CoreConfig) {
 func (d *desk) step(ev seat.Event) {
 	d.t.Helper()
 	for _, e := range d.core.Step(d.now, ev) {
+		if d.seen != nil {
+			d.seen(e)
+		}
 		switch e := e.(type) {
 		case seat.OpenTerm:
 			d.opens = append(d.opens, e.Attempt)
