@@ -1,0 +1,243 @@
+package replicate
+
+import (
+	"encoding/binary"
+	"fmt"
+	"strconv"
+	"strings"
+	"testing"
+
+	"github.com/cockroachdb/datadriven"
+
+	"github.com/geogate/geogate/internal/event"
+	"github.com/geogate/geogate/internal/offsets"
+	"github.com/geogate/geogate/internal/txn"
+	"github.com/geogate/geogate/residency"
+)
+
+// TestScripts plays the scripts of testdata/script: each explains one protocol of a
+// link and shows, under every command, what the core of the shard asks for. With
+// -rewrite the traces are written again.
+func TestScripts(t *testing.T) {
+	datadriven.Walk(t, "testdata/script", func(t *testing.T, path string) {
+		s := &linkScript{hand: newHand(t)}
+		datadriven.RunTest(t, path, func(t *testing.T, c *datadriven.TestData) string {
+			s.t = t
+			s.trace.Reset()
+			s.run(t, c)
+			if s.trace.Len() == 0 {
+				return "(nothing)\n"
+			}
+			return s.trace.String()
+		})
+	})
+}
+
+// linkScript is one shard of the link from us to eu, with the single stream
+// orders/0, whose effects are told in words.
+type linkScript struct {
+	*hand
+	guard    *residency.Guard
+	revision uint64 // of the register
+	trace    strings.Builder
+}
+
+func (s *linkScript) say(format string, args ...any) {
+	fmt.Fprintf(&s.trace, format+"\n", args...)
+}
+
+func (s *linkScript) event(ev any) {
+	s.t.Helper()
+	for _, e := range s.core.Step(s.now, ev) {
+		s.effect(e)
+	}
+}
+
+func (s *linkScript) effect(e any) {
+	switch e := e.(type) {
+	case Init:
+		s.say("target: initialise the producer; a transaction that its last owner left open is aborted")
+	case ReadGeneration:
+		s.say("target: read the generation record")
+	case ReadPositions:
+		s.say("target: read the committed positions")
+	case List:
+		s.say("both: list where the logs end")
+	case Read:
+		s.read = e.Number
+		s.say("source: fetch orders/0 from offset %d", e.From[part].Offset)
+	case Leave:
+		s.say("source: fetch orders/0 no longer")
+	case Audit:
+		for _, d := range e.Decided {
+			for _, r := range d.Runs {
+				s.say("audit: %s", strings.TrimSpace(fmt.Sprintf("%d..%d %s %s", r.From, r.Until-1, r.Code, r.Rule)))
+			}
+		}
+	case Produce:
+		s.produce(e)
+	case End:
+		s.say("target: commit the transaction")
+	case Report:
+		s.say("people: %s, offsets %d to %d", e.Incident.Kind, e.Incident.From, e.Incident.Until)
+	case Stop:
+		s.say("shard: stop: %v", e.Err)
+	}
+}
+
+// produce tells the batches of one flight.
+func (s *linkScript) produce(p Produce) {
+	s.say("target: send in one transaction")
+	for _, b := range p.Batches {
+		if b.Topic != "pos" && b.Topic != "runs" {
+			keys := ""
+			if err := b.Batch.Each(func(r txn.Record) error { keys += " " + string(r.Key); return nil }); err != nil {
+				s.t.Fatal(err)
+			}
+			s.say("  records of %s/%d:%s", b.Topic, b.Partition, keys)
+		}
+	}
+	pos, runs := described(s.t, p)
+	for _, r := range runs {
+		s.say("  run: offsets %d..%d of the target are %d..%d of the source, the last barrier before them %d", r.Target, r.Target+r.Count-1, r.Source, r.Source+r.Count-1, r.Barrier)
+	}
+	s.say("  position: the source is covered to %d, the target to %d, last barrier %d", pos.SourceCovered, pos.TargetCovered, pos.Barrier)
+}
+
+func (s *linkScript) run(t *testing.T, c *datadriven.TestData) {
+	lost := c.HasArg("lost")
+	var err error
+	if lost {
+		err = txn.ErrUnclear
+	}
+	switch c.Cmd {
+	case "assign": // the discovery gives the shard its stream, with the ruling of the policy in force
+		stream := aStr
+		if s.guard != nil {
+			stream.Ruling = s.guard.Rule(part.Topic, "us", "eu")
+			s.say("policy: %s", stream.Ruling.Reason())
+		}
+		s.event(Assigned{[]Stream{stream}})
+	case "policy": // a file is loaded: rules, one a line
+		p, err := residency.Parse("residency.yaml", []byte("version: 1\nkind: ResidencyPolicy\nname: script\nrevision: 1\ndefault: deny\nrules:\n"+c.Input), []string{"us", "eu"})
+		if err != nil {
+			c.Fatalf(t, "%v", err)
+		}
+		if s.guard == nil {
+			s.guard = residency.NewGuard(p)
+		} else {
+			s.guard.Loaded(p)
+		}
+		s.say("policy: version %d is in force", s.guard.Version())
+		s.event(Governed{s.guard.Version()})
+	case "register": // what the ownership register says: intervals, one a line
+		s.owned(t, c)
+	case "start":
+		s.event(Start{})
+	case "initialised":
+		s.event(Inited{Err: err})
+	case "generation":
+		found := gen1
+		c.MaybeScanArgs(t, "number", &found.Number)
+		s.event(GenerationRead{Found: Found{found, true}})
+	case "positions": // what the target has committed
+		s.positions(t, c)
+	case "listed":
+		l := fresh()
+		c.MaybeScanArgs(t, "target-end", &l.TargetEnd)
+		s.event(Listed{Listings: map[Part]Listing{part: l}})
+	case "fetched":
+		s.event(s.fetched(s.items(t, c)...))
+	case "audited":
+		s.event(Audited{Err: err})
+	case "produced": // base=(n, …): where the target has put each batch
+		var bases []int64
+		for _, a := range c.CmdArgs {
+			for _, v := range a.Vals {
+				n, err := strconv.ParseInt(v, 10, 64)
+				if err != nil {
+					c.Fatalf(t, "%v", err)
+				}
+				bases = append(bases, n)
+			}
+		}
+		s.event(Produced{Produced: at(bases...), Epochs: map[Part]int32{part: 0}, Err: err})
+	case "ended":
+		s.event(Ended{Err: err})
+	case "wait": // until the core wants to be woken
+		if !s.core.Wake().IsZero() {
+			s.now = s.core.Wake()
+		}
+		s.event(Tick{})
+	default:
+		c.Fatalf(t, "no such command")
+	}
+}
+
+func (s *linkScript) positions(t *testing.T, c *datadriven.TestData) {
+	if len(c.CmdArgs) == 0 {
+		s.event(PositionsRead{})
+		return
+	}
+	pos := offsets.Position{Barrier: -1, Target: idB}
+	c.ScanArgs(t, "source", &pos.SourceCovered)
+	c.ScanArgs(t, "target", &pos.TargetCovered)
+	s.event(PositionsRead{Positions: []PositionRecord{{idA, 0, pos}}})
+}
+
+// owned has the register say which offsets of us's log are authoritative. The first
+// use makes the core one that obeys a register.
+func (s *linkScript) owned(t *testing.T, c *datadriven.TestData) {
+	var spans []span
+	for line := range strings.Lines(c.Input) {
+		from, until, ok := strings.Cut(strings.TrimSpace(line), "..")
+		x := span{until: event.NoCut}
+		var err error
+		if x.from, err = strconv.ParseInt(from, 10, 64); err != nil || !ok {
+			c.Fatalf(t, "want <start>..<cut>: %s", line)
+		}
+		if until != "" {
+			if x.until, err = strconv.ParseInt(until, 10, 64); err != nil {
+				c.Fatalf(t, "%v", err)
+			}
+		}
+		spans = append(spans, x)
+	}
+	if !s.core.cfg.Owned {
+		s.core = newOwnedHand(t).core
+	}
+	s.revision++
+	s.event(known(owned(s.revision, spans...)))
+}
+
+// items are what was fetched: lines of <offset>: barrier | skip | records <key> ….
+func (s *linkScript) items(t *testing.T, c *datadriven.TestData) (all []Item) {
+	for line := range strings.Lines(c.Input) {
+		at, what, _ := strings.Cut(strings.TrimSpace(line), ": ")
+		base, err := strconv.ParseInt(at, 10, 64)
+		if err != nil {
+			c.Fatalf(t, "%v", err)
+		}
+		words := strings.Fields(what)
+		switch words[0] {
+		case "barrier":
+			all = append(all, Item{ItemBarrier, base, base + 1, nil, 0})
+		case "skip":
+			all = append(all, Item{ItemSkip, base, base + 1, nil, 0})
+		case "records":
+			var b txn.Builder
+			for _, key := range words[1:] {
+				b.Add(&txn.Record{Key: []byte(key), Value: make([]byte, 20_000)}) // too large to be joined
+			}
+			batch, err := b.Batch(0)
+			if err != nil {
+				c.Fatalf(t, "%v", err)
+			}
+			binary.BigEndian.PutUint64(batch, uint64(base)) // as a log gives it
+			all = append(all, Item{ItemData, base, base + int64(len(words)-1), batch, 0})
+		default:
+			c.Fatalf(t, "no such item: %s", line)
+		}
+	}
+	return all
+}
