@@ -93,6 +93,7 @@ var confined = map[string][]string{
 	"github.com/anishathalye/porcupine":     {"testbench", "testbench/..."},
 	"github.com/santhosh-tekuri/jsonschema": {},
 	"github.com/rogpeppe/go-internal":       {},
+	"github.com/cockroachdb/datadriven":     {},
 	"go.uber.org/goleak":                    {},
 }
 
