@@ -14,7 +14,7 @@ import (
 	"github.com/twmb/franz-go/pkg/kgo"
 )
 
-// Config is what a Server is told; zero members take the defaults named.
+// Config configures a Server. Zero members take the defaults named.
 type Config struct {
 	Region   event.RegionID   // own region
 	Topology *router.Topology // all regions of the deployment
@@ -36,7 +36,7 @@ type Config struct {
 	// Drain bounds how long Run lets requests finish once it is told to end.
 	// Default 30 s.
 	Drain time.Duration
-	// Heartbeat is the distance of heartbeats on a followed stream. Default 15 s.
+	// Heartbeat is the interval between heartbeats on a followed stream. Default 15 s.
 	Heartbeat time.Duration
 }
 
@@ -50,9 +50,9 @@ type Deps struct {
 	Status    StatusSource
 	Probes    []Probe
 	// Kafka are the options with which the region's cluster is reached: seeds,
-	// security, logger. What is read and how is the server's own business.
+	// security, logger. The server adds its own options for reading.
 	Kafka []kgo.Opt
-	// Configz is the configuration in force as people read it, without secrets.
+	// Configz is the configuration in force, for people to read, without secrets.
 	Configz []byte
 
 	Logger   *slog.Logger
@@ -77,7 +77,7 @@ func (c Config) withDefaults() Config {
 	return c
 }
 
-// Validate finds what is wrong with a Config; defaults need not be filled in.
+// Validate checks a Config; zero members count as their defaults.
 func (c Config) Validate() error {
 	c = c.withDefaults()
 	if c.Topology == nil || c.Topology.Name(c.Region) == "" {
@@ -97,15 +97,15 @@ func (c Config) Validate() error {
 	return nil
 }
 
-// checkLoopback refuses an address that other machines reach. Names are not
-// resolved, since what they mean changes: localhost alone is accepted.
+// checkLoopback refuses an address that other machines can reach. Names are not
+// resolved, because what they resolve to can change; only localhost is accepted.
 func checkLoopback(address string) error {
 	host, _, err := net.SplitHostPort(address)
 	if err != nil {
 		return fmt.Errorf("listen address %q: %w", address, err)
 	}
 	if ip := net.ParseIP(host); host != "localhost" && (ip == nil || !ip.IsLoopback()) {
-		return fmt.Errorf("listen address %s: not a loopback address, and there is no authentication yet", address)
+		return fmt.Errorf("listen address %s: not a loopback address; there is no authentication yet, so only loopback addresses are allowed", address)
 	}
 	return nil
 }

@@ -8,10 +8,16 @@ import (
 	"github.com/twmb/franz-go/pkg/kgo"
 )
 
-// errEnd says that a feed has given all that there was when its ends were listed.
+// errStale: the region has not applied what the client has seen within the wait.
+var errStale = errors.New("gateway: view is stale")
+
+// errExpired: the log begins after the place asked for.
+var errExpired = errors.New("gateway: place is no longer in the log")
+
+// errEnd: a feed has given all that there was when its ends were listed.
 var errEnd = errors.New("gateway: end of feed")
 
-// errUndecided says that a record cannot be judged yet; the feed stops before it.
+// errUndecided: a record cannot be judged yet; its partition waits before it.
 var errUndecided = errors.New("gateway: record cannot be judged yet")
 
 const (
@@ -211,13 +217,8 @@ func (f *feed) retryHeld() {
 func (f *feed) wait(ctx context.Context) error {
 	if f.rd == nil || len(f.held) > 0 {
 		// Nothing to read yet, or a record that needs what others write down.
-		t := time.NewTimer(retryEvery)
-		defer t.Stop()
-		select {
-		case <-t.C:
-		case <-f.s.deps.Logs.Changed():
-		case <-ctx.Done():
-			return ctx.Err()
+		if err := pause(ctx, retryEvery, f.s.deps.Logs.Changed()); err != nil {
+			return err
 		}
 		f.retryHeld()
 	} else if err := f.rd.await(ctx); err != nil {

@@ -12,16 +12,14 @@ import (
 	"github.com/twmb/franz-go/pkg/kadm"
 	"github.com/twmb/franz-go/pkg/kerr"
 	"github.com/twmb/franz-go/pkg/kgo"
-
-	"github.com/geogate/geogate/internal/seat"
 )
 
-// maxIdle bounds the clients that wait, connected, for the next read.
+// maxIdle bounds the connected clients that are kept for the next read.
 const maxIdle = 8
 
-// pool lends clients that read partitions from given offsets, committed, without
+// pool has clients that read partitions from given offsets, committed, without
 // a group. A read is stateless, so any client serves any read; they are kept only
-// because connecting is what takes longest.
+// because connecting takes longest.
 type pool struct {
 	opts  []kgo.Opt
 	slots chan struct{} // one for each read that is open
@@ -99,7 +97,7 @@ func (p *pool) lister() (*kadm.Client, error) {
 	return p.admin, nil
 }
 
-// close ends the clients that nobody has; those lent end when they come back.
+// close closes the idle clients; those in use are closed when their read ends.
 func (p *pool) close() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -113,8 +111,8 @@ func (p *pool) close() {
 	}
 }
 
-// span is what of a partition is in its log: offsets from start, up to end, where
-// end is the last stable offset.
+// span is the part of a partition that can be read: offsets from start up to end,
+// the last stable offset.
 type span struct{ start, end int64 }
 
 // spans lists a topic's partitions; none if the topic does not exist.
@@ -165,13 +163,13 @@ type reader struct {
 	paused map[int32]bool
 }
 
-// read opens partitions at offsets. It fails with OVERLOADED when as many reads
-// are open as there may be.
+// read opens partitions at offsets. It fails with OVERLOADED when
+// Config.MaxReaders reads are open.
 func (p *pool) read(topic string, at map[int32]int64) (*reader, error) {
 	select {
 	case p.slots <- struct{}{}:
 	default:
-		return nil, newProblem(codeOverloaded, "%d reads are open, as many as there may be", cap(p.slots))
+		return nil, newProblem(codeOverloaded, "%d reads are open, the most that are allowed; retry", cap(p.slots))
 	}
 	cl, err := p.client()
 	if err != nil {
@@ -236,7 +234,7 @@ func (r *reader) pause(p int32) {
 	r.cl.PauseFetchPartitions(map[string][]int32{r.topic: {p}})
 }
 
-// resume takes pause back.
+// resume fetches a paused partition again.
 func (r *reader) resume(p int32) {
 	delete(r.paused, p)
 	r.cl.ResumeFetchPartitions(map[string][]int32{r.topic: {p}})
@@ -261,61 +259,4 @@ func (r *reader) close() {
 	}
 	r.p.open.Add(-1)
 	<-r.p.slots
-}
-
-// barrierCache remembers which stretches of local logs were searched for barriers
-// and what was found, so that a reader that begins inside a log needs not search
-// the same stretch again. Barriers are few (one for each process and partition);
-// one stretch for each partition is kept, the last one used.
-type barrierCache struct {
-	mu   sync.Mutex
-	logs map[logKey]*stretch
-}
-
-type logKey struct {
-	topic     [16]byte
-	partition int32
-}
-
-// stretch is a searched part of a log: offsets from from, up to to.
-type stretch struct {
-	from, to int64
-	barriers []int64 // ascending
-}
-
-// add tells what was found between two offsets.
-func (b *barrierCache) add(k logKey, from, to int64, barriers []int64) {
-	if from >= to {
-		return
-	}
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	if b.logs == nil {
-		b.logs = make(map[logKey]*stretch)
-	}
-	s := b.logs[k]
-	if s == nil || from > s.to || to < s.from {
-		b.logs[k] = &stretch{from, to, slices.Clone(barriers)}
-		return
-	}
-	s.from, s.to = min(s.from, from), max(s.to, to)
-	s.barriers = append(s.barriers, barriers...)
-	slices.Sort(s.barriers)
-	s.barriers = slices.Compact(s.barriers)
-}
-
-// last is the last barrier below to; known is false unless everything from from
-// on was searched. A log's beginning is as good as any from.
-func (b *barrierCache) last(k logKey, from, to int64) (barrier int64, known bool) {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	s := b.logs[k]
-	if s == nil || s.from > from || s.to < to {
-		return seat.NoBarrier, false
-	}
-	i, _ := slices.BinarySearch(s.barriers, to)
-	if i == 0 {
-		return seat.NoBarrier, true
-	}
-	return s.barriers[i-1], true
 }

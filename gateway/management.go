@@ -8,7 +8,8 @@ import (
 	"time"
 )
 
-// livez says that the process turns: nothing that it depends on is asked.
+// livez says that the process answers; it asks nothing that the process depends
+// on.
 func (s *Server) livez(c *call) error { return c.send("text/plain; charset=utf-8", []byte("ok\n")) }
 
 // probeTime bounds one probe, so that a readiness check answers within the time

@@ -31,13 +31,13 @@ type mux struct {
 	s      *Server
 	routes []route
 
-	// others are the routes of the other listener, and other is its name: who
-	// asks the wrong one is told.
+	// others are the routes of the other listener, and other is its name: a client
+	// that asks the wrong listener is told which one to ask.
 	others []route
 	other  string
 }
 
-// errGone ends a request whose client has gone: there is nobody to answer.
+// errGone ends a request whose client has closed the connection.
 var errGone = errors.New("gateway: client has gone")
 
 // ServeHTTP implements http.Handler.
@@ -68,15 +68,15 @@ func (m *mux) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	if rt != nil {
 		err = c.dispatch(rt)
 	} else {
-		err = m.nowhere(r.URL.EscapedPath())
+		err = m.notFound(r.URL.EscapedPath())
 	}
 	if err != nil {
 		m.fail(c, name, err)
 	}
 }
 
-// nowhere is the problem of a path that no route has.
-func (m *mux) nowhere(path string) error {
+// notFound is the problem of a path that no route has.
+func (m *mux) notFound(path string) error {
 	if rt, _ := find(m.others, path); rt != nil {
 		return newProblem(codeNotFound, "this resource is served by the %s listener, which has another port", m.other)
 	}
@@ -133,8 +133,8 @@ func match(pattern, segments []string) (args []string, ok bool) {
 	return args, true
 }
 
-// fail answers with err's problem, or cuts an answer that has begun so that the
-// client cannot take it for whole.
+// fail answers with err's problem. An answer that has begun is cut off instead, so
+// that the client cannot take it for complete.
 func (m *mux) fail(c *call, route string, err error) {
 	if errors.Is(err, errGone) || c.r.Context().Err() != nil && errors.Is(err, context.Canceled) {
 		panic(http.ErrAbortHandler)

@@ -9,13 +9,14 @@ import (
 )
 
 // OrphanPlace is a place in the list of a unit's orphans, which is in order of
-// topic, partition and dot. The zero value is before all.
+// topic, partition and dot. The zero value is before the first.
 type OrphanPlace struct {
 	Topic string
 	At    event.Dot
 }
 
-// Compare puts places in the order of the list.
+// Compare is negative, 0 or positive as p comes before o in the list, is o, or
+// comes after it.
 func (p OrphanPlace) Compare(o OrphanPlace) int {
 	switch {
 	case p.Topic != o.Topic:
@@ -58,7 +59,7 @@ func parseOrphanPlace(text string) (p OrphanPlace, err error) {
 }
 
 // readOrphans is GET /v1/ownership/orphans: the orphans of a unit that this region
-// has met. What other regions have met besides, they list.
+// has met. Other regions list those that they have met.
 func (s *Server) readOrphans(c *call) error {
 	q, err := c.query("unit", "limit", "from")
 	if err != nil {
@@ -113,7 +114,7 @@ func (s *Server) readOrphans(c *call) error {
 	return c.send(typeJSON, append(o.close(), '\n'))
 }
 
-// orphan is one of the list. A record that came without a gateway has neither id
+// orphan is one entry of the list. A record that came without a gateway has neither id
 // nor epoch.
 func (s *Server) orphan(topic string, x *conflict.Orphaned) []byte {
 	var o object

@@ -1,14 +1,8 @@
 package gateway
 
 import (
-	"context"
-	"encoding/json"
 	"errors"
-	"io"
 	"slices"
-	"strings"
-	"time"
-	"unicode"
 
 	"github.com/geogate/geogate/router/ownership"
 )
@@ -131,80 +125,4 @@ func (s *Server) ownerOf(unit string, owner **string, epoch **uint64, state **st
 	e, st := uint64(r.Epoch), string(r.State)
 	*owner, *epoch, *state = orNull(r.Owner), &e, &st
 	return nil
-}
-
-// maxCommand bounds the body of an ownership command, maxReason its reason: each
-// unit's record has it, and so has each refusal.
-const (
-	maxCommand = 16 << 10
-	maxReason  = 1000
-)
-
-// commandTime bounds the wait for the end of a command: some leases' worth.
-const commandTime = 2 * time.Minute
-
-// command is POST /v1/fence and POST /v1/unfence on the management listener: it
-// answers when the command has ended, with the exit code of the command line.
-func (s *Server) command(verb ownership.Verb) handler {
-	return func(c *call) error {
-		if _, err := c.query(); err != nil {
-			return err
-		}
-		body, err := c.commandBody(verb)
-		if err != nil {
-			return err
-		}
-		if s.deps.Ownership == nil {
-			return s.refuseCommand(ErrNoRegister)
-		}
-		// The plan goes on without its client, so its end is worth waiting for.
-		ctx, cancel := context.WithTimeout(c.r.Context(), commandTime)
-		defer cancel()
-		result, err := s.deps.Ownership.Command(ctx, body)
-		if err != nil {
-			return s.refuseCommand(err)
-		}
-		c.w.Header().Set("Cache-Control", "no-store")
-		return c.send(typeJSON, append(marshal(result), '\n'))
-	}
-}
-
-// commandBody is what an ownership command asks for. Its type has to be said: a web
-// page in a browser on this machine can send others unasked.
-func (c *call) commandBody(verb ownership.Verb) (cmd ownership.Command, err error) {
-	if media, err := c.contentType(); err != nil {
-		return cmd, err
-	} else if media != typeJSON {
-		return cmd, newProblem(codeUnsupportedMediaType, "send the command with Content-Type %s", typeJSON)
-	}
-	c.readDeadline(bodyTime)
-	dec := json.NewDecoder(io.LimitReader(c.r.Body, maxCommand))
-	dec.DisallowUnknownFields()
-	var body struct {
-		Region string `json:"region"`
-		Unit   string `json:"unit"`
-		Reason string `json:"reason"`
-	}
-	if err := dec.Decode(&body); err != nil {
-		return cmd, invalid(codeMalformed, atPointer("", "must be an object with region or unit, and reason"))
-	}
-	_, after := dec.Token()
-	switch {
-	case after != io.EOF:
-		return cmd, invalid(codeMalformed, atPointer("", "more data follows the object"))
-	case (body.Region == "") == (body.Unit == ""):
-		return cmd, invalid(codeMalformed, atPointer("", "needs either region or unit, not both"))
-	case verb == ownership.VerbFence && body.Reason == "":
-		return cmd, invalid(codeMalformed, atPointer("/reason", "a fence needs a reason; the audit keeps it"))
-	case len(body.Reason) > maxReason || strings.ContainsFunc(body.Reason, func(r rune) bool { return !unicode.IsGraphic(r) }):
-		return cmd, invalid(codeMalformed, atPointer("/reason", "must be one line of text of up to %d bytes", maxReason))
-	}
-	return ownership.Command{Verb: verb, Region: body.Region, Unit: body.Unit, Reason: body.Reason}, nil
-}
-
-func (s *Server) refuseCommand(err error) error {
-	if errors.Is(err, ErrNoRegister) {
-		return newProblem(codeNotFound, "this instance has no ownership register (nats is not configured), so nothing can be fenced")
-	}
-	return err
 }

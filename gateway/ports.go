@@ -20,19 +20,15 @@ import (
 var (
 	// ErrTopicUnknown: no local topic of this name exists in the region.
 	ErrTopicUnknown = errors.New("gateway: topic is unknown")
-	// errStale: a view did not reach what was asked for within the wait.
-	errStale = errors.New("gateway: view is stale")
-	// ErrUpstream: Kafka did not answer as it should.
+	// ErrUpstream: Kafka could not be reached, or answered with an error.
 	ErrUpstream = errors.New("gateway: upstream unavailable")
-	// errExpired: the log begins after the place asked for.
-	errExpired = errors.New("gateway: place is no longer in the log")
 )
 
-// UnknownTopic is an ErrTopicUnknown about a name that is no local topic's, but
-// tells the client something.
+// UnknownTopic is an ErrTopicUnknown about a name that is not a local topic's but
+// that the instance knows: it says what to ask for instead.
 type UnknownTopic struct {
 	Topic  string
-	Detail string // what the topic is, and what to ask for in its place
+	Detail string // what the topic is, and what to ask for instead
 }
 
 // Error implements error.
@@ -70,9 +66,9 @@ var ErrUnread = errors.New("gateway: the ownership register has not been read")
 
 // Ownership knows who may write what.
 type Ownership interface {
-	// Check tells whether this region may write a unit now: nil, an error that
-	// wraps ownership.ErrUnproven, or a *ownership.NotOwnerError. It is for saying no
-	// early; what counts is what the seat asks.
+	// Check says whether this region may write a unit now: nil, an error that
+	// wraps ownership.ErrUnproven, or a *ownership.NotOwnerError. It refuses
+	// early; the seat's own check decides.
 	Check(unit string) error
 	// Units are the newest records that are known, ordered by unit. Until the
 	// register has been read it is ErrUnread.

@@ -55,7 +55,7 @@ func (f *feed) page(c *call, rd *reading, name string) error {
 	return c.send(typeJSON, o.close())
 }
 
-// line appends a record of a stream: the record with the cursor behind it.
+// line appends a record of a stream: the record with the cursor after it.
 func (f *feed) line(dst, rec []byte) []byte {
 	o := object{b: rec}
 	o.str("cursor", f.view.cursor().String())
@@ -110,7 +110,7 @@ func (s *Server) follow(c *call, f *feed) error {
 	}
 }
 
-// beat sends a heartbeat. Its cursor passes what holds no record for the reader.
+// beat sends a heartbeat. Its cursor has passed what the reader does not see.
 func (f *feed) beat(ctx context.Context, c *call) error {
 	if err := f.refresh(ctx); err != nil {
 		return err
@@ -125,7 +125,7 @@ func (f *feed) beat(ctx context.Context, c *call) error {
 	return nil
 }
 
-// stream writes a part of an answer that goes on.
+// stream writes the next part of a streamed answer.
 func (c *call) stream(b []byte) error {
 	c.writeDeadline(answerTime)
 	if _, err := c.w.Write(b); err != nil {

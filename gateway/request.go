@@ -69,7 +69,7 @@ func (c *call) writeHead(most int64) (h *writeHead, err error) {
 }
 
 // query reads the request's parameters: each at most once, and none that the
-// resource does not know, since a misspelt one would be a silent default.
+// resource does not know: a misspelt one would silently take its default.
 func (c *call) query(known ...string) (url.Values, error) {
 	q, err := url.ParseQuery(c.r.URL.RawQuery)
 	if err != nil {
@@ -86,8 +86,8 @@ func (c *call) query(known ...string) (url.Values, error) {
 	return q, nil
 }
 
-// accept picks the first of the offered media types that the request takes best,
-// or fails with 406.
+// accept picks the offered media type that the request's Accept header prefers,
+// the first of equals, or fails with 406.
 func (c *call) accept(offered ...string) (string, error) {
 	lines := c.r.Header.Values("Accept")
 	if len(lines) == 0 {
@@ -169,8 +169,8 @@ func (c *call) token(topic string) (*event.Token, error) {
 	return &t, nil
 }
 
-// requestID takes a client's own id if it can stand in a header, a URN and a log
-// line as it is, else makes one.
+// requestID takes the client's own id if a header, a URN and a log line can hold
+// it as it is, else makes one.
 func requestID(given string) string {
 	const most = 128
 	valid := len(given) > 0 && len(given) <= most

@@ -6,7 +6,7 @@ import (
 	"time"
 )
 
-// answer remembers whether an answer has begun, and with what status.
+// answer records whether an answer has begun, and with what status.
 type answer struct {
 	http.ResponseWriter
 	status int
@@ -44,7 +44,7 @@ func (c *call) send(contentType string, body []byte) error {
 	return nil
 }
 
-// Deadlines are set where a body is read or an answer written, since a stream has
-// no whole time. A writer without deadlines (in a test) has none to miss.
+// Deadlines are set before each read of a body and each write of an answer: a
+// stream as a whole has none. A test's writer has no deadlines, which is fine.
 func (c *call) readDeadline(d time.Duration)  { _ = c.rc.SetReadDeadline(time.Now().Add(d)) }
 func (c *call) writeDeadline(d time.Duration) { _ = c.rc.SetWriteDeadline(time.Now().Add(d)) }

@@ -28,7 +28,7 @@ const (
 // Server is the HTTP edge of one instance.
 type Server struct {
 	cfg    Config
-	own    string // name of the own region
+	region string // name of the own region
 	deps   Deps
 	log    *slog.Logger
 	warned rate.Sometimes // writes warnings about refused requests
@@ -51,14 +51,14 @@ func New(cfg Config, deps Deps) (*Server, error) {
 	}
 	cfg = cfg.withDefaults()
 	s := &Server{
-		cfg: cfg, own: cfg.Topology.Name(cfg.Region), deps: deps, log: deps.Logger,
+		cfg: cfg, region: cfg.Topology.Name(cfg.Region), deps: deps, log: deps.Logger,
 		bodies: newBudget(cfg.MaxInflight), seats: seatOpener{deps.Seats, cfg.WriteTimeout},
 	}
 	if s.log == nil {
 		s.log = slog.New(slog.DiscardHandler)
 	}
 	s.m = newMetrics(s)
-	s.writer = writer{cfg: cfg, region: s.own, ownership: deps.Ownership, seats: s.seats, m: s.m}
+	s.writer = writer{cfg: cfg, region: s.region, ownership: deps.Ownership, seats: s.seats, m: s.m}
 	s.logs = newPool(deps.Kafka, cfg.MaxReaders)
 	var err error
 	if s.data, err = net.Listen("tcp", cfg.Listen); err != nil {

@@ -5,9 +5,9 @@ import (
 	"time"
 )
 
-// StatusSource knows how the instance is.
+// StatusSource reports the state of the instance.
 type StatusSource interface {
-	// Status is how things stand now. What cannot be found out in time is null or
+	// Status reports the present state. What cannot be found out in time is null or
 	// unreachable in it, not an error.
 	Status(ctx context.Context) (Status, error)
 }
@@ -21,7 +21,7 @@ type Status struct {
 	Instance string    `json:"instance"`
 	Mode     string    `json:"mode"` // solo, paired, quorum
 	Register *Register `json:"register"`
-	// Regions stand in the order of their ids, the others by name.
+	// Regions are in the order of their ids, the other lists by name.
 	Regions   []RegionStatus `json:"regions"`
 	Links     []LinkStatus   `json:"links"`
 	Units     []UnitStatus   `json:"units"`
@@ -30,8 +30,8 @@ type Status struct {
 	Warnings []string `json:"warnings"`
 }
 
-// complete makes the lists that hold nothing empty rather than null: what they
-// list is known.
+// complete makes lists without entries empty rather than null, which would mean
+// unknown.
 func (st Status) complete() Status {
 	st.Regions, st.Links = append([]RegionStatus{}, st.Regions...), append([]LinkStatus{}, st.Links...)
 	st.Units, st.Warnings = append([]UnitStatus{}, st.Units...), append([]string{}, st.Warnings...)
@@ -54,7 +54,7 @@ func (t Time) MarshalText() ([]byte, error) {
 // UnmarshalText implements encoding.TextUnmarshaler; it takes any RFC 3339 time.
 func (t *Time) UnmarshalText(text []byte) error { return (*time.Time)(t).UnmarshalText(text) }
 
-// Register is how the ownership register is; null where there is none.
+// Register is the state of the ownership register; null where there is none.
 type Register struct {
 	State     string   `json:"state"` // ok, unreachable, regressed
 	Voters    int      `json:"voters"`
@@ -120,7 +120,7 @@ type UnitStatus struct {
 	Orphans      uint64   `json:"orphans"`
 }
 
-// Residency is what keeps data in its region.
+// Residency is the residency policy in force.
 type Residency struct {
 	State    string `json:"state"` // off, on, stopped
 	Name     string `json:"name,omitempty"`
@@ -135,7 +135,7 @@ type TopicList struct {
 	End    bool         `json:"end"`
 }
 
-// TopicEntry says of a topic what it is here and what each link does with it.
+// TopicEntry says what a topic is in this region and what each link does with it.
 type TopicEntry struct {
 	Name       string `json:"name"`
 	Role       string `json:"role"` // local, remote, derived, internal

@@ -82,16 +82,24 @@ func (s *Server) openView(ctx context.Context, rd *reading) (*feed, error) {
 		if !errors.Is(err, errStale) {
 			return f, err
 		}
-		t := time.NewTimer(retryEvery)
-		select {
-		case <-t.C:
-		case <-changed:
-		case <-wait.Done():
-			t.Stop()
+		if pause(wait, retryEvery, changed) != nil {
 			return nil, err
 		}
-		t.Stop()
 	}
+}
+
+// pause waits for d, or less if wake is closed meanwhile; nil never is. It returns
+// ctx's error if that is done first.
+func pause(ctx context.Context, d time.Duration, wake <-chan struct{}) error {
+	t := time.NewTimer(d)
+	defer t.Stop()
+	select {
+	case <-t.C:
+	case <-wake:
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+	return nil
 }
 
 // recordView makes a view of a topic's records. wait bounds the wait for the
@@ -106,8 +114,8 @@ func (s *Server) recordView(ctx, wait context.Context, t Topic, rd *reading) (so
 	return s.newRemoteLog(t, event.RegionID(rd.view), rd.from), nil
 }
 
-// validity judges what a read is about to show by the newest that is known of the
-// ownership register. It belongs to one read.
+// validity judges the records of a read by the newest intervals that are known of
+// the ownership register. It belongs to one read.
 type validity struct {
 	s      *Server
 	topic  string
@@ -118,11 +126,11 @@ func (s *Server) newValidity(topic string) validity {
 	return validity{s: s, topic: topic, tables: make(map[int32]*event.ValidityTable)}
 }
 
-// refresh has the tables asked for again.
+// refresh drops the tables, so that the next records ask for new ones.
 func (c *validity) refresh() { clear(c.tables) }
 
-// judge judges a record. One about which the register, as it is known here, cannot
-// tell yet is judged again by a fresh table before the reader has to wait.
+// judge judges a record. If the table at hand cannot tell yet, the newest one is
+// asked before the reader has to wait.
 func (c *validity) judge(ev *event.Event) event.Judgement {
 	if c.s.deps.Ownership == nil {
 		return event.Authoritative

@@ -63,7 +63,7 @@ func (j *conflictFeed) start(_ context.Context, logs map[int32]span) (map[int32]
 	return out, nil
 }
 
-// show shows a record's value as it is: it was written as the answer shows it.
+// show gives a record's value as it is: it was written in the form of the answer.
 func (j *conflictFeed) show(_ context.Context, rec *kgo.Record, o *object) (bool, error) {
 	if rec.Attrs.IsControl() || !embeddable(rec.Value) || rec.Value[0] != '{' {
 		return false, nil
@@ -78,7 +78,7 @@ func (j *conflictFeed) show(_ context.Context, rec *kgo.Record, o *object) (bool
 	return true, nil
 }
 
-// topicOf is the member topic of a conflict.
+// topicOf reads the member topic of a conflict.
 func topicOf(value []byte) (topic string, err error) {
 	r, err := newJSONReader(value)
 	if err != nil {

@@ -18,8 +18,8 @@ import (
 // origins' logs but about this region's merged topic: partition p + placeBit, own
 // region, next offset. A cursor is a vector, and on an entity topic a vector says
 // what was folded only at checkpoints; the place lets the region that gave the
-// cursor go on at the very next record. Any other region leaves it aside. Kafka
-// numbers partitions far below it.
+// cursor continue at the very next record. Any other region ignores it. Kafka
+// numbers partitions far below placeBit.
 const placeBit = 1 << 30
 
 // merged is the merged view of a topic.
@@ -42,8 +42,8 @@ type merged struct {
 	promised map[int32]view.Checkpoint   // the end of what was folded when the ends were listed
 }
 
-// allSeats opens the seats of all partitions, at the same time since each may have
-// state to load, and within wait something to fold.
+// allSeats opens the seats of all partitions side by side, since each may have to
+// load state; wait bounds the wait for them to catch up.
 func (s *Server) allSeats(ctx, wait context.Context, t Topic) ([]Seat, error) {
 	out, errs := make([]Seat, t.Partitions), make([]error, t.Partitions)
 	var wg sync.WaitGroup
@@ -111,7 +111,7 @@ func (m *merged) beforeListing() {
 	}
 }
 
-// after is the checkpoints that a reader who is at next has not come to.
+// after is the checkpoints that a reader at next has not reached.
 func after(cps []view.Checkpoint, next int64) []view.Checkpoint {
 	for i := range cps {
 		if cps[i].Offset > next {
@@ -146,13 +146,13 @@ func (m *merged) start(_ context.Context, logs map[int32]span) (map[int32]int64,
 	return out, nil
 }
 
-// begin is the offset behind the last checkpoint that the cursor covers, or the
+// begin is the offset after the last checkpoint that the cursor covers, or the
 // cursor's own place if it lies before the next checkpoint.
 func (m *merged) begin(p int32, l span, cps []view.Checkpoint) (int64, error) {
 	cursor := m.at[p]
 	if _, own := m.place[p]; !own && m.given && m.t.Domain.Kind == ownership.Entity {
 		// The region that gave the cursor may not have known of a cut by then. What
-		// was corrected since lies behind the checkpoint before it.
+		// was corrected since lies after the checkpoint before it.
 		cursor = m.seats[p].View().Validity().Known(cursor)
 	}
 	i := 0
@@ -223,8 +223,8 @@ func (m *merged) show(ctx context.Context, rec *kgo.Record, o *object) (bool, er
 	return true, nil
 }
 
-// orphan tells whether a record does not count any more, by what its partition's
-// view has folded.
+// orphan tells whether a record no longer counts, by the table that its
+// partition's view has folded with.
 func (m *merged) orphan(ev *event.Event) bool {
 	return m.seats[ev.At.Partition].View().Validity().Judge(ev.At, ev.Epoch) == event.Orphan
 }
@@ -251,7 +251,7 @@ func (m *merged) showEvent(ctx context.Context, ev *event.Event, retracts bool) 
 		case err != nil:
 			return false, err
 		case !known || lost.Instead == (event.Dot{}) || v.Covers(lost.Instead):
-			seen = true // it is of nobody's any more, or was read as the other copy
+			seen = true // it counts nowhere any more, or was read as the other copy
 		default:
 			if *ev, err = m.seats[p].Fetch(ctx, lost.Instead); err != nil {
 				return false, fmt.Errorf("%w: %w", ErrUpstream, err)

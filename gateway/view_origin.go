@@ -11,9 +11,9 @@ import (
 	"github.com/geogate/geogate/internal/seat"
 )
 
-// ownLog is the view of this region's own log of a topic: what is void and what
-// is an orphan is left out, twins and what other views do not show stay. It stops
-// before a record about which only the ownership register can tell.
+// ownLog is the view of this region's own log of a topic. Void records and orphans
+// are left out, twins stay. It stops before a record that cannot be judged until
+// more is known of the ownership register.
 type ownLog struct {
 	s      *Server
 	valid  validity
@@ -134,36 +134,6 @@ func (l *ownLog) search(ctx context.Context, p int32, part *ownPartition, down i
 	return nil
 }
 
-// barriers reads the barriers of a local partition between two offsets. There is
-// a record at or behind to.
-func (s *Server) barriers(ctx context.Context, t Topic, p int32, from, to int64) ([]int64, error) {
-	rd, err := s.logs.read(t.Name, map[int32]int64{p: from})
-	if err != nil {
-		return nil, err
-	}
-	defer rd.close()
-	var found []int64
-	for {
-		rec, err := rd.poll(ctx)
-		if err != nil {
-			return nil, fmt.Errorf("search for barriers: %w", err)
-		}
-		if rec.Offset >= to {
-			return found, nil
-		}
-		if !rec.Attrs.IsControl() || !seat.Asks(rec.Key) {
-			continue
-		}
-		barrier, err := s.deps.Logs.IsBarrier(ctx, t.ID, p, rec.ProducerID, rec.ProducerEpoch)
-		if err != nil {
-			return nil, err
-		}
-		if barrier {
-			found = append(found, rec.Offset)
-		}
-	}
-}
-
 func (l *ownLog) reached(p int32, next int64) {
 	l.logs[p].next = next
 	at := l.at[p]
@@ -173,7 +143,7 @@ func (l *ownLog) reached(p int32, next int64) {
 
 func (l *ownLog) cursor() event.Cursor { return originCursor(l.s, l.t, l.s.cfg.Region, l.at) }
 
-// close keeps what was learnt of barriers for the next reader.
+// close keeps the barriers that were found for the next reader.
 func (l *ownLog) close() {
 	for p, part := range l.logs {
 		l.s.scans.add(logKey{l.t.ID, p}, part.from, part.next, part.seen)
@@ -296,7 +266,7 @@ func (l *remoteLog) show(_ context.Context, rec *kgo.Record, o *object) (bool, e
 	return shown, nil
 }
 
-// reached moves the cursor over what the link has found to hold no record.
+// reached moves the cursor past what the link knows to hold no record.
 func (l *remoteLog) reached(p int32, next int64) {
 	if cov, ok := l.covered[p]; ok && next >= cov.Target && l.at[p].Compare(cov.Source) < 0 {
 		l.at[p] = cov.Source

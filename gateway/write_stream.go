@@ -125,8 +125,10 @@ func (st *stream) answer(lines <-chan *line) error {
 }
 
 // readAhead reads lines and starts their writes until the body ends, the client
-// has gone, or the server drains. HAZARD: only running.Go'd work may touch lines'
-// answers; st itself belongs to this goroutine.
+// has gone, or the server drains.
+//
+// HAZARD: a line's answer belongs to the goroutine of its write until done is
+// closed; st belongs to this one.
 func (st *stream) readAhead(ctx context.Context, lines chan<- *line, running *sync.WaitGroup) {
 	for ctx.Err() == nil {
 		text, held, err := st.next(ctx)
@@ -161,7 +163,7 @@ func (st *stream) readAhead(ctx context.Context, lines chan<- *line, running *sy
 	}
 }
 
-// start parses a line and lets its write run.
+// start decodes a line and starts its write.
 func (st *stream) start(ctx context.Context, l *line, text []byte, running *sync.WaitGroup) {
 	rec, err := decodeLine(st.head, text, l.index)
 	if err != nil {
@@ -200,21 +202,19 @@ func (st *stream) write(ctx context.Context, rec *record) (seat.Answer, error) {
 	}
 	const first, longest = 5 * time.Millisecond, 200 * time.Millisecond
 	until := time.Now().Add(streamPatience)
-	for pause := first; ; pause = min(2*pause, longest) {
+	for wait := first; ; wait = min(2*wait, longest) {
 		a, err := st.s.writer.store(ctx, w)
 		if !errors.Is(err, seat.ErrOverloaded) || time.Now().After(until) {
 			return a, err
 		}
-		select {
-		case <-time.After(pause):
-		case <-ctx.Done():
+		if pause(ctx, wait, nil) != nil {
 			return a, err
 		}
 	}
 }
 
-// forget drops what is answered from last when it has grown beyond what can be in
-// flight.
+// forget drops answered lines from last once it has more entries than lines can be
+// in flight.
 func (st *stream) forget() {
 	if len(st.last) <= 2*streamWindow {
 		return
@@ -243,7 +243,7 @@ func (l *line) refuse(st *stream, p *problem) {
 }
 
 // next reads one line without its end. A *problem is the line's answer, and the
-// stream goes on behind that line, except after BODY_TOO_LARGE and DRAINING; any
+// stream goes on after that line, except after BODY_TOO_LARGE and DRAINING; any
 // other error ends the stream after the line that comes with it.
 func (st *stream) next(ctx context.Context) (text []byte, held int64, err error) {
 	most := min(st.s.cfg.MaxBody, 6*st.s.cfg.MaxRecord+lineSlack)
