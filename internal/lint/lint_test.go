@@ -47,12 +47,7 @@ var mayImport = map[string][]string{
 	"router/ownership/register": {"router/ownership"},
 	"router/ownership/mirror":   {"internal/event", "internal/txn", "router/ownership"},
 	"gateway": {
-		"internal/event", "internal/hlc", "internal/offsets", "internal/control", "internal/seat", "router", "router/ownership", "residency", "dedupe",
-		"conflict", "conflict/view",
-	},
-	"gateway/...": {
-		"gateway", "internal/event", "internal/hlc", "internal/offsets", "internal/control", "internal/seat", "router", "router/ownership", "residency", "dedupe",
-		"conflict", "conflict/view",
+		"internal/event", "internal/hlc", "internal/control", "internal/seat", "router", "router/ownership", "conflict", "conflict/view",
 	},
 	"replicate": {
 		"internal/event", "internal/hlc", "internal/offsets", "internal/txn", "internal/control", "router", "residency", "dedupe",
