@@ -37,6 +37,22 @@ func (s *Server) decodeReading(c *call) (*reading, error) {
 		return nil, err
 	}
 	rd := &reading{topic: c.args[0]}
+	offered := []string{typeJSON, typeNDJSON}
+	switch q.Get("follow") {
+	case "", "false":
+	case "true":
+		rd.follow, offered = true, offered[1:]
+	default:
+		return nil, invalid(codeMalformed, atParameter("follow", "must be true or false"))
+	}
+	media, err := c.accept(offered...)
+	if err != nil {
+		return nil, err
+	}
+	rd.ndjson = media == typeNDJSON
+	if rd.token, err = c.token(rd.topic); err != nil {
+		return nil, err
+	}
 	if rd.view, err = s.parseView(q.Get("view")); err != nil {
 		return nil, err
 	}
@@ -46,26 +62,7 @@ func (s *Server) decodeReading(c *call) (*reading, error) {
 	if rd.wait, rd.stale, err = parseWait(q.Get("wait")); err != nil {
 		return nil, err
 	}
-	switch q.Get("follow") {
-	case "", "false":
-	case "true":
-		rd.follow = true
-	default:
-		return nil, invalid(codeMalformed, atParameter("follow", "must be true or false"))
-	}
-	if rd.from, err = s.parseFrom(q.Get("from"), rd.topic, rd.view); err != nil {
-		return nil, err
-	}
-	offered := []string{typeJSON, typeNDJSON}
-	if rd.follow {
-		offered = offered[1:]
-	}
-	media, err := c.accept(offered...)
-	if err != nil {
-		return nil, err
-	}
-	rd.ndjson = media == typeNDJSON
-	rd.token, err = c.token(rd.topic)
+	rd.from, err = s.parseFrom(q.Get("from"), rd.topic, rd.view)
 	return rd, err
 }
 

@@ -88,20 +88,6 @@ func (s *Server) openView(ctx context.Context, rd *reading) (*feed, error) {
 	}
 }
 
-// pause waits for d, or less if wake is closed meanwhile; nil never is. It returns
-// ctx's error if that is done first.
-func pause(ctx context.Context, d time.Duration, wake <-chan struct{}) error {
-	t := time.NewTimer(d)
-	defer t.Stop()
-	select {
-	case <-t.C:
-	case <-wake:
-	case <-ctx.Done():
-		return ctx.Err()
-	}
-	return nil
-}
-
 // recordView makes a view of a topic's records. wait bounds the wait for the
 // merged view to cover the cursor.
 func (s *Server) recordView(ctx, wait context.Context, t Topic, rd *reading) (sourceView, error) {
