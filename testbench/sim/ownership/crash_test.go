@@ -38,14 +38,14 @@ func (c *crashes) run(t *testing.T, second string) string {
 	for _, region := range []string{"r0", "r1"} {
 		for i := range 2 {
 			p := c.sim.instance(region, i)
-			c.After(c.between(0, time.Second), p.Boot)
+			c.After(c.Between(0, time.Second), p.Boot)
 		}
 	}
 	c.play(20 * time.Second)
 	for _, cmd := range c.before {
 		ref := c.ask(c.instance("r1-0"), cmd)
 		for c.asked[ref] && len(c.broken) == 0 {
-			c.play(c.now + time.Second)
+			c.play(c.Now() + time.Second)
 		}
 	}
 	if c.gone {
@@ -62,20 +62,20 @@ func (c *crashes) run(t *testing.T, second string) string {
 		return c.died
 	}
 	ref := c.ask(carrier, c.cmd)
-	for end := c.now + 2*time.Minute; c.asked[ref] && !c.died && c.now < end; {
-		c.play(c.now + time.Second)
+	for end := c.Now() + 2*time.Minute; c.asked[ref] && !c.died && c.Now() < end; {
+		c.play(c.Now() + time.Second)
 	}
 	if c.died {
-		c.play(c.now + 30*time.Second) // it is started again
+		c.play(c.Now() + 30*time.Second) // it is started again
 		ref = c.ask(c.instance(second), c.cmd)
-		for end := c.now + 2*time.Minute; c.asked[ref] && c.now < end; {
-			c.play(c.now + time.Second)
+		for end := c.Now() + 2*time.Minute; c.asked[ref] && c.Now() < end; {
+			c.play(c.Now() + time.Second)
 		}
 	}
 	if c.asked[ref] {
 		t.Errorf("%+v, died after write %d: no answer when asked again", c.cmd, c.crash)
 	}
-	c.play(c.now + time.Minute)
+	c.play(c.Now() + time.Minute)
 	if len(c.broken) > 0 {
 		t.Errorf("%+v, died after write %d: %v", c.cmd, c.crash, c.broken)
 	}

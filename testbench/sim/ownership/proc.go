@@ -15,7 +15,7 @@ type proc struct {
 
 // died has the process started again, on the disk that it had.
 func (p *proc) died() {
-	p.sim.After(p.sim.between(100*time.Millisecond, 20*time.Second), func() {
+	p.sim.After(p.sim.Between(100*time.Millisecond, 20*time.Second), func() {
 		if !p.Alive() {
 			p.Boot()
 		}
@@ -31,7 +31,7 @@ func (p *proc) Ends(unit string, done func([]ownership.Extent, bool)) {
 	s := p.sim
 	p.Later(s.Quick(), func() {
 		ends := extent(int64(len(s.logs[unit].records)))
-		p.Later(s.Quick(), func() { done(ends, !s.chance(0.05)) })
+		p.Later(s.Quick(), func() { done(ends, !s.Chance(0.05)) })
 	})
 }
 
@@ -41,7 +41,7 @@ func (p *proc) Applied(unit, _ string, done func([]ownership.Extent, bool)) {
 	p.Later(s.Quick(), func() {
 		l := s.logs[unit]
 		if n := int64(len(l.records)); n > l.applied {
-			l.applied += s.rnd.Int64N(n - l.applied + 1)
+			l.applied += s.Rand().Int64N(n - l.applied + 1)
 		}
 		done(extent(l.applied), true)
 	})
@@ -54,17 +54,17 @@ func (p *proc) clientWrite() {
 	if !p.Alive() || p.Paused() {
 		return
 	}
-	unit := p.Home[s.rnd.IntN(len(p.Home))]
+	unit := p.Home[s.Rand().IntN(len(p.Home))]
 	g, err := p.Grant(unit)
 	if err != nil {
 		return
 	}
 	s.held(p, unit, g.Epoch)
 	accepted := p.Life()
-	p.Later(s.between(0, 30*time.Millisecond), func() {
-		delay := s.between(time.Millisecond, 20*time.Millisecond)
-		if s.chance(0.02) {
-			delay = s.between(time.Second, 30*time.Second)
+	p.Later(s.Between(0, 30*time.Millisecond), func() {
+		delay := s.Between(time.Millisecond, 20*time.Millisecond)
+		if s.Chance(0.02) {
+			delay = s.Between(time.Second, 30*time.Second)
 		}
 		s.After(delay, func() {
 			rec := &record{epoch: g.Epoch}
@@ -72,7 +72,7 @@ func (p *proc) clientWrite() {
 			if p.Life() != accepted {
 				return
 			}
-			p.Later(s.between(time.Millisecond, 20*time.Millisecond), func() {
+			p.Later(s.Between(time.Millisecond, 20*time.Millisecond), func() {
 				if p.Holds(unit, g) {
 					s.held(p, unit, g.Epoch)
 					s.notFenced(p, unit)

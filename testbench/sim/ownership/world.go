@@ -1,10 +1,8 @@
 package ownership
 
 import (
-	"container/heap"
 	"fmt"
 	"maps"
-	"math/rand/v2"
 	"slices"
 	"strings"
 	"time"
@@ -13,6 +11,7 @@ import (
 	"github.com/geogate/geogate/router"
 	"github.com/geogate/geogate/router/ownership"
 	"github.com/geogate/geogate/testbench/sim/register"
+	"github.com/geogate/geogate/testbench/sim/sched"
 	"github.com/geogate/geogate/testbench/sim/world"
 )
 
@@ -35,44 +34,12 @@ const (
 	held = 60 * time.Second
 )
 
-// at is one thing that happens at a time.
-type at struct {
-	t   time.Duration
-	n   uint64 // order of equal times
-	run func()
-}
-
-type queue []at
-
-func (q queue) Len() int { return len(q) }
-func (q queue) Less(i, j int) bool {
-	return q[i].t < q[j].t || q[i].t == q[j].t && q[i].n < q[j].n
-}
-func (q queue) Swap(i, j int) { q[i], q[j] = q[j], q[i] }
-
-// Push implements heap.Interface.
-func (q *queue) Push(x any) { *q = append(*q, x.(at)) }
-
-// Pop implements heap.Interface.
-func (q *queue) Pop() any {
-	old := *q
-	x := old[len(old)-1]
-	*q = old[:len(old)-1]
-	return x
-}
-
-// sim is one history.
 // fence is a fence of a region that an instance was asked for.
 type fence struct{ region, by string }
 
+// sim is one history.
 type sim struct {
-	seed     uint64
-	rnd      *rand.Rand
-	now      time.Duration
-	n        uint64
-	queue    queue
-	trace    *strings.Builder
-	steps    int
+	*sched.Scheduler
 	counts   map[string]int
 	broken   []world.Violation
 	topology *router.Topology
@@ -115,60 +82,26 @@ func Run(seed uint64, o Options) world.Result {
 	if len(s.broken) == 0 {
 		s.checkEnd()
 	}
-	res := world.Result{Seed: seed, Violations: s.broken, Steps: s.steps, Time: s.now, Counts: s.counts}
-	if s.trace != nil {
-		res.Trace = s.trace.String()
-	}
-	return res
+	return world.Result{Seed: seed, Violations: s.broken, Steps: s.Steps(), Time: s.Now(), Counts: s.counts, Trace: s.Trace()}
 }
 
 func newSim(seed uint64, o Options) *sim {
 	s := &sim{
-		seed: seed, rnd: rand.New(rand.NewPCG(seed, 0x6f776e)), counts: make(map[string]int),
+		Scheduler: sched.New(seed, 0x6f776e, o.Trace), counts: make(map[string]int),
 		logs: make(map[string]*unitLog), asked: make(map[uint64]bool), kinds: make(map[string]string),
 		fences: make(map[uint64]fence), firm: make(map[string]string),
 	}
-	if o.Trace {
-		s.trace = &strings.Builder{}
-	}
 	s.reg = register.NewStream(s, ownership.DefaultLease())
 	s.reg.Beside = s.fenceBeside
-	s.reg.NoCasts, s.fast = s.chance(0.2) || o.NoCasts, s.chance(0.5)
+	s.reg.NoCasts, s.fast = s.Chance(0.2) || o.NoCasts, s.Chance(0.5)
 	return s
 }
 
 // play does what is due until a time, or until something is broken.
-func (s *sim) play(until time.Duration) {
-	for len(s.queue) > 0 && s.queue[0].t < until && len(s.broken) == 0 {
-		x := heap.Pop(&s.queue).(at)
-		s.now = x.t
-		s.steps++
-		x.run()
-	}
-}
-
-// Now implements register.Host.
-func (s *sim) Now() time.Duration { return s.now }
-
-// Rand implements register.Host.
-func (s *sim) Rand() *rand.Rand { return s.rnd }
-
-// After implements register.Host.
-func (s *sim) After(d time.Duration, run func()) {
-	s.n++
-	heap.Push(&s.queue, at{s.now + max(d, 0), s.n, run})
-}
+func (s *sim) play(until time.Duration) { s.Run(until, func() bool { return len(s.broken) > 0 }) }
 
 // Calm implements register.Host.
 func (s *sim) Calm() bool { return s.calmed }
-
-// Logf implements register.Host.
-func (s *sim) Logf(format string, args ...any) {
-	if s.trace != nil {
-		fmt.Fprintf(s.trace, "%10.3f ", s.now.Seconds())
-		fmt.Fprintf(s.trace, format+"\n", args...)
-	}
-}
 
 // Violate implements register.Host.
 func (s *sim) Violate(rule, format string, args ...any) {
@@ -183,30 +116,23 @@ func (s *sim) Count(what string) { s.counts[what]++ }
 // Quick implements register.Host.
 func (s *sim) Quick() time.Duration {
 	if s.fast {
-		return s.between(100*time.Microsecond, 3*time.Millisecond)
+		return s.Between(100*time.Microsecond, 3*time.Millisecond)
 	}
-	return s.between(time.Millisecond, 60*time.Millisecond)
-}
-
-func (s *sim) chance(p float64) bool { return s.rnd.Float64() < p }
-
-// between is a random time.
-func (s *sim) between(a, b time.Duration) time.Duration {
-	return a + time.Duration(s.rnd.Int64N(int64(b-a)+1))
+	return s.Between(time.Millisecond, 60*time.Millisecond)
 }
 
 // build makes two or three regions with one or two instances each.
 func (s *sim) build() {
-	names := []string{"r0", "r1", "r2"}[:2+s.rnd.IntN(2)]
+	names := []string{"r0", "r1", "r2"}[:2+s.Rand().IntN(2)]
 	s.regions(names...)
 	for _, name := range names {
-		for i := range 1 + s.rnd.IntN(2) {
+		for i := range 1 + s.Rand().IntN(2) {
 			p := s.instance(name, i)
-			p.SetRate(1 + drift*(2*s.rnd.Float64()-1))
-			if s.chance(0.8) { // the extremes are where the wait is tight
-				p.SetRate(1 + drift*[]float64{-1, 1}[s.rnd.IntN(2)])
+			p.SetRate(1 + drift*(2*s.Rand().Float64()-1))
+			if s.Chance(0.8) { // the extremes are where the wait is tight
+				p.SetRate(1 + drift*[]float64{-1, 1}[s.Rand().IntN(2)])
 			}
-			s.After(s.between(0, time.Second), p.Boot)
+			s.After(s.Between(0, time.Second), p.Boot)
 		}
 	}
 }
@@ -229,7 +155,7 @@ func (s *sim) instance(region string, i int) *proc {
 	p := &proc{sim: s}
 	p.Instance = s.reg.Add(register.Config{
 		Region: region, Name: fmt.Sprintf("%s-%d", region, i), Home: home, Topology: s.topology,
-		Rate: 1, Offset: s.between(0, time.Hour), Logs: p, Answered: s.answered, Died: p.died,
+		Rate: 1, Offset: s.Between(0, time.Hour), Logs: p, Answered: s.answered, Died: p.died,
 	})
 	s.procs = append(s.procs, p)
 	return p
@@ -243,28 +169,28 @@ func (s *sim) every(a, b time.Duration, run func()) {
 			return
 		}
 		run()
-		s.After(s.between(a, b), again)
+		s.After(s.Between(a, b), again)
 	}
-	s.After(s.between(a, b), again)
+	s.After(s.Between(a, b), again)
 }
 
-func (s *sim) pick() *proc { return s.procs[s.rnd.IntN(len(s.procs))] }
+func (s *sim) pick() *proc { return s.procs[s.Rand().IntN(len(s.procs))] }
 
 // schedule lets things go wrong until the calm.
 func (s *sim) schedule() {
 	s.every(2*time.Second, 40*time.Second, s.operate)
 	s.every(8*time.Second, 40*time.Second, s.ambush)
-	s.every(3*time.Second, 30*time.Second, func() { s.pick().Pause(s.between(100*time.Millisecond, 45*time.Second)) })
-	s.every(5*time.Second, 60*time.Second, func() { s.pick().Cut(s.between(time.Second, 40*time.Second)) })
+	s.every(3*time.Second, 30*time.Second, func() { s.pick().Pause(s.Between(100*time.Millisecond, 45*time.Second)) })
+	s.every(5*time.Second, 60*time.Second, func() { s.pick().Cut(s.Between(time.Second, 40*time.Second)) })
 	s.every(20*time.Second, 120*time.Second, func() { s.pick().Die() })
-	s.every(20*time.Second, 90*time.Second, func() { s.pick().Blind(s.between(5*time.Second, 30*time.Second)) })
-	s.every(10*time.Second, 90*time.Second, func() { s.pick().SetRate(1 + drift*[]float64{-1, 0, 1}[s.rnd.IntN(3)]) })
-	s.every(30*time.Second, 150*time.Second, func() { s.reg.Elect(s.between(200*time.Millisecond, 24*time.Second)) })
+	s.every(20*time.Second, 90*time.Second, func() { s.pick().Blind(s.Between(5*time.Second, 30*time.Second)) })
+	s.every(10*time.Second, 90*time.Second, func() { s.pick().SetRate(1 + drift*[]float64{-1, 0, 1}[s.Rand().IntN(3)]) })
+	s.every(30*time.Second, 150*time.Second, func() { s.reg.Elect(s.Between(200*time.Millisecond, 24*time.Second)) })
 	for _, p := range s.procs {
 		s.every(20*time.Millisecond, 300*time.Millisecond, p.clientWrite)
 	}
-	if s.chance(0.12) {
-		s.After(s.between(30*time.Second, turmoil), s.forget)
+	if s.Chance(0.12) {
+		s.After(s.Between(30*time.Second, turmoil), s.forget)
 	}
 	s.After(turmoil, s.calm)
 }
@@ -272,14 +198,14 @@ func (s *sim) schedule() {
 // forget restores the register's disks from an old copy, and those of some
 // instances with it.
 func (s *sim) forget() {
-	n := 1 + s.rnd.IntN(60)
-	if s.chance(0.2) {
+	n := 1 + s.Rand().IntN(60)
+	if s.Chance(0.2) {
 		n = 1 << 20
 	}
 	for _, p := range s.procs {
-		if s.chance(0.3) {
+		if s.Chance(0.3) {
 			p.Die()
-			if s.chance(0.5) {
+			if s.Chance(0.5) {
 				p.RollBack()
 			}
 		}
@@ -295,48 +221,48 @@ func (s *sim) ambush() {
 	var others []*proc
 	for _, p := range s.procs {
 		// Instances of the victim's own region know most, and may claim.
-		if p != victim && (p.Region == victim.Region || s.chance(0.4)) {
+		if p != victim && (p.Region == victim.Region || s.Chance(0.4)) {
 			others = append(others, p)
 		}
 	}
 	if len(others) == 0 {
 		return
 	}
-	other := func() *proc { return others[s.rnd.IntN(len(others))] }
-	if s.chance(0.25) {
+	other := func() *proc { return others[s.Rand().IntN(len(others))] }
+	if s.Chance(0.25) {
 		// Its renewal is stored and not answered; it is fenced; the retry is
 		// answered as a repetition.
-		victim.LateRetry(func() { s.surround(victim, other, s.between(0, 1500*time.Millisecond)) })
+		victim.LateRetry(func() { s.surround(victim, other, s.Between(0, 1500*time.Millisecond)) })
 		return
 	}
-	switch d := s.between(15*time.Second, 60*time.Second); s.rnd.IntN(3) {
+	switch d := s.Between(15*time.Second, 60*time.Second); s.Rand().IntN(3) {
 	case 0:
 		victim.Cut(d)
 	default:
 		victim.Blind(d)
 	}
-	s.surround(victim, other, s.between(0, 3*time.Second))
+	s.surround(victim, other, s.Between(0, 3*time.Second))
 }
 
 // surround has the victim's region, or one of its units, fenced and unfenced.
 func (s *sim) surround(victim *proc, other func() *proc, at time.Duration) {
 	fence := ownership.Command{Verb: ownership.VerbFence, Reason: "ambush", Region: victim.Region}
-	unit := victim.Home[s.rnd.IntN(len(victim.Home))]
-	if s.chance(0.5) {
+	unit := victim.Home[s.Rand().IntN(len(victim.Home))]
+	if s.Chance(0.5) {
 		fence.Region, fence.Unit = "", unit
 	}
 	fencer := other()
 	s.After(at, func() { s.ask(fencer, fence) })
-	if fence.Unit != "" && s.chance(0.15) {
+	if fence.Unit != "" && s.Chance(0.15) {
 		s.reg.SlowFence(unit)
-	} else if fence.Unit != "" && s.chance(0.6) {
+	} else if fence.Unit != "" && s.Chance(0.6) {
 		s.reg.HalfFence(unit)
-		if s.chance(0.7) {
+		if s.Chance(0.7) {
 			victim.Prey()
 		}
-	} else if s.chance(0.5) {
-		d, dies := s.between(0, 30*time.Second), s.chance(0.3)
-		s.After(at+s.between(5*time.Millisecond, 200*time.Millisecond), func() {
+	} else if s.Chance(0.5) {
+		d, dies := s.Between(0, 30*time.Second), s.Chance(0.3)
+		s.After(at+s.Between(5*time.Millisecond, 200*time.Millisecond), func() {
 			if dies {
 				fencer.Die()
 			} else {
@@ -345,22 +271,22 @@ func (s *sim) surround(victim *proc, other func() *proc, at time.Duration) {
 		})
 	}
 	// A region's unfence bumps its record, which would wake the victim.
-	both := fence.Unit == "" || s.chance(0.3)
+	both := fence.Unit == "" || s.Chance(0.3)
 	undo := func(after time.Duration) {
 		if both {
 			s.After(after, func() { s.ask(other(), ownership.Command{Verb: ownership.VerbUnfence, Region: victim.Region}) })
 		}
-		s.After(after+s.between(0, 100*time.Millisecond), func() { s.ask(other(), ownership.Command{Verb: ownership.VerbUnfence, Unit: unit}) })
+		s.After(after+s.Between(0, 100*time.Millisecond), func() { s.ask(other(), ownership.Command{Verb: ownership.VerbUnfence, Unit: unit}) })
 	}
-	undo(at + s.between(50*time.Millisecond, 500*time.Millisecond))
-	if s.chance(0.5) {
-		undo(at + s.between(time.Second, 25*time.Second))
+	undo(at + s.Between(50*time.Millisecond, 500*time.Millisecond))
+	if s.Chance(0.5) {
+		undo(at + s.Between(time.Second, 25*time.Second))
 	}
 }
 
 // fenceBeside has some instance of another region fence a region.
 func (s *sim) fenceBeside(region string) {
-	for _, i := range s.rnd.Perm(len(s.procs)) {
+	for _, i := range s.Rand().Perm(len(s.procs)) {
 		if p := s.procs[i]; p.Region != region && p.Alive() {
 			s.ask(p, ownership.Command{Verb: ownership.VerbFence, Region: region, Reason: "beside"})
 			return
@@ -372,13 +298,13 @@ func (s *sim) fenceBeside(region string) {
 func (s *sim) operate() {
 	p, target := s.pick(), s.pick()
 	cmd := ownership.Command{Verb: ownership.VerbFence, Reason: "test"}
-	if s.chance(0.5) {
+	if s.Chance(0.5) {
 		cmd.Verb = ownership.VerbUnfence
 	}
-	if s.chance(0.5) {
+	if s.Chance(0.5) {
 		cmd.Region = target.Region
 	} else {
-		cmd.Unit = target.Home[s.rnd.IntN(len(target.Home))]
+		cmd.Unit = target.Home[s.Rand().IntN(len(target.Home))]
 	}
 	s.ask(p, cmd)
 }

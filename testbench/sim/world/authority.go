@@ -32,10 +32,7 @@ type authority struct {
 func (w *World) Calm() bool { return w.calm }
 
 // Quick implements register.Host.
-func (w *World) Quick() time.Duration { return w.between(200*time.Microsecond, 8*time.Millisecond) }
-
-// Logf implements register.Host.
-func (w *World) Logf(format string, args ...any) { w.logf(format, args...) }
+func (w *World) Quick() time.Duration { return w.Between(200*time.Microsecond, 8*time.Millisecond) }
 
 // Violate implements register.Host.
 func (w *World) Violate(rule, format string, args ...any) { w.fail(rule, format, args...) }
@@ -99,15 +96,15 @@ func (w *World) buildRegister() {
 	}
 	w.own = &authority{stream: register.NewStream(w, lease), kinds: map[string]string{}}
 	w.own.topology, _ = router.NewTopology(regions...)
-	w.own.stream.NoCasts = w.chance(0.2)
-	if names := w.unitNames(); w.chance(0.25) {
-		w.own.fenced = pick(w.rand, names...)
+	w.own.stream.NoCasts = w.Chance(0.2)
+	if names := w.unitNames(); w.Chance(0.25) {
+		w.own.fenced = pick(w.Rand(), names...)
 	}
 	for _, r := range w.regions {
 		for _, p := range r.procs {
 			p.inst = w.own.stream.Add(register.Config{
 				Region: r.name, Name: p.name, Home: w.home(r), Topology: w.own.topology,
-				Rate: pick(w.rand, 0.99, 1, 1.01), Offset: w.between(0, time.Hour), Logs: p,
+				Rate: pick(w.Rand(), 0.99, 1, 1.01), Offset: w.Between(0, time.Hour), Logs: p,
 				Changed: p.ownershipMoved, Answered: w.answeredCommand, Died: p.instanceDied,
 			})
 		}
@@ -131,7 +128,7 @@ func (w *World) answeredCommand(a ownership.Answer) {
 func (p *proc) instanceDied() {
 	if p.alive {
 		p.kill()
-		p.w.After(p.w.between(50*time.Millisecond, 4*time.Second), p.start)
+		p.w.After(p.w.Between(50*time.Millisecond, 4*time.Second), p.start)
 	}
 }
 
@@ -172,10 +169,10 @@ func (p *proc) ownershipMoved() {
 		return
 	}
 	late := func() time.Duration {
-		if p.w.calm || p.w.chance(0.7) {
-			return p.w.between(0, 5*time.Millisecond)
+		if p.w.calm || p.w.Chance(0.7) {
+			return p.w.Between(0, 5*time.Millisecond)
 		}
-		return p.w.between(0, time.Second)
+		return p.w.Between(0, time.Second)
 	}
 	moved := false
 	for _, tp := range p.w.seats {
@@ -303,7 +300,7 @@ func (p *proc) Applied(unit, origin string, done func([]ownership.Extent, bool))
 			for _, r := range w.regions {
 				steps := w.committed(r, tp)
 				if r != p.region && len(steps) > 0 && !w.calm {
-					steps = steps[:w.rand.IntN(len(steps)+1)] // what has come here so far
+					steps = steps[:w.Rand().IntN(len(steps)+1)] // what has come here so far
 				}
 				if n := len(steps); r != from && n > 0 {
 					at = max(at, steps[n-1].claims.Promised[from.id].Next)
@@ -351,19 +348,19 @@ func (w *World) scheduleOwnership() {
 	}
 	w.some(10, w.operate)
 	w.some(6, w.ambush)
-	w.some(8, func() { w.anyone().inst.Pause(w.between(10*time.Millisecond, 4*time.Second)) })
-	w.some(4, func() { w.anyone().inst.Cut(w.between(200*time.Millisecond, 4*time.Second)) })
-	w.some(4, func() { w.anyone().inst.Blind(w.between(500*time.Millisecond, 4*time.Second)) })
-	w.some(3, func() { w.own.stream.Elect(w.between(20*time.Millisecond, 2400*time.Millisecond)) })
-	w.some(4, func() { w.anyone().inst.SetRate(pick(w.rand, 0.99, 1, 1.01)) })
+	w.some(8, func() { w.anyone().inst.Pause(w.Between(10*time.Millisecond, 4*time.Second)) })
+	w.some(4, func() { w.anyone().inst.Cut(w.Between(200*time.Millisecond, 4*time.Second)) })
+	w.some(4, func() { w.anyone().inst.Blind(w.Between(500*time.Millisecond, 4*time.Second)) })
+	w.some(3, func() { w.own.stream.Elect(w.Between(20*time.Millisecond, 2400*time.Millisecond)) })
+	w.some(4, func() { w.anyone().inst.SetRate(pick(w.Rand(), 0.99, 1, 1.01)) })
 	w.some(3, func() {
 		p := w.anyone()
-		p.skew = w.between(-2*time.Second, 2*time.Second)
+		p.skew = w.Between(-2*time.Second, 2*time.Second)
 		p.logf("wall clock jumps to %v off", p.skew)
 	})
 }
 
-func (w *World) anyone() *proc { return pick(w.rand, pick(w.rand, w.regions...).procs...) }
+func (w *World) anyone() *proc { return pick(w.Rand(), pick(w.Rand(), w.regions...).procs...) }
 
 // ask puts an operator's command to a process.
 func (w *World) ask(p *proc, cmd ownership.Command) {
@@ -373,17 +370,17 @@ func (w *World) ask(p *proc, cmd ownership.Command) {
 
 func (w *World) operate() {
 	target := w.anyone()
-	cmd := ownership.Command{Verb: pick(w.rand, ownership.VerbFence, ownership.VerbUnfence), Reason: "test"}
-	if w.chance(0.5) {
+	cmd := ownership.Command{Verb: pick(w.Rand(), ownership.VerbFence, ownership.VerbUnfence), Reason: "test"}
+	if w.Chance(0.5) {
 		cmd.Region = target.region.name
 	} else {
-		cmd.Unit = pick(w.rand, w.home(target.region)...)
+		cmd.Unit = pick(w.Rand(), w.home(target.region)...)
 	}
 	w.ask(w.anyone(), cmd)
-	if w.chance(0.7) { // mostly it is undone
+	if w.Chance(0.7) { // mostly it is undone
 		undo := cmd
 		undo.Verb = ownership.VerbUnfence
-		w.After(w.between(10*time.Millisecond, 5*time.Second), func() { w.ask(w.anyone(), undo) })
+		w.After(w.Between(10*time.Millisecond, 5*time.Second), func() { w.ask(w.anyone(), undo) })
 	}
 }
 
@@ -400,17 +397,17 @@ func (w *World) ambush() {
 		}
 	}
 	cmd := ownership.Command{Verb: ownership.VerbFence, Reason: "ambush", Region: victim.region.name}
-	if w.chance(0.5) {
-		cmd.Region, cmd.Unit = "", pick(w.rand, w.home(victim.region)...)
+	if w.Chance(0.5) {
+		cmd.Region, cmd.Unit = "", pick(w.Rand(), w.home(victim.region)...)
 	}
 	fence := func() {
-		at := w.between(0, 300*time.Millisecond)
+		at := w.Between(0, 300*time.Millisecond)
 		w.After(at, func() { w.ask(other(), cmd) })
 		undo := cmd
 		undo.Verb = ownership.VerbUnfence
-		w.After(at+w.between(10*time.Millisecond, 4*time.Second), func() { w.ask(other(), undo) })
+		w.After(at+w.Between(10*time.Millisecond, 4*time.Second), func() { w.ask(other(), undo) })
 	}
-	switch d := w.between(time.Second, 5*time.Second); w.rand.IntN(7) {
+	switch d := w.Between(time.Second, 5*time.Second); w.Rand().IntN(7) {
 	case 5, 6:
 		w.deafen(victim.region, d)
 	case 0:
@@ -425,13 +422,13 @@ func (w *World) ambush() {
 			p.inst.Cut(d)
 		}
 		for _, r := range w.regions {
-			if r != victim.region && w.chance(0.7) {
+			if r != victim.region && w.Chance(0.7) {
 				w.cuts[cutKey(victim.region, r)]++
-				w.After(w.between(d/2, 2*d), func() { w.cuts[cutKey(victim.region, r)] = max(0, w.cuts[cutKey(victim.region, r)]-1) })
+				w.After(w.Between(d/2, 2*d), func() { w.cuts[cutKey(victim.region, r)] = max(0, w.cuts[cutKey(victim.region, r)]-1) })
 			}
 		}
 	}
-	if cmd.Unit != "" && w.chance(0.4) {
+	if cmd.Unit != "" && w.Chance(0.4) {
 		w.own.stream.HalfFence(cmd.Unit)
 		victim.inst.Prey()
 	}
@@ -452,7 +449,7 @@ func (w *World) deafen(r *region, d time.Duration) {
 		way := [2]event.RegionID{r.id, to.id}
 		w.oneWay[way]++
 		w.After(d, func() { w.oneWay[way] = max(0, w.oneWay[way]-1) })
-		w.After(w.between(0, 500*time.Millisecond), func() { w.twin(r, to) })
+		w.After(w.Between(0, 500*time.Millisecond), func() { w.twin(r, to) })
 	}
 }
 

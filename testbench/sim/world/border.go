@@ -49,8 +49,8 @@ func (w *World) writePolicy() {
 	var b strings.Builder
 	fmt.Fprintf(&b, "version: 1\nkind: ResidencyPolicy\nname: sim\nrevision: %d\ndefault: deny\nrules:\n", w.border.revision)
 	everybody := func() string {
-		if w.chance(0.3) {
-			return `["` + pick(w.rand, w.regions...).name + `"]`
+		if w.Chance(0.3) {
+			return `["` + pick(w.Rand(), w.regions...).name + `"]`
 		}
 		return `["*"]`
 	}
@@ -59,8 +59,8 @@ func (w *World) writePolicy() {
 		rule := func(id, effect, from, to, when string) {
 			fmt.Fprintf(&b, "  - {id: %s-%s, effect: %s, topics: [%q], from: %s, to: %s%s}\n", topic, id, effect, topic, from, to, when)
 		}
-		key := fmt.Sprintf("p0-e%d", w.rand.IntN(w.cfg.entities))
-		switch w.rand.IntN(w.kindsOfRules()) {
+		key := fmt.Sprintf("p0-e%d", w.Rand().IntN(w.cfg.entities))
+		switch w.Rand().IntN(w.kindsOfRules()) {
 		case 0:
 			rule("some", "allow", from, to, fmt.Sprintf(`, when: 'key == "%s"'`, key))
 			continue
@@ -81,7 +81,7 @@ func (w *World) writePolicy() {
 	}
 	w.border.file = p
 	w.counts["policies"]++
-	w.logf("policy:\n%s", b.String())
+	w.Logf("policy:\n%s", b.String())
 }
 
 // reload is the change of the file; each process notices it in its time.
@@ -92,7 +92,7 @@ func (w *World) reload() {
 	w.writePolicy()
 	for _, r := range w.regions {
 		for _, p := range r.procs {
-			p.after(w.between(0, time.Second), p.reload)
+			p.after(w.Between(0, time.Second), p.reload)
 		}
 	}
 }
@@ -107,7 +107,7 @@ func (p *proc) reload() {
 func (p *proc) rebordered() {
 	for _, to := range p.w.regions {
 		if l := p.links[to]; l != nil {
-			p.after(p.w.between(0, 300*time.Millisecond), l.reassign)
+			p.after(p.w.Between(0, 300*time.Millisecond), l.reassign)
 		}
 	}
 }
@@ -225,7 +225,7 @@ func (f *follower) restrictions(from *region) {
 				f.restricted[x.Topic] |= 1 << x.Origin
 			}
 		}
-		f.p.after(f.p.w.between(0, 10*time.Millisecond), more)
+		f.p.after(f.p.w.Between(0, 10*time.Millisecond), more)
 	}})
 }
 

@@ -232,7 +232,7 @@ func (w *World) checkAnswers(tp kafka.TP, t *truth) {
 // replay there names a record of its own, unless that is an orphan. (Where windows
 // end, the newest record may be another region's.)
 func (w *World) checkReplays(tp kafka.TP, t *truth) {
-	if w.cfg.window < w.now {
+	if w.cfg.window < w.Now() {
 		return
 	}
 	for _, o := range w.ops {

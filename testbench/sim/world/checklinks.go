@@ -140,7 +140,7 @@ func (w *World) checkCursors(tp kafka.TP, t *truth) {
 				continue
 			}
 			for range 3 {
-				i := w.rand.IntN(len(stepsA))
+				i := w.Rand().IntN(len(stepsA))
 				seen := map[event.Dot]int{}
 				orphans := orphansOf(stepsA[:i+1])
 				for _, s := range stepsA[:i+1] {

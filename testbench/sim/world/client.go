@@ -34,7 +34,7 @@ func (t *producer) retryConcurrent(do func(*kafka.Cluster) error, done func(erro
 			err := do(k)
 			return func() {
 				if tries++; errors.Is(err, kafka.ErrConcurrent) && tries < 2000 {
-					t.p.after(t.p.w.between(time.Millisecond, 20*time.Millisecond), attempt)
+					t.p.after(t.p.w.Between(time.Millisecond, 20*time.Millisecond), attempt)
 					return
 				}
 				done(err)
@@ -117,7 +117,7 @@ type reader struct {
 func (p *proc) read(r reader) *reader {
 	r.p, r.c = p, p.dial(r.c.to)
 	if r.limit == 0 {
-		r.limit = 1 + p.w.rand.IntN(12)
+		r.limit = 1 + p.w.Rand().IntN(12)
 	}
 	rr := &r
 	rr.fetch()
@@ -129,8 +129,8 @@ func (r *reader) fetch() {
 		return
 	}
 	// One fetch at a time: what an earlier one still brings is not looked at.
-	if until := r.p.w.slowUntil(r.c.to, r.tp); until > r.p.w.now {
-		r.p.after(until-r.p.w.now, r.fetch)
+	if until := r.p.w.slowUntil(r.c.to, r.tp); until > r.p.w.Now() {
+		r.p.after(until-r.p.w.Now(), r.fetch)
 		return
 	}
 	r.turn++
@@ -140,7 +140,7 @@ func (r *reader) fetch() {
 			r.fetch()
 		}
 	}
-	again := func() { r.p.after(r.p.w.between(20*time.Millisecond, 200*time.Millisecond), fetch) }
+	again := func() { r.p.after(r.p.w.Between(20*time.Millisecond, 200*time.Millisecond), fetch) }
 	r.c.call(func(k *kafka.Cluster) func() {
 		f, err := k.Fetch(r.tp, r.next, r.committed, r.limit)
 		if end := k.EndOfEpoch(r.tp, r.epoch); end < r.next {
@@ -181,6 +181,6 @@ func (p *proc) list(c *conn, tp kafka.TP, committed bool, done func(end int64)) 
 		end := k.List(tp, committed)
 		return func() { done(end) }
 	}, func() {
-		p.after(p.w.between(20*time.Millisecond, 200*time.Millisecond), func() { p.list(c, tp, committed, done) })
+		p.after(p.w.Between(20*time.Millisecond, 200*time.Millisecond), func() { p.list(c, tp, committed, done) })
 	})
 }

@@ -34,7 +34,7 @@ func newFollower(p *proc) *follower {
 		}
 		f.barriers.ReadTo(got.Next)
 		f.wake()
-		p.after(p.w.between(0, 3*time.Millisecond), more)
+		p.after(p.w.Between(0, 3*time.Millisecond), more)
 	}})
 	for _, from := range p.w.regions {
 		if from != p.region {
@@ -75,7 +75,7 @@ func (f *follower) follow(from *region) {
 				}
 				f.list(from)
 				f.wake()
-				f.p.after(f.p.w.between(0, 10*time.Millisecond), more)
+				f.p.after(f.p.w.Between(0, 10*time.Millisecond), more)
 			},
 		})
 		f.p.read(reader{
@@ -91,7 +91,7 @@ func (f *follower) follow(from *region) {
 				l.RunsReadTo(slot, got.Next)
 				f.list(from)
 				f.wake()
-				f.p.after(f.p.w.between(0, 10*time.Millisecond), more)
+				f.p.after(f.p.w.Between(0, 10*time.Millisecond), more)
 			},
 		})
 	}

@@ -220,7 +220,7 @@ func (f *foldRun) pump() {
 		return
 	}
 	f.busy = true
-	f.s.p.after(f.s.p.w.between(0, f.s.p.w.cfg.foldEvery), f.step)
+	f.s.p.after(f.s.p.w.Between(0, f.s.p.w.cfg.foldEvery), f.step)
 }
 
 func (f *foldRun) step() {
@@ -230,7 +230,7 @@ func (f *foldRun) step() {
 	w := f.s.p.w
 	v := f.part.Position().Vector
 	n, _ := conflict.Foldable(f.queue, &f.s.journal.applied, &v)
-	n = min(n, 1+w.rand.IntN(6))
+	n = min(n, 1+w.Rand().IntN(6))
 	out, err := f.part.Step(f.queue[:n])
 	if err != nil {
 		w.fail("fold", "%s %v: step: %v", f.s.p.name, f.s.tp, err)
@@ -278,7 +278,7 @@ func (f *foldRun) records(out *conflict.Output) map[kafka.TP][]kafka.Record {
 	}
 	return map[kafka.TP][]kafka.Record{
 		stateTP(tp): state,
-		stepsTP(tp): {{Key: []byte{}, Value: w.keep(&step{by: f.s.p.name, at: w.now, position: out.Position, out: out, claims: claims, term: f.s.core.Term()})}},
+		stepsTP(tp): {{Key: []byte{}, Value: w.keep(&step{by: f.s.p.name, at: w.Now(), position: out.Position, out: out, claims: claims, term: f.s.core.Term()})}},
 		controlTP:   {{Key: prog.AppendKey(nil), Value: prog.AppendValue(nil)}},
 	}
 }
@@ -321,7 +321,7 @@ func (f *foldRun) commit(out *conflict.Output, n int) {
 			f.failed(err)
 			return
 		}
-		if f.s.p.w.trace != nil {
+		if f.s.p.w.Tracing() {
 			f.s.p.logf("fold %v: %s", f.s.tp, stepText(f.queue[:n], out))
 		}
 		f.store.commit(out)

@@ -87,7 +87,7 @@ func (w *World) compareIndexes(s *seatRun, fresh *index, k event.IdempotencyKey)
 }
 
 func (w *World) rebuild(x *index, tp kafka.TP, t *truth, upTo event.Vector) (keys []event.IdempotencyKey) {
-	for _, i := range w.rand.Perm(len(w.regions)) {
+	for _, i := range w.Rand().Perm(len(w.regions)) {
 		for _, e := range t.logs[w.regions[i].id] {
 			k := e.Envelope.Key
 			if !upTo.Covers(e.At) || k.IsZero() || e.broken {

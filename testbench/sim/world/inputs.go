@@ -106,7 +106,7 @@ func (s *seatRun) readBack(ev seat.InputEvent) {
 		}
 		if more := s.backMore; more != nil && s.back.Wants() {
 			s.backMore = nil
-			s.p.after(s.p.w.between(0, 3*time.Millisecond), more)
+			s.p.after(s.p.w.Between(0, 3*time.Millisecond), more)
 		}
 	})
 }
@@ -203,7 +203,7 @@ func (s *seatRun) input(ev seat.InputEvent) {
 		for _, r := range s.p.w.regions {
 			if more := s.more[r.id]; more != nil && s.inputs.Wants(r.id) {
 				s.more[r.id] = nil
-				s.p.after(s.p.w.between(0, 3*time.Millisecond), more)
+				s.p.after(s.p.w.Between(0, 3*time.Millisecond), more)
 			}
 		}
 	})

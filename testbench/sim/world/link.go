@@ -85,7 +85,7 @@ func (l *linkRun) close(why string) {
 func (l *linkRun) again(why string) {
 	p, to := l.p, l.to
 	l.close(why)
-	p.after(p.w.between(100*time.Millisecond, time.Second), func() { p.relink(to) })
+	p.after(p.w.Between(100*time.Millisecond, time.Second), func() { p.relink(to) })
 }
 
 func (l *linkRun) begin() {
@@ -135,7 +135,7 @@ func (l *linkRun) readCommitted(tp kafka.TP, each func(*kafka.Record), done func
 			return
 		}
 		// Between listing and reading anything may happen.
-		p.after(p.w.between(0, p.w.cfg.pause), func() {
+		p.after(p.w.Between(0, p.w.cfg.pause), func() {
 			var r *reader
 			r = p.read(reader{c: p.dial(l.to), tp: tp, committed: true, limit: 50, off: &l.closed, take: func(got kafka.Fetched, more func()) {
 				for i := range got.Records {
@@ -198,7 +198,7 @@ func (l *linkRun) fence(e replicate.FenceShards, i int, done func(error)) {
 			return
 		}
 		l.fencedShard()
-		l.p.after(l.p.w.between(0, l.p.w.cfg.pause), func() { l.fence(e, i+1, done) })
+		l.p.after(l.p.w.Between(0, l.p.w.cfg.pause), func() { l.fence(e, i+1, done) })
 	})
 }
 
@@ -283,7 +283,7 @@ func (s *shardRun) step(ev any) {
 	p := s.l.p
 	effects := s.govern()
 	effects = append(effects[:len(effects):len(effects)], s.core.Step(p.wall(), ev)...)
-	if p.w.trace != nil {
+	if p.w.Tracing() {
 		p.logf("link to %s shard %d: %s", s.l.to.name, s.n, eventText(ev))
 	}
 	for _, e := range effects {
@@ -294,8 +294,8 @@ func (s *shardRun) step(ev any) {
 		switch e.(type) {
 		case replicate.Init, replicate.ReadGeneration, replicate.List, replicate.ReadPositions, replicate.Audit, replicate.Produce, replicate.End:
 			// The process may stand still before any of these.
-			if !p.w.calm && p.w.chance(p.w.cfg.linkPause) {
-				p.after(p.w.between(0, p.w.cfg.pause), func() { s.unlessClosed(e) })
+			if !p.w.calm && p.w.Chance(p.w.cfg.linkPause) {
+				p.after(p.w.Between(0, p.w.cfg.pause), func() { s.unlessClosed(e) })
 				continue
 			}
 		}
@@ -461,7 +461,7 @@ func (s *shardRun) read(e replicate.Read) {
 				from.Offset = got.Next
 				s.items(part, st.Source, at, got, func(items []replicate.Item) {
 					s.step(replicate.Fetched{Reading: e.Number, Parts: []replicate.FetchedPart{{Part: part, Items: items, Stable: got.LSO}}})
-					p.after(p.w.between(0, 5*time.Millisecond), more)
+					p.after(p.w.Between(0, 5*time.Millisecond), more)
 				})
 			},
 		})

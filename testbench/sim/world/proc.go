@@ -33,7 +33,7 @@ type proc struct {
 }
 
 // wall is the process's clock.
-func (p *proc) wall() time.Time { return epoch0.Add(p.w.now + p.skew) }
+func (p *proc) wall() time.Time { return epoch0.Add(p.w.Now() + p.skew) }
 
 // after runs do later unless the process has died by then, and not while it stands
 // still.
@@ -44,7 +44,7 @@ func (p *proc) after(d time.Duration, do func()) {
 		switch {
 		case !p.alive || p.life != life:
 		case p.inst != nil && p.inst.Paused():
-			p.w.After(p.inst.Awake()-p.w.now, try)
+			p.w.After(p.inst.Awake()-p.w.Now(), try)
 		default:
 			do()
 		}
@@ -62,8 +62,8 @@ func (p *proc) soon(do func()) {
 }
 
 func (p *proc) logf(format string, args ...any) {
-	if p.w.trace != nil {
-		p.w.logf(p.name+": "+format, args...)
+	if p.w.Tracing() {
+		p.w.Logf(p.name+": "+format, args...)
 	}
 }
 
@@ -90,15 +90,15 @@ func (c *conn) call(do func(*kafka.Cluster) (reply func()), lost func()) {
 		*c = conn{p: c.p, to: c.to}
 	}
 	cut := w.isCut(p.region, c.to)
-	arrive := max(c.last, w.now+w.latency(p.region, c.to))
+	arrive := max(c.last, w.Now()+w.latency(p.region, c.to))
 	fate, late := w.fate(cut), c.late
 	if c.late = 0; late > 0 {
 		fate = lateRequest
 	}
-	timeout := w.now + w.between(300*time.Millisecond, 2*time.Second)
+	timeout := w.Now() + w.Between(300*time.Millisecond, 2*time.Second)
 	gone := func() {
 		c.broken = true
-		p.after(timeout-w.now, lost)
+		p.after(timeout-w.Now(), lost)
 	}
 	switch fate {
 	case dropRequest:
@@ -106,20 +106,20 @@ func (c *conn) call(do func(*kafka.Cluster) (reply func()), lost func()) {
 		return
 	case lateRequest:
 		if late == 0 {
-			late = w.between(time.Second, 12*time.Second)
+			late = w.Between(time.Second, 12*time.Second)
 		}
-		arrive = max(c.last, w.now+late)
-		w.After(arrive-w.now, func() { do(c.to.kafka) })
+		arrive = max(c.last, w.Now()+late)
+		w.After(arrive-w.Now(), func() { do(c.to.kafka) })
 		gone()
 		return
 	}
 	c.last = arrive
 	life := p.life
-	w.After(arrive-w.now, func() {
+	w.After(arrive-w.Now(), func() {
 		reply := do(c.to.kafka)
 		if fate == dropAnswer || w.isCut(p.region, c.to) {
 			if p.alive && p.life == life {
-				timeout = max(timeout, w.now)
+				timeout = max(timeout, w.Now())
 				gone()
 			}
 			return
@@ -165,8 +165,8 @@ func (w *World) fate(cut bool) fate {
 	if cut {
 		return dropRequest
 	}
-	if w.calm || !w.chance(w.cfg.faults) {
+	if w.calm || !w.Chance(w.cfg.faults) {
 		return delivered
 	}
-	return fate(1 + w.rand.IntN(3))
+	return fate(1 + w.Rand().IntN(3))
 }

@@ -65,7 +65,7 @@ func (c *config) drawRegime(seed uint64) {
 
 // tune changes what was drawn to what the regime needs.
 func (w *World) tune() {
-	c, r := &w.cfg, w.rand
+	c, r := &w.cfg, w.Rand()
 	c.linkPause, c.lateMost, c.electWithin = 0.15, 4*time.Second, 150*time.Millisecond
 	if c.regime == ordinary {
 		return
@@ -76,7 +76,7 @@ func (w *World) tune() {
 	case linkFights:
 		c.linkPause, c.pause = 0.3, pick(r, 300*time.Millisecond, time.Second)
 		c.faults, c.truncate, c.elections = pick(r, 0, 0.01), false, false
-		c.regions, c.length = 2, w.between(15*time.Second, 25*time.Second)
+		c.regions, c.length = 2, w.Between(15*time.Second, 25*time.Second)
 	case elections:
 		c.elections, c.contested, c.truncate = true, true, false
 		c.late, c.lateMost, c.electWithin = 0.5, 400*time.Millisecond, 500*time.Millisecond
@@ -97,7 +97,7 @@ func (w *World) tune() {
 func (w *World) scheduleRegime() {
 	often := func(n int, do func()) {
 		for range n {
-			w.After(w.between(500*time.Millisecond, w.cfg.length), do)
+			w.After(w.Between(500*time.Millisecond, w.cfg.length), do)
 		}
 	}
 	switch w.cfg.regime {
@@ -135,7 +135,7 @@ type fight struct {
 // the one that had it is just beginning to run it: it has read the generation that
 // the other changes, and its shards begin when the other has taken their ids.
 func (w *World) fightLink() {
-	from, to := pick(w.rand, w.regions...), pick(w.rand, w.regions...)
+	from, to := pick(w.Rand(), w.regions...), pick(w.Rand(), w.regions...)
 	way := [2]event.RegionID{from.id, to.id}
 	if from == to || w.calm || w.fight != nil && !w.fight.over {
 		return
@@ -143,21 +143,21 @@ func (w *World) fightLink() {
 	f := &fight{way: way, victim: from.procs[from.linked[to]]}
 	from.linked[to] = (from.linked[to] + 1) % len(from.procs)
 	f.next = from.procs[from.linked[to]]
-	w.shards[way] = 1 + (w.shards[way]+w.rand.IntN(2))%3
+	w.shards[way] = 1 + (w.shards[way]+w.Rand().IntN(2))%3
 	w.fight = f
-	w.logf("link %s-%s is fought for by %s", from.name, to.name, f.next.name)
+	w.Logf("link %s-%s is fought for by %s", from.name, to.name, f.next.name)
 	f.victim.kill()
-	w.After(w.between(20*time.Millisecond, 100*time.Millisecond), f.victim.start)
+	w.After(w.Between(20*time.Millisecond, 100*time.Millisecond), f.victim.start)
 	w.After(5*time.Second, func() { w.beginVictim(f) })
-	w.After(w.between(6*time.Second, 9*time.Second), func() {
+	w.After(w.Between(6*time.Second, 9*time.Second), func() {
 		f.over = true
 		f.victim.hearLink(to)
 	})
-	if w.border != nil && w.chance(0.7) {
-		w.After(w.between(0, 1500*time.Millisecond), w.reload)
+	if w.border != nil && w.Chance(0.7) {
+		w.After(w.Between(0, 1500*time.Millisecond), w.reload)
 	}
 	for range 30 {
-		w.After(w.between(0, 6*time.Second), func() {
+		w.After(w.Between(0, 6*time.Second), func() {
 			if !w.calm {
 				w.writeAt(from)
 			}
@@ -174,7 +174,7 @@ func (s *shardRun) holdShard(begin func()) bool {
 		return false
 	}
 	if len(f.held) == 0 {
-		w.After(w.between(0, 100*time.Millisecond), func() { f.next.hearLink(to) })
+		w.After(w.Between(0, 100*time.Millisecond), func() { f.next.hearLink(to) })
 	}
 	f.held = append(f.held, func() {
 		s.l.p.after(0, func() {
@@ -191,7 +191,7 @@ func (s *shardRun) holdShard(begin func()) bool {
 func (l *linkRun) fencedShard() {
 	w := l.p.w
 	if f := w.fight; f != nil && f.next == l.p && f.way == [2]event.RegionID{l.p.region.id, l.to.id} {
-		w.After(w.between(0, 200*time.Millisecond), func() { w.beginVictim(f) })
+		w.After(w.Between(0, 200*time.Millisecond), func() { w.beginVictim(f) })
 	}
 }
 
@@ -215,7 +215,7 @@ func (w *World) loseAborted(r, from *region) {
 			r.kafka.Watch(tp, func() {
 				log, aborted := r.kafka.Log(tp)
 				first := len(log) - 1
-				if w.calm || first < 0 || log[first].Kind != kafka.Abort || !w.chance(0.5) {
+				if w.calm || first < 0 || log[first].Kind != kafka.Abort || !w.Chance(0.5) {
 					w.After(0, watch)
 					return
 				}
@@ -223,11 +223,11 @@ func (w *World) loseAborted(r, from *region) {
 					first--
 				}
 				to, end := log[first].Offset, r.kafka.List(tp, false)
-				w.After(w.between(5*time.Millisecond, 60*time.Millisecond), func() {
+				w.After(w.Between(5*time.Millisecond, 60*time.Millisecond), func() {
 					if !w.calm && r.kafka.List(tp, false) == end && to < end-1 {
-						w.logf("%s loses the aborted transaction at the end of %v, from %d (end %d)", r.name, tp, to, end)
+						w.Logf("%s loses the aborted transaction at the end of %v, from %d (end %d)", r.name, tp, to, end)
 						w.counts["truncations"]++
-						w.slow[slowKey{r, tp}] = w.now + w.between(200*time.Millisecond, 2*time.Second)
+						w.slow[slowKey{r, tp}] = w.Now() + w.Between(200*time.Millisecond, 2*time.Second)
 						r.kafka.Truncate(tp, to)
 					}
 					watch()
@@ -251,43 +251,43 @@ func (w *World) slowUntil(r *region, tp kafka.TP) time.Duration { return w.slow[
 // comes late, perhaps behind the other's barrier. It returns how late; 0: not at all.
 func (s *seatRun) strike() time.Duration {
 	w := s.p.w
-	if w.cfg.regime != seatFights || w.calm || !w.chance(0.12) {
+	if w.cfg.regime != seatFights || w.calm || !w.Chance(0.12) {
 		return 0
 	}
 	w.After(0, func() { w.takeSeat(s.p.region, s.tp) })
-	return w.between(20*time.Millisecond, 1500*time.Millisecond)
+	return w.Between(20*time.Millisecond, 1500*time.Millisecond)
 }
 
 // fenceDeaf fences a region that hears nothing of the register, and whose links
 // reach nobody: what it writes meanwhile lies past the cut, and is on the links' desk
 // when both end.
 func (w *World) fenceDeaf() {
-	victim := pick(w.rand, w.regions...)
+	victim := pick(w.Rand(), w.regions...)
 	var others []*proc
 	for _, r := range w.regions {
 		if r != victim {
 			others = append(others, r.procs...)
 		}
 	}
-	d := w.between(500*time.Millisecond, 2500*time.Millisecond)
+	d := w.Between(500*time.Millisecond, 2500*time.Millisecond)
 	w.deafen(victim, d)
 	cmd := ownership.Command{Verb: ownership.VerbFence, Reason: "deaf", Region: victim.name}
-	if w.chance(0.5) {
-		cmd.Region, cmd.Unit = "", pick(w.rand, w.home(victim)...)
+	if w.Chance(0.5) {
+		cmd.Region, cmd.Unit = "", pick(w.Rand(), w.home(victim)...)
 	}
-	w.After(w.between(0, d/2), func() { w.ask(pick(w.rand, others...), cmd) })
+	w.After(w.Between(0, d/2), func() { w.ask(pick(w.Rand(), others...), cmd) })
 	undo := cmd
 	undo.Verb = ownership.VerbUnfence
-	w.After(d+w.between(500*time.Millisecond, 3*time.Second), func() { w.ask(pick(w.rand, others...), undo) })
+	w.After(d+w.Between(500*time.Millisecond, 3*time.Second), func() { w.ask(pick(w.Rand(), others...), undo) })
 	for range 3 {
-		w.After(w.between(0, d), func() { w.writeAt(victim) })
+		w.After(w.Between(0, d), func() { w.writeAt(victim) })
 	}
 }
 
 // writeAt has a client write in a region.
 func (w *World) writeAt(r *region) {
 	n := w.cfg.writes + len(w.ops)
-	o := &op{n: n, tp: pick(w.rand, w.seats...)}
+	o := &op{n: n, tp: pick(w.Rand(), w.seats...)}
 	o.req.Request = w.request(o.tp, n)
 	o.req.Idempotency = event.HashKey([]byte(event.PublicSecret), "", o.tp.Topic, fmt.Sprintf("k%d", n))
 	o.req.Fingerprint = o.req.Request.Fingerprint()
@@ -298,10 +298,10 @@ func (w *World) writeAt(r *region) {
 // lateAudit is how late a link's decision is written down, of which it hears nothing
 // then; 0: in time.
 func (w *World) lateAudit() time.Duration {
-	if w.cfg.regime != linkFights || w.calm || !w.chance(0.25) {
+	if w.cfg.regime != linkFights || w.calm || !w.Chance(0.25) {
 		return 0
 	}
-	return w.between(200*time.Millisecond, 3*time.Second)
+	return w.Between(200*time.Millisecond, 3*time.Second)
 }
 
 // kindsOfRules is how many kinds of rules a policy is drawn from: where links fight,
@@ -316,8 +316,8 @@ func (w *World) kindsOfRules() int {
 // slowly is how long a link's process takes to write down a decision, and to hear of
 // a cut.
 func (w *World) slowly() time.Duration {
-	if w.cfg.regime != cutsInAudit || w.calm || w.chance(0.3) {
+	if w.cfg.regime != cutsInAudit || w.calm || w.Chance(0.3) {
 		return 0
 	}
-	return w.between(0, 1500*time.Millisecond)
+	return w.Between(0, 1500*time.Millisecond)
 }

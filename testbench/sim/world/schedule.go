@@ -32,7 +32,7 @@ type answered struct {
 // schedule draws what happens while there are faults.
 func (w *World) schedule() {
 	for n := range w.cfg.writes {
-		w.After(w.between(100*time.Millisecond, w.cfg.length*4/5), func() { w.write(n) })
+		w.After(w.Between(100*time.Millisecond, w.cfg.length*4/5), func() { w.write(n) })
 	}
 	w.some(3, w.cut)
 	if w.cfg.regime != linkFights {
@@ -61,30 +61,30 @@ func (w *World) schedule() {
 }
 
 func (w *World) some(most int, do func()) {
-	for range w.rand.IntN(most + 1) {
-		w.After(w.between(200*time.Millisecond, w.cfg.length), do)
+	for range w.Rand().IntN(most + 1) {
+		w.After(w.Between(200*time.Millisecond, w.cfg.length), do)
 	}
 }
 
 func (w *World) write(n int) {
-	o := &op{n: n, tp: pick(w.rand, w.seats...), left: w.rand.IntN(4)}
+	o := &op{n: n, tp: pick(w.Rand(), w.seats...), left: w.Rand().IntN(4)}
 	q := w.request(o.tp, n)
 	o.req.Request = q
-	if w.chance(0.75) {
+	if w.Chance(0.75) {
 		o.req.Idempotency = event.HashKey([]byte(event.PublicSecret), "", q.Topic, fmt.Sprintf("k%d", n))
 		o.req.Fingerprint = q.Fingerprint()
 	} else {
 		o.left = 0
 	}
 	w.ops = append(w.ops, o)
-	w.attempt(o, pick(w.rand, w.regions...))
+	w.attempt(o, pick(w.Rand(), w.regions...))
 }
 
 // request is a put, or now and then a delete, of some entity.
 func (w *World) request(tp kafka.TP, n int) event.Request {
 	q := event.Request{Topic: tp.Topic, Op: event.Put, Value: fmt.Appendf(nil, "v%d", n), Partition: -1}
-	q.Key = fmt.Appendf(nil, "p%d-e%d", tp.Partition, w.rand.IntN(w.cfg.entities))
-	if tp.Topic == entityTopic && w.chance(0.15) {
+	q.Key = fmt.Appendf(nil, "p%d-e%d", tp.Partition, w.Rand().IntN(w.cfg.entities))
+	if tp.Topic == entityTopic && w.Chance(0.15) {
 		q.Op, q.Value = event.Delete, nil
 	}
 	return q
@@ -94,21 +94,21 @@ func (w *World) request(tp kafka.TP, n int) event.Request {
 // there, in another.
 func (w *World) twin(a, b *region) {
 	o := &op{n: w.cfg.writes + len(w.ops), tp: kafka.TP{Topic: entityTopic}}
-	q := event.Request{Topic: entityTopic, Key: fmt.Appendf(nil, "p0-e%d", w.rand.IntN(w.cfg.entities)), Op: event.Put, Value: fmt.Appendf(nil, "v%d", o.n), Partition: -1}
+	q := event.Request{Topic: entityTopic, Key: fmt.Appendf(nil, "p0-e%d", w.Rand().IntN(w.cfg.entities)), Op: event.Put, Value: fmt.Appendf(nil, "v%d", o.n), Partition: -1}
 	o.req.Request = q
 	o.req.Idempotency = event.HashKey([]byte(event.PublicSecret), "", q.Topic, fmt.Sprintf("k%d", o.n))
 	o.req.Fingerprint = q.Fingerprint()
 	w.ops = append(w.ops, o)
 	w.attempt(o, a)
-	w.After(w.between(100*time.Millisecond, 600*time.Millisecond), func() { w.attempt(o, b) })
+	w.After(w.Between(100*time.Millisecond, 600*time.Millisecond), func() { w.attempt(o, b) })
 }
 
 // attempt sends the request to an instance of a region: mostly the one that
 // holds the seat, sometimes one that only held it before.
 func (w *World) attempt(o *op, r *region) {
 	i := r.assigned[o.tp]
-	if !w.calm && w.chance(0.3) {
-		i = w.rand.IntN(len(r.procs))
+	if !w.calm && w.Chance(0.3) {
+		i = w.Rand().IntN(len(r.procs))
 	}
 	p := r.procs[i]
 	w.open++
@@ -121,7 +121,7 @@ func (w *World) attempt(o *op, r *region) {
 			w.again(o, r, ok)
 		}
 	}
-	w.After(w.between(100*time.Microsecond, 5*time.Millisecond), func() {
+	w.After(w.Between(100*time.Microsecond, 5*time.Millisecond), func() {
 		if !p.alive || p.life != life {
 			finish(false)
 			return
@@ -134,7 +134,7 @@ func (w *World) attempt(o *op, r *region) {
 				} else {
 					w.counts["answered"]++
 					p.logf("write %d answered: %v stamp %v replayed %v", o.n, a.At, a.Stamp, a.Replayed)
-					o.answers = append(o.answers, answered{r, p.name, w.now, a})
+					o.answers = append(o.answers, answered{r, p.name, w.Now(), a})
 					w.checkReplayNow(o, &o.answers[len(o.answers)-1], a.Epoch)
 				}
 				finish(err == nil)
@@ -143,49 +143,49 @@ func (w *World) attempt(o *op, r *region) {
 	})
 	// The client gives up waiting at some time, so a killed process does not
 	// keep the operation open.
-	w.After(w.between(2*time.Second, 6*time.Second), func() { finish(false) })
+	w.After(w.Between(2*time.Second, 6*time.Second), func() { finish(false) })
 }
 
 // again retries a keyed write: because it failed, or because the client did not
 // see the answer.
 func (w *World) again(o *op, r *region, ok bool) {
-	if o.left == 0 || o.req.Idempotency.IsZero() || ok && w.chance(0.3) {
+	if o.left == 0 || o.req.Idempotency.IsZero() || ok && w.Chance(0.3) {
 		return
 	}
 	o.left--
-	if w.chance(0.5) {
-		r = pick(w.rand, w.regions...)
+	if w.Chance(0.5) {
+		r = pick(w.Rand(), w.regions...)
 	}
 	w.open++
-	w.After(pick(w.rand, w.between(time.Millisecond, 50*time.Millisecond), w.between(50*time.Millisecond, 6*time.Second)), func() {
+	w.After(pick(w.Rand(), w.Between(time.Millisecond, 50*time.Millisecond), w.Between(50*time.Millisecond, 6*time.Second)), func() {
 		w.open--
 		w.attempt(o, r)
 	})
 }
 
 func (w *World) cut() {
-	a := pick(w.rand, w.regions...)
-	b := pick(w.rand, w.regions...)
+	a := pick(w.Rand(), w.regions...)
+	b := pick(w.Rand(), w.regions...)
 	if a == b {
 		return
 	}
-	w.logf("cut %s %s", a.name, b.name)
+	w.Logf("cut %s %s", a.name, b.name)
 	w.cuts[cutKey(a, b)]++
-	w.After(w.between(200*time.Millisecond, 6*time.Second), func() {
+	w.After(w.Between(200*time.Millisecond, 6*time.Second), func() {
 		w.cuts[cutKey(a, b)]--
-		w.logf("heal %s %s", a.name, b.name)
+		w.Logf("heal %s %s", a.name, b.name)
 	})
 }
 
 func (w *World) kill() {
-	p := pick(w.rand, pick(w.rand, w.regions...).procs...)
+	p := pick(w.Rand(), pick(w.Rand(), w.regions...).procs...)
 	if !p.alive {
 		return
 	}
 	p.kill()
 	w.counts["kills"]++
-	w.After(w.between(50*time.Millisecond, 4*time.Second), func() {
-		if !p.alive && w.chance(0.4) {
+	w.After(w.Between(50*time.Millisecond, 4*time.Second), func() {
+		if !p.alive && w.Chance(0.4) {
 			p.store = newStore()
 			p.logf("store deleted")
 		}
@@ -196,18 +196,18 @@ func (w *World) kill() {
 // takeOver gives a seat to another instance; the one that had it may learn of it
 // late.
 func (w *World) takeOver() {
-	w.takeSeat(pick(w.rand, w.regions...), pick(w.rand, w.seats...))
+	w.takeSeat(pick(w.Rand(), w.regions...), pick(w.Rand(), w.seats...))
 }
 
 func (w *World) takeSeat(r *region, tp kafka.TP) {
 	old := r.procs[r.assigned[tp]]
 	r.assigned[tp] = (r.assigned[tp] + 1) % len(r.procs)
-	w.logf("seat %v of %s goes to %s", tp, r.name, r.procs[r.assigned[tp]].name)
+	w.Logf("seat %v of %s goes to %s", tp, r.name, r.procs[r.assigned[tp]].name)
 	w.counts["takeovers"]++
 	r.procs[r.assigned[tp]].reassign(tp)
-	hears := pick(w.rand, 0, w.between(0, 4*time.Second))
+	hears := pick(w.Rand(), 0, w.Between(0, 4*time.Second))
 	if w.cfg.contested {
-		hears = w.between(time.Second, 6*time.Second)
+		hears = w.Between(time.Second, 6*time.Second)
 	}
 	old.after(hears, func() { old.reassign(tp) })
 }
@@ -215,38 +215,38 @@ func (w *World) takeSeat(r *region, tp kafka.TP) {
 // moveLink gives a link to another instance, often with another number of shards;
 // the one that had it goes on until it hears of it.
 func (w *World) moveLink() {
-	r := pick(w.rand, w.regions...)
-	to := pick(w.rand, w.regions...)
+	r := pick(w.Rand(), w.regions...)
+	to := pick(w.Rand(), w.regions...)
 	if r == to {
 		return
 	}
 	old := r.procs[r.linked[to]]
-	if w.chance(0.6) {
-		w.shards[[2]event.RegionID{r.id, to.id}] = pick(w.rand, 1, 2, 3)
+	if w.Chance(0.6) {
+		w.shards[[2]event.RegionID{r.id, to.id}] = pick(w.Rand(), 1, 2, 3)
 	}
 	r.linked[to] = (r.linked[to] + 1) % len(r.procs)
-	w.logf("link %s-%s goes to %s", r.name, to.name, r.procs[r.linked[to]].name)
-	if w.chance(0.5) { // it has just begun, and is in the middle of taking it over
+	w.Logf("link %s-%s goes to %s", r.name, to.name, r.procs[r.linked[to]].name)
+	if w.Chance(0.5) { // it has just begun, and is in the middle of taking it over
 		old.kill()
-		w.After(w.between(20*time.Millisecond, 200*time.Millisecond), old.start)
+		w.After(w.Between(20*time.Millisecond, 200*time.Millisecond), old.start)
 	}
 	next := r.procs[r.linked[to]]
-	w.After(pick(w.rand, 0, w.between(0, time.Second)), func() { next.hearLink(to) })
-	w.After(pick(w.rand, 0, w.between(0, 6*time.Second)), func() { old.hearLink(to) })
+	w.After(pick(w.Rand(), 0, w.Between(0, time.Second)), func() { next.hearLink(to) })
+	w.After(pick(w.Rand(), 0, w.Between(0, 6*time.Second)), func() { old.hearLink(to) })
 }
 
 // elect gives a partition of a remote topic another leader, which has all of it:
 // soon after the link has appended something there.
 func (w *World) elect() {
-	r, from := pick(w.rand, w.regions...), pick(w.rand, w.regions...)
+	r, from := pick(w.Rand(), w.regions...), pick(w.Rand(), w.regions...)
 	if r == from {
 		return
 	}
-	tp := remoteTP(from, pick(w.rand, w.seats...))
+	tp := remoteTP(from, pick(w.Rand(), w.seats...))
 	r.kafka.Watch(tp, func() {
-		w.After(w.between(0, w.cfg.electWithin), func() {
+		w.After(w.Between(0, w.cfg.electWithin), func() {
 			if !w.calm {
-				w.logf("%s: %v has another leader", r.name, tp)
+				w.Logf("%s: %v has another leader", r.name, tp)
 				r.kafka.Truncate(tp, r.kafka.List(tp, false))
 			}
 		})
@@ -254,29 +254,29 @@ func (w *World) elect() {
 }
 
 func (w *World) compact() {
-	r := pick(w.rand, w.regions...)
+	r := pick(w.Rand(), w.regions...)
 	var of []kafka.TP
 	for _, from := range w.regions {
 		if from == r {
-			of = append(of, controlTP, stateTP(pick(w.rand, w.seats...)))
+			of = append(of, controlTP, stateTP(pick(w.Rand(), w.seats...)))
 			continue
 		}
 		for _, slot := range w.slots(from) {
 			of = append(of, kafka.TP{Topic: control.PositionsFrom(from.name), Partition: slot}, kafka.TP{Topic: control.RunsFrom(from.name), Partition: slot})
 		}
 	}
-	r.kafka.Compact(pick(w.rand, of...), w.chance(0.3))
+	r.kafka.Compact(pick(w.Rand(), of...), w.Chance(0.3))
 }
 
 // truncate lets a remote log lose its tail, as an unclean election does. It cuts
 // behind a marker or inside what is open: a log that keeps a transaction's records
 // and loses its marker is beyond what a link can repair.
 func (w *World) truncate() {
-	r, from := pick(w.rand, w.regions...), pick(w.rand, w.regions...)
+	r, from := pick(w.Rand(), w.regions...), pick(w.Rand(), w.regions...)
 	if r == from {
 		return
 	}
-	tp := remoteTP(from, pick(w.rand, w.seats...))
+	tp := remoteTP(from, pick(w.Rand(), w.seats...))
 	log, _ := r.kafka.Log(tp)
 	cuts := []int64{0}
 	for i := range log {
@@ -288,11 +288,11 @@ func (w *World) truncate() {
 		}
 	}
 	n := len(cuts)
-	to := cuts[n-1-w.rand.IntN(min(n, 4))]
+	to := cuts[n-1-w.Rand().IntN(min(n, 4))]
 	if len(log) == 0 {
 		return
 	}
-	w.logf("%s loses %v from %d (end %d)", r.name, tp, to, r.kafka.List(tp, false))
+	w.Logf("%s loses %v from %d (end %d)", r.name, tp, to, r.kafka.List(tp, false))
 	w.counts["truncations"]++
 	r.kafka.Truncate(tp, to)
 }
@@ -300,28 +300,28 @@ func (w *World) truncate() {
 // foreign lets another application write into the events topic in a transaction,
 // which it leaves open for a while.
 func (w *World) foreign() {
-	r := pick(w.rand, w.regions...)
-	id := fmt.Sprintf("app-%d", w.rand.IntN(2))
+	r := pick(w.Rand(), w.regions...)
+	id := fmt.Sprintf("app-%d", w.Rand().IntN(2))
 	tp := kafka.TP{Topic: eventsTopic}
 	num, epoch, err := r.kafka.InitProducer(id)
 	if err != nil {
 		return
 	}
-	wall := epoch0.Add(w.now).UnixMilli()
+	wall := epoch0.Add(w.Now()).UnixMilli()
 	if r.kafka.AddPartitions(id, num, epoch, tp) != nil {
 		return
 	}
-	if w.chance(0.7) {
+	if w.Chance(0.7) {
 		_, _ = r.kafka.Produce(id, num, epoch, 0, tp, []kafka.Record{{Key: []byte("app"), Value: []byte("foreign"), Timestamp: wall}})
 	}
-	commit := w.chance(0.5)
-	w.After(w.between(time.Millisecond, 5*time.Second), func() { _, _ = r.kafka.EndTxn(id, num, epoch, commit) })
+	commit := w.Chance(0.5)
+	w.After(w.Between(time.Millisecond, 5*time.Second), func() { _, _ = r.kafka.EndTxn(id, num, epoch, commit) })
 }
 
 // heal ends all faults.
 func (w *World) heal() {
 	w.calm = true
-	w.logf("all faults end")
+	w.Logf("all faults end")
 	w.healOwnership()
 	w.After(500*time.Millisecond, w.reload)
 	clear(w.cuts)
@@ -343,10 +343,10 @@ func (w *World) heal() {
 
 // drained tells whether every region has applied every log to its end.
 func (w *World) drained() bool {
-	if w.quiet || w.open > 0 || w.now < w.nextLook {
+	if w.quiet || w.open > 0 || w.Now() < w.nextLook {
 		return w.quiet
 	}
-	w.nextLook = w.now + 100*time.Millisecond
+	w.nextLook = w.Now() + 100*time.Millisecond
 	w.quiet = w.undrained() == ""
 	return w.quiet
 }

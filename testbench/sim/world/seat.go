@@ -193,7 +193,7 @@ func (s *seatRun) judged(it seat.Item) {
 func (s *seatRun) fenced(why string) {
 	p, tp := s.p, s.tp
 	s.close(why)
-	p.after(p.w.between(200*time.Millisecond, 1500*time.Millisecond), func() { p.reassign(tp) })
+	p.after(p.w.Between(200*time.Millisecond, 1500*time.Millisecond), func() { p.reassign(tp) })
 }
 
 func (s *seatRun) close(why string) {
@@ -325,7 +325,7 @@ func (a *appender) pump() {
 	}
 	batch := a.queue
 	a.queue = nil
-	a.send(batch, a.p.w.rand.IntN(3))
+	a.send(batch, a.p.w.Rand().IntN(3))
 }
 
 func (a *appender) send(batch []pending, retries int) {
@@ -364,7 +364,7 @@ func (a *appender) send(batch []pending, retries int) {
 func (w *World) newID() (event.ID, error) {
 	var id event.ID
 	for i := range id {
-		id[i] = byte(w.rand.Uint32())
+		id[i] = byte(w.Rand().Uint32())
 	}
 	return id, nil
 }

@@ -4,7 +4,6 @@ import (
 	"encoding/binary"
 	"fmt"
 	"math/rand/v2"
-	"strings"
 	"time"
 
 	"github.com/geogate/geogate/conflict"
@@ -13,6 +12,7 @@ import (
 	"github.com/geogate/geogate/internal/event"
 	"github.com/geogate/geogate/internal/seat"
 	"github.com/geogate/geogate/testbench/sim/kafka"
+	"github.com/geogate/geogate/testbench/sim/sched"
 )
 
 // epoch0 is the true time at the start of every history.
@@ -89,7 +89,7 @@ type Result struct {
 
 // World is one history under way.
 type World struct {
-	*sched
+	*sched.Scheduler
 	cfg      config
 	calm     bool // no further faults
 	regions  []*region
@@ -127,16 +127,13 @@ type Options struct {
 
 // Run plays the history of a seed and checks it.
 func Run(seed uint64, o Options) Result {
-	w := &World{sched: newSched(seed), cuts: map[[2]event.RegionID]int{}, shards: map[[2]event.RegionID]int{}, verdicts: map[verdictKey]seat.Item{}, counts: map[string]int{}, highest: map[string]event.Epoch{}, oneWay: map[[2]event.RegionID]int{}, slow: map[slowKey]time.Duration{}}
+	w := &World{Scheduler: sched.New(seed, 0x9e3779b97f4a7c15, o.Trace), cuts: map[[2]event.RegionID]int{}, shards: map[[2]event.RegionID]int{}, verdicts: map[verdictKey]seat.Item{}, counts: map[string]int{}, highest: map[string]event.Epoch{}, oneWay: map[[2]event.RegionID]int{}, slow: map[slowKey]time.Duration{}}
 	w.cfg.drawRegister(seed)
 	w.cfg.drawBorder(seed)
 	w.cfg.drawRegime(seed)
-	if o.Trace {
-		w.trace = &strings.Builder{}
-	}
 	func() {
 		defer func() {
-			if x := recover(); x != nil && w.trace == nil {
+			if x := recover(); x != nil && !w.Tracing() {
 				w.fail("panic", "%v", x)
 			} else if x != nil {
 				panic(x)
@@ -144,11 +141,7 @@ func Run(seed uint64, o Options) Result {
 		}()
 		w.play()
 	}()
-	res := Result{Seed: seed, Violations: w.failures, Steps: w.steps, Time: w.now, Counts: w.counts}
-	if w.trace != nil {
-		res.Trace = w.trace.String()
-	}
-	return res
+	return Result{Seed: seed, Violations: w.failures, Steps: w.Steps(), Time: w.Now(), Counts: w.counts, Trace: w.Trace()}
 }
 
 func (w *World) play() {
@@ -156,16 +149,16 @@ func (w *World) play() {
 	w.tune()
 	w.build()
 	w.schedule()
-	w.run(w.cfg.length, w.failed)
+	w.Run(w.cfg.length, w.failed)
 	w.heal()
-	w.nextLook = w.now + 2*time.Second
+	w.nextLook = w.Now() + 2*time.Second
 	if w.border != nil {
-		w.nextLook = w.now + 6*time.Second // what links have in flight of topics that stay ends by itself
+		w.nextLook = w.Now() + 6*time.Second // what links have in flight of topics that stay ends by itself
 	}
 	if w.counts["truncations"] > 0 {
-		w.nextLook = w.now + 20*time.Second // a link that has nothing to copy looks now and then
+		w.nextLook = w.Now() + 20*time.Second // a link that has nothing to copy looks now and then
 	}
-	w.run(w.now+90*time.Second, func() bool { return w.failed() || w.drained() })
+	w.Run(w.Now()+90*time.Second, func() bool { return w.failed() || w.drained() })
 	if left := w.undrained(); !w.failed() && left != "" {
 		w.fail("drain", "%s", left)
 	}
@@ -178,7 +171,7 @@ func (w *World) failed() bool { return len(w.failures) > 0 }
 
 func (w *World) fail(rule, format string, args ...any) {
 	text := fmt.Sprintf(format, args...)
-	w.logf("VIOLATION %s: %s", rule, text)
+	w.Logf("VIOLATION %s: %s", rule, text)
 	if len(w.failures) < 20 {
 		w.failures = append(w.failures, Violation{rule, text})
 	}
@@ -187,7 +180,7 @@ func (w *World) fail(rule, format string, args ...any) {
 func pick[T any](r *rand.Rand, of ...T) T { return of[r.IntN(len(of))] }
 
 func (w *World) draw() {
-	r, c := w.rand, w.cfg
+	r, c := w.Rand(), w.cfg
 	w.cfg = config{
 		regions:    pick(r, 1, 2, 2, 2, 3),
 		procs:      2,
@@ -198,7 +191,7 @@ func (w *World) draw() {
 		faults:     pick(r, 0, 0.01, 0.04, 0.12),
 		late:       pick(r, 0, 0.05, 0.3),
 		foldEvery:  pick(r, time.Millisecond, 20*time.Millisecond, 300*time.Millisecond),
-		length:     w.between(8*time.Second, 20*time.Second),
+		length:     w.Between(8*time.Second, 20*time.Second),
 		writes:     10 + r.IntN(50),
 		entities:   pick(r, 1, 2, 3),
 		truncate:   r.IntN(4) == 0,
@@ -244,19 +237,19 @@ func (w *World) build() {
 			}
 			r.kafka.Create(control.PositionsFrom(from.name), control.LinkPartitions, true)
 			r.kafka.Create(control.RunsFrom(from.name), control.LinkPartitions, true)
-			r.linked[from] = w.rand.IntN(w.cfg.procs)
-			w.shards[[2]event.RegionID{r.id, from.id}] = pick(w.rand, 1, 1, 2, 3)
+			r.linked[from] = w.Rand().IntN(w.cfg.procs)
+			w.shards[[2]event.RegionID{r.id, from.id}] = pick(w.Rand(), 1, 1, 2, 3)
 			r.kafka.Create(control.ControlFrom(from.name), 1, true)
 		}
 		for i := range w.cfg.procs {
 			p := &proc{w: w, region: r, name: fmt.Sprintf("%s-%d", r.name, i), store: newStore(), orders: map[*region]int{}}
 			if w.cfg.skew > 0 {
-				p.skew = w.between(-w.cfg.skew, w.cfg.skew)
+				p.skew = w.Between(-w.cfg.skew, w.cfg.skew)
 			}
 			r.procs = append(r.procs, p)
 		}
 		for _, tp := range w.seats {
-			r.assigned[tp] = w.rand.IntN(w.cfg.procs)
+			r.assigned[tp] = w.Rand().IntN(w.cfg.procs)
 		}
 	}
 	w.buildRegister()
@@ -271,14 +264,14 @@ func (w *World) build() {
 func (w *World) newRegion(id event.RegionID) *region {
 	r := &region{id: id, name: fmt.Sprintf("r%d", id), assigned: map[kafka.TP]int{}, linked: map[*region]int{}}
 	r.kafka = kafka.New(kafka.Config{
-		Name: r.name, Bumps: w.chance(0.7), TxnTimeout: 15 * time.Second,
+		Name: r.name, Bumps: w.Chance(0.7), TxnTimeout: 15 * time.Second,
 		Marker: func(rnd *rand.Rand) time.Duration {
 			if !w.calm && rnd.Float64() < w.cfg.late {
-				return w.between(50*time.Millisecond, w.cfg.lateMost)
+				return w.Between(50*time.Millisecond, w.cfg.lateMost)
 			}
-			return w.between(200*time.Microsecond, 3*time.Millisecond)
+			return w.Between(200*time.Microsecond, 3*time.Millisecond)
 		},
-		Wall: func() int64 { return epoch0.Add(w.now).UnixMilli() },
+		Wall: func() int64 { return epoch0.Add(w.Now()).UnixMilli() },
 	}, w)
 	r.kafka.Create(control.TopicControl, 1, true)
 	for _, tp := range w.seats {
@@ -309,12 +302,12 @@ func (w *World) isCut(a, b *region) bool {
 
 func (w *World) latency(a, b *region) time.Duration {
 	if a == b {
-		return w.between(100*time.Microsecond, 2*time.Millisecond)
+		return w.Between(100*time.Microsecond, 2*time.Millisecond)
 	}
-	if !w.calm && w.chance(0.02) {
-		return w.between(80*time.Millisecond, 1500*time.Millisecond)
+	if !w.calm && w.Chance(0.02) {
+		return w.Between(80*time.Millisecond, 1500*time.Millisecond)
 	}
-	return w.between(10*time.Millisecond, 60*time.Millisecond)
+	return w.Between(10*time.Millisecond, 60*time.Millisecond)
 }
 
 // objects stand for encoded values whose bytes do not matter here.
