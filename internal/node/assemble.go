@@ -1,19 +1,16 @@
 package node
 
 import (
-	"context"
 	"fmt"
-	"time"
 
 	"github.com/twmb/franz-go/pkg/kgo"
 
 	"github.com/geogate/geogate/gateway"
 	"github.com/geogate/geogate/internal/control"
 	"github.com/geogate/geogate/internal/event"
-	"github.com/geogate/geogate/internal/hlc"
-	"github.com/geogate/geogate/internal/seat"
+	"github.com/geogate/geogate/internal/seats"
 	"github.com/geogate/geogate/internal/strict"
-	"github.com/geogate/geogate/internal/txn"
+	"github.com/geogate/geogate/internal/topics"
 	"github.com/geogate/geogate/replicate"
 	"github.com/geogate/geogate/router"
 )
@@ -28,11 +25,11 @@ func (n *Node) assemble(secret []byte) (err error) {
 	if err != nil {
 		return err
 	}
-	n.topics.registry, n.topics.follower, n.topics.own = follower{n.control}, n.control, n.own
-	if err := n.assembleAuthority(); err != nil {
+	n.topics = topics.New(n.topicsConfig())
+	if err := n.assembleSeats(); err != nil {
 		return err
 	}
-	if err := n.assembleSeats(); err != nil {
+	if err := n.assembleOwnership(); err != nil {
 		return err
 	}
 	for _, l := range n.cfg.Outgoing() {
@@ -43,50 +40,18 @@ func (n *Node) assemble(secret []byte) (err error) {
 	return n.assembleGateway(secret)
 }
 
-// follower answers what the registry says, reading it to its end for a "no".
-type follower struct{ *control.Follower }
-
-// Registered implements registry.
-func (f follower) Registered(ctx context.Context, name string) (control.Topic, bool, error) {
-	if x, ok := f.Topic(name); ok {
-		return x, true, nil
-	}
-	ctx, cancel := context.WithTimeout(ctx, topicTimeout)
-	defer cancel()
-	if err := f.Sync(ctx); err != nil {
-		return control.Topic{}, false, fmt.Errorf("read registry: %w", err)
-	}
-	x, ok := f.Topic(name)
-	return x, ok, nil
-}
-
-func (n *Node) assembleSeats() error {
-	tail, err := seat.NewTail(seat.TailConfig{Opts: n.kafkaOpts("seats"), Control: n.control, Logger: n.log})
+// assembleSeats makes the seats.
+func (n *Node) assembleSeats() (err error) {
+	n.seats, err = seats.New(seats.Config{
+		Region: n.cfg.Region, ID: n.own, Instance: n.cfg.Instance, Topology: n.topology, Policy: n.policy,
+		Topics: n.topics, Control: n.control, Client: n.client, Opts: n.kafkaOpts, Store: n.store, Guard: n.guard(),
+		Window: n.cfg.Idempotency.Window, MaxRecord: int(n.cfg.HTTP.MaxRecord), Uncompressed: n.deps.Uncompressed, Logger: n.log,
+	})
 	if err != nil {
 		return err
-	}
-	producer, err := seat.NewProducer(n.batchBytes(), n.deps.Uncompressed, n.kafkaOpts("writes")...)
-	if err != nil {
-		return err
-	}
-	ids := txn.NewTopics(n.client)
-	n.seats = &seats{
-		cfg: n.cfg, own: n.own, topology: n.topology, log: n.log, uncompressed: n.deps.Uncompressed,
-		topics: n.topics, control: n.control, authority: n.authority, tables: n.tables, producer: producer, client: n.client, ids: ids,
-		tail: tail, clock: hlc.NewClock(time.Now, hlc.Bounds{}), store: n.store,
-		fetcher:  &fetcher{own: n.own, control: n.control, topics: ids},
-		requests: make(chan *holding, openRequests), prepared: make(chan struct{}), held: make(map[place]*holding),
-		present: make(map[string]control.TopicID),
 	}
 	return registerMetrics(n.deps.Registry, "seats", n.seats)
 }
-
-// batchBytes is the largest batch that seats send: one record of the largest
-// size that the edge lets in, with its envelope.
-func (n *Node) batchBytes() int32 { return int32(n.cfg.HTTP.MaxRecord) + recordRoom + batchRoom }
-
-// batchRoom is what a batch adds to its only record.
-const batchRoom = 256
 
 func (n *Node) assembleLink(l LinkConfig) error {
 	to, _ := n.topology.ID(l.To)
@@ -125,7 +90,7 @@ func (n *Node) assembleGateway(secret []byte) error {
 		Secret: secret, Drain: n.cfg.Drain,
 	}, gateway.Deps{
 		Topics: &topicList{n.topics, n.links}, Seats: n.seats, Logs: n.control, Status: n,
-		Ownership: &gatewayOwnership{n.cfg.Region, n.authority, n.tables, n.policy, n.topology, n.seats},
+		Ownership: &gatewayOwnership{n.cfg.Region, n.ownership, n.tables, n.policy, n.topology, n.seats},
 		Probes: []gateway.Probe{
 			{Name: "kafka", Ready: n.kafka.Ready},
 			{Name: "seats", Ready: n.seats.Ready},
@@ -134,10 +99,4 @@ func (n *Node) assembleGateway(secret []byte) error {
 		Logger: n.log, Registry: n.deps.Registry,
 	})
 	return err
-}
-
-// topicList is topics with what the links do with them.
-type topicList struct {
-	*topics
-	links []*linkRun
 }

@@ -16,6 +16,7 @@ import (
 
 	"github.com/geogate/geogate/internal/event"
 	"github.com/geogate/geogate/internal/strict"
+	"github.com/geogate/geogate/residency"
 	"github.com/geogate/geogate/router"
 	"github.com/geogate/geogate/router/ownership"
 )
@@ -271,6 +272,18 @@ func (c Config) Ownership() (*ownership.Policy, error) {
 		return nil, err
 	}
 	return p, p.Check(t)
+}
+
+// Residency reads the residency policy; nil without one.
+func (c Config) Residency() (*residency.Policy, error) {
+	if c.Policies.Residency == "" {
+		return nil, nil
+	}
+	p, err := residency.Load(c.Policies.Residency, slices.Sorted(maps.Keys(c.Regions)))
+	if err != nil {
+		return nil, fmt.Errorf("policies.residency: %w", err)
+	}
+	return p, nil
 }
 
 // Validate finds everything that is wrong with a complete configuration as far

@@ -24,6 +24,9 @@ import (
 	"github.com/geogate/geogate/internal/control"
 	"github.com/geogate/geogate/internal/event"
 	"github.com/geogate/geogate/internal/seat"
+	"github.com/geogate/geogate/internal/seats"
+	"github.com/geogate/geogate/internal/topics"
+	"github.com/geogate/geogate/residency/policyfile"
 	"github.com/geogate/geogate/router"
 	"github.com/geogate/geogate/router/ownership"
 )
@@ -36,6 +39,14 @@ const (
 	retryStep = 50 * time.Millisecond
 	retryMost = 500 * time.Millisecond
 )
+
+// ErrSuperseded is returned by an instance's components when another instance of
+// the region has taken its seats: it has stopped them and must not take them back.
+var ErrSuperseded = seat.ErrSuperseded
+
+// ErrRefused is wrapped by errors that say that the instance must not run as the
+// cluster and the configuration are; it has changed nothing that matters.
+var ErrRefused = topics.ErrRefused
 
 // ErrUnreachable is returned by New when the region's own Kafka has not answered
 // in the time that New waits for it. Nothing was changed.
@@ -53,14 +64,14 @@ type Node struct {
 	store     *badger.DB
 	client    *kgo.Client // carries administration, transactions and what is not a write
 	control   *control.Follower
-	topics    *topics
-	authority *ownership.Client    // nil: there is no register
+	topics    *topics.Catalogue
+	ownership *ownership.Client    // nil: there is no register
 	tables    *ownership.Intervals // nil: there is no register
-	seats     *seats
+	seats     *seats.Seats
 	links     []*linkRun
 	server    *gateway.Server
 	kafka     *watch
-	border    *border // nil without a residency policy
+	residency *policyfile.Follower // nil without a residency policy
 }
 
 // New opens the store and the listeners, waits for the region's own Kafka, and
@@ -80,7 +91,7 @@ func New(cfg Config, deps Deps) (_ *Node, err error) {
 	if n.policy, err = cfg.Ownership(); err != nil {
 		return nil, err
 	}
-	if err = n.openBorder(); err != nil {
+	if err = n.openResidency(); err != nil {
 		return nil, err
 	}
 	secret, err := cfg.Secret()
@@ -101,22 +112,22 @@ func New(cfg Config, deps Deps) (_ *Node, err error) {
 
 // reach connects to the own cluster and makes the internal topics.
 func (n *Node) reach() (err error) {
-	n.client, err = kgo.NewClient(append(n.kafkaOpts("shared"), seat.ProducerOpts(n.batchBytes(), n.deps.Uncompressed)...)...)
+	n.client, err = kgo.NewClient(append(n.kafkaOpts("shared"), seat.ProducerOpts(seats.BatchBytes(int(n.cfg.HTTP.MaxRecord)), n.deps.Uncompressed)...)...)
 	if err != nil {
 		return fmt.Errorf("make kafka client: %w", err)
 	}
-	n.topics = newTopics(n.cfg, n.topology, n.policy, n.client, n.log)
 	n.kafka = &watch{client: n.client}
 	within := cmp.Or(n.deps.ReachTimeout, reachTimeout)
 	ctx, cancel := context.WithTimeout(context.Background(), within)
 	defer cancel()
 	for said := false; ; said = true {
-		err := n.greet(ctx)
-		switch {
-		case err == nil:
+		err := n.tryReach(ctx)
+		if err == nil {
 			return nil
-		case final(err):
-			return refused(err)
+		}
+		switch refusal := topics.Refusal(err); {
+		case refusal != nil:
+			return refusal
 		case ctx.Err() != nil:
 			return fmt.Errorf("within %s: %w", within, err)
 		case !said:
@@ -130,15 +141,23 @@ func (n *Node) reach() (err error) {
 	}
 }
 
-// greet asks the own cluster once whether it is there, and makes the internal
+// topicsConfig is for the catalogue of topics; control is nil before it can be read.
+func (n *Node) topicsConfig() topics.Config {
+	return topics.Config{
+		Region: n.cfg.Region, ID: n.own, Register: n.cfg.NATS.Register(), Topology: n.topology, Policy: n.policy,
+		Client: n.client, Control: n.control, Window: n.cfg.Idempotency.Window, Logger: n.log,
+	}
+}
+
+// tryReach asks the own cluster once whether it is there, and makes the internal
 // topics, for which a cluster that has only just begun may not be ready.
-func (n *Node) greet(ctx context.Context) error {
+func (n *Node) tryReach(ctx context.Context) error {
 	ask, cancel := context.WithTimeout(ctx, watchTimeout)
 	defer cancel()
 	if err := n.client.Ping(ask); err != nil {
 		return fmt.Errorf("%w: region %s at %v: %w", ErrUnreachable, n.cfg.Region, n.seeds(), err)
 	}
-	return n.topics.prepareInternal(ctx)
+	return topics.New(n.topicsConfig()).PrepareInternal(ctx)
 }
 
 // seeds are the brokers of the own region.
@@ -199,14 +218,14 @@ func (n *Node) Components() []Component {
 		{Name: "topics", Run: n.topics.Run},
 		{Name: "kafka", Run: n.kafka.Run},
 	}
-	if n.authority != nil {
+	if n.ownership != nil {
 		// Before the seats, which ask it, and stopped after them: an instance says
 		// that it holds nothing any more when it answers nothing any more.
-		cs = append(cs, Component{Name: "authority", Run: n.authority.Run, Status: func() string { return n.authority.Status().State }})
+		cs = append(cs, Component{Name: "ownership", Run: n.ownership.Run, Status: func() string { return n.ownership.Status().State }})
 	}
 	cs = append(cs, Component{Name: "seats", Run: n.seats.Run, Status: n.seats.Status})
-	if n.border != nil {
-		cs = append(cs, Component{Name: "residency", Run: n.border.Run, Status: func() string { return string(n.border.guard.Status().State) }})
+	if n.residency != nil {
+		cs = append(cs, Component{Name: "residency", Run: n.residency.Run, Status: func() string { return string(n.residency.Guard().Status().State) }})
 	}
 	for _, l := range n.links {
 		cs = append(cs, Component{Name: "link " + l.name, Run: l.Run, Status: func() string { return string(l.Status().State) }})

@@ -1,4 +1,4 @@
-package node
+package policyfile
 
 import (
 	"errors"
@@ -22,7 +22,7 @@ rules:
   - {id: open, effect: allow, topics: [orders], from: [eu], to: ["*"]}
 `
 
-// watched runs a border in a bubble of synctest over a file that read gives, and
+// watched runs a follower in a bubble of synctest over a file that read gives, and
 // has check called when a time has passed.
 func watched(t *testing.T, read func(call int) ([]byte, error), after time.Duration, check func(t *testing.T, g *residency.Guard)) {
 	t.Helper()
@@ -32,18 +32,18 @@ func watched(t *testing.T, read func(call int) ([]byte, error), after time.Durat
 			t.Fatal(err)
 		}
 		calls := 0
-		b := &border{
+		f := &Follower{
 			path: t.TempDir() + "/p", guard: residency.NewGuard(p), log: slog.New(slog.DiscardHandler),
 			readFile: func(string) ([]byte, error) { calls++; return read(calls) },
 		}
 		end := time.Now().Add(after)
 		for time.Now().Before(end) {
-			b.look(t.Context())
+			f.look(t.Context())
 			pause(t.Context(), time.Second)
 		}
-		check(t, b.guard)
-		if b.reading != nil {
-			<-b.reading
+		check(t, f.guard)
+		if f.reading != nil {
+			<-f.reading
 		}
 	})
 }

@@ -1,4 +1,4 @@
-package node
+package seats
 
 import (
 	"context"
@@ -20,7 +20,7 @@ const (
 
 // CaughtUp implements gateway.Seat: it waits for the first fold of what was in the
 // log before the seat was, so that its view is not taken for an empty one.
-func (h *holding) CaughtUp(ctx context.Context) error {
+func (h *runningSeat) CaughtUp(ctx context.Context) error {
 	select {
 	case <-h.caught:
 		return nil
@@ -39,7 +39,7 @@ func (h *holding) CaughtUp(ctx context.Context) error {
 // put into the log of a region which has never owned their unit wait for that, and
 // no reader waits with them. A view that had folded something before
 // serves that at once, as it does while the broker is away.
-func (s *seats) catchUp(ctx context.Context, h *holding) error {
+func (s *Seats) catchUp(ctx context.Context, h *runningSeat) error {
 	select {
 	case <-ctx.Done():
 		return nil
@@ -51,7 +51,7 @@ func (s *seats) catchUp(ctx context.Context, h *holding) error {
 			if err == nil || s.waitsForOwner(h) {
 				break
 			}
-			s.log.Debug("wait for the first fold", "topic", h.topic, "partition", h.partition, "err", err)
+			s.cfg.Logger.Debug("wait for the first fold", "topic", h.Topic, "partition", h.Partition, "err", err)
 			select {
 			case <-ctx.Done():
 				return nil
@@ -65,17 +65,17 @@ func (s *seats) catchUp(ctx context.Context, h *holding) error {
 }
 
 // awaitOwn waits until the view has folded the own log to its present end.
-func (s *seats) awaitOwn(ctx context.Context, h *holding) error {
-	ends, err := s.topics.admin.ListCommittedOffsets(ctx, h.topic)
+func (s *Seats) awaitOwn(ctx context.Context, h *runningSeat) error {
+	ends, err := s.admin.ListCommittedOffsets(ctx, h.Topic)
 	if err != nil {
 		return fmt.Errorf("list ends: %w", err)
 	}
-	end, ok := ends.Lookup(h.topic, h.partition)
+	end, ok := ends.Lookup(h.Topic, h.Partition)
 	if !ok || end.Err != nil {
-		return fmt.Errorf("list end of partition %d: found %v: %w", h.partition, ok, end.Err)
+		return fmt.Errorf("list end of partition %d: found %v: %w", h.Partition, ok, end.Err)
 	}
 	var want event.Vector
-	want[s.own] = event.Point{Incarnation: s.control.Incarnation(h.topic, h.id, h.partition), Next: end.Offset}
+	want[s.cfg.ID] = event.Point{Incarnation: s.cfg.Control.Incarnation(h.Topic, h.id, h.Partition), Next: end.Offset}
 	ctx, cancel := context.WithTimeout(ctx, ownAgain)
 	defer cancel()
 	return h.view.Wait(ctx, want)
@@ -83,19 +83,19 @@ func (s *seats) awaitOwn(ctx context.Context, h *holding) error {
 
 // waitsForOwner tells whether the fold stands at a record of the own log about
 // which the ownership register, which is known, says nothing.
-func (s *seats) waitsForOwner(h *holding) bool {
-	_, waits := h.seat.Status().Unsettled[s.own]
-	table := s.tables.Table(h.topic, h.partition)
+func (s *Seats) waitsForOwner(h *runningSeat) bool {
+	_, waits := h.seat.Status().Unsettled[s.cfg.ID]
+	table := s.tables.Table(h.Topic, h.Partition)
 	return waits && table != nil && table.Revision > 0
 }
 
 // awaitCopies waits, not for ever, until the view has folded what the links to
 // this region say that they have brought.
-func (s *seats) awaitCopies(ctx context.Context, h *holding) {
+func (s *Seats) awaitCopies(ctx context.Context, h *runningSeat) {
 	var want event.Vector
-	for _, r := range s.topology.Others(s.cfg.Region) {
-		if x, ok := s.control.Remote(r.ID, h.topic); ok {
-			if covered, ok := s.control.Covered(r.ID, x.ID, h.partition); ok {
+	for _, r := range s.cfg.Topology.Others(s.cfg.Region) {
+		if x, ok := s.cfg.Control.Remote(r.ID, h.Topic); ok {
+			if covered, ok := s.cfg.Control.Covered(r.ID, x.ID, h.Partition); ok {
 				want[r.ID] = covered.Source
 			}
 		}
@@ -103,6 +103,6 @@ func (s *seats) awaitCopies(ctx context.Context, h *holding) {
 	ctx, cancel := context.WithTimeout(ctx, copiesMost)
 	defer cancel()
 	if err := h.view.Wait(ctx, want); err != nil {
-		s.log.Debug("copies are not folded yet", "topic", h.topic, "partition", h.partition, "err", err)
+		s.cfg.Logger.Debug("copies are not folded yet", "topic", h.Topic, "partition", h.Partition, "err", err)
 	}
 }

@@ -1,0 +1,75 @@
+package node
+
+import (
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"time"
+
+	"github.com/geogate/geogate/gateway"
+	"github.com/geogate/geogate/internal/event"
+	"github.com/geogate/geogate/residency"
+	"github.com/geogate/geogate/residency/policyfile"
+	"github.com/geogate/geogate/router/ownership"
+)
+
+// restrictable says why records of a topic cannot be denied one by one: under a
+// policy that keeps siblings, regions that were shown different ones would not
+// come to the same value.
+func (n *Node) restrictable(topic string) error {
+	d := n.policy.Domain(topic)
+	if d.Kind == ownership.Entity && d.Rule != event.LWW {
+		return fmt.Errorf("residency would deny single records, and domain %s keeps siblings: only policy lww may have rules that look at records", d.Name)
+	}
+	return nil
+}
+
+// openResidency loads the policy that is configured, if one is.
+func (n *Node) openResidency() error {
+	p, err := n.cfg.Residency()
+	if err != nil || p == nil {
+		return err
+	}
+	n.residency = policyfile.New(policyfile.Config{
+		Path: n.cfg.Policies.Residency, Policy: p, Regions: slices.Sorted(maps.Keys(n.cfg.Regions)), Logger: n.log,
+	})
+	return registerMetrics(n.deps.Registry, "residency", n.residency)
+}
+
+// guard is the node's, nil without a policy.
+func (n *Node) guard() *residency.Guard {
+	if n.residency == nil {
+		return nil
+	}
+	return n.residency.Guard()
+}
+
+// residencyStatus is how the border stands, with what an operator should know.
+func (n *Node) residencyStatus() (gateway.Residency, []string) {
+	if n.residency == nil {
+		return gateway.Residency{State: "off"}, nil
+	}
+	st := n.residency.Guard().Status()
+	out := gateway.Residency{State: string(st.State), Name: st.Name, Revision: st.Revision, SHA256: st.SHA256}
+	var warnings []string
+	switch {
+	case st.State == residency.Stopped:
+		warnings = append(warnings, fmt.Sprintf("residency: nothing leaves the region, for the policy file has not loaded since %s: %v", st.Since.UTC().Format(time.RFC3339), firstOf(st.Err)))
+	case st.Err != nil:
+		warnings = append(warnings, fmt.Sprintf("residency: the policy file does not load; revision %d stays in force until %s: %v", st.Revision,
+			n.residency.Guard().Deadline().UTC().Format(time.RFC3339), firstOf(st.Err)))
+	}
+	return out, warnings
+}
+
+// firstOf is the first of joined errors: a warning is one line.
+func firstOf(err error) error {
+	var many interface{ Unwrap() []error }
+	if errors.As(err, &many) {
+		if all := many.Unwrap(); len(all) > 0 {
+			return all[0]
+		}
+	}
+	return err
+}

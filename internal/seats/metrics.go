@@ -1,0 +1,72 @@
+package seats
+
+import "github.com/prometheus/client_golang/prometheus"
+
+var (
+	seatInFlight    = prometheus.NewDesc("geogate_seat_in_flight", "Writes accepted and not yet answered.", []string{"topic"}, nil)
+	seatRecords     = prometheus.NewDesc("geogate_seat_records_total", "Records judged by verdict since the start.", []string{"topic", "verdict"}, nil)
+	foldSteps       = prometheus.NewDesc("geogate_fold_steps_total", "Fold transactions committed.", []string{"topic"}, nil)
+	foldRestarts    = prometheus.NewDesc("geogate_fold_restarts_total", "Fold transactions whose outcome had to be read back.", []string{"topic"}, nil)
+	foldMerged      = prometheus.NewDesc("geogate_fold_merged_records_total", "Records written to the merged topic.", []string{"topic"}, nil)
+	foldConflicts   = prometheus.NewDesc("geogate_fold_conflict_records_total", "Records written to the conflict feed.", []string{"topic"}, nil)
+	foldTwins       = prometheus.NewDesc("geogate_fold_twins_total", "Copies of an idempotency key that have no effect.", []string{"topic"}, nil)
+	foldOrphans     = prometheus.NewDesc("geogate_fold_orphans_total", "Events that lie behind a cut, folded before it was known or not.", []string{"topic"}, nil)
+	foldWaiting     = prometheus.NewDesc("geogate_fold_waiting_logs", "Logs of origins, by partition, whose fold waits for the ownership register.", []string{"topic"}, nil)
+	foldQuarantined = prometheus.NewDesc("geogate_fold_quarantined_total", "Records that are never folded, by reason.", []string{"topic", "reason"}, nil)
+	clockCarries    = prometheus.NewDesc("geogate_clock_carries_total", "Times that the clock's counter ran over.", nil, nil)
+)
+
+// Describe implements prometheus.Collector.
+func (s *Seats) Describe(out chan<- *prometheus.Desc) {
+	for _, d := range []*prometheus.Desc{seatInFlight, seatRecords, foldSteps, foldRestarts, foldMerged, foldConflicts, foldTwins, foldOrphans, foldWaiting, foldQuarantined, clockCarries} {
+		out <- d
+	}
+}
+
+// Collect implements prometheus.Collector, with the sums of each topic's seats.
+func (s *Seats) Collect(out chan<- prometheus.Metric) {
+	type sums struct {
+		inFlight, waiting                         int
+		void, quarantined, foreign                uint64
+		steps, restarts, merged, conflicts, twins uint64
+		orphans                                   uint64
+		reasons                                   map[string]uint64
+	}
+	by := map[string]*sums{}
+	for _, h := range s.list() {
+		t := by[h.Topic]
+		if t == nil {
+			t = &sums{reasons: map[string]uint64{}}
+			by[h.Topic] = t
+		}
+		st, v := h.seat.Status(), h.view.Status()
+		t.inFlight, t.waiting = t.inFlight+st.InFlight, t.waiting+len(st.Unsettled)
+		t.void, t.quarantined, t.foreign = t.void+st.Void, t.quarantined+st.Quarantined, t.foreign+st.Foreign
+		t.steps, t.restarts, t.merged, t.conflicts = t.steps+v.Steps, t.restarts+v.Restarts, t.merged+v.Merged, t.conflicts+v.Conflicts
+		t.twins += uint64(v.Counts.Twins)
+		t.orphans += uint64(v.Counts.Orphans)
+		for reason, n := range v.Counts.Quarantined {
+			t.reasons[reason] += uint64(n)
+		}
+	}
+	count := func(d *prometheus.Desc, v uint64, labels ...string) {
+		out <- prometheus.MustNewConstMetric(d, prometheus.CounterValue, float64(v), labels...)
+	}
+	for topic, t := range by {
+		out <- prometheus.MustNewConstMetric(seatInFlight, prometheus.GaugeValue, float64(t.inFlight), topic)
+		out <- prometheus.MustNewConstMetric(foldWaiting, prometheus.GaugeValue, float64(t.waiting), topic)
+		count(seatRecords, t.void, topic, "void")
+		count(seatRecords, t.quarantined, topic, "quarantined")
+		count(seatRecords, t.foreign, topic, "foreign")
+		count(foldSteps, t.steps, topic)
+		count(foldRestarts, t.restarts, topic)
+		count(foldMerged, t.merged, topic)
+		count(foldConflicts, t.conflicts, topic)
+		count(foldTwins, t.twins, topic)
+		count(foldOrphans, t.orphans, topic)
+		for reason, n := range t.reasons {
+			count(foldQuarantined, n, topic, reason)
+		}
+	}
+	count(clockCarries, s.clock.Carries())
+}

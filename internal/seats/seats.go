@@ -1,0 +1,559 @@
+package seats
+
+import (
+	"context"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"log/slog"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/dgraph-io/badger/v4"
+	"github.com/twmb/franz-go/pkg/kadm"
+	"github.com/twmb/franz-go/pkg/kgo"
+	"golang.org/x/sync/errgroup"
+
+	"github.com/geogate/geogate/conflict"
+	"github.com/geogate/geogate/conflict/view"
+	"github.com/geogate/geogate/dedupe"
+	"github.com/geogate/geogate/gateway"
+	"github.com/geogate/geogate/internal/control"
+	"github.com/geogate/geogate/internal/event"
+	"github.com/geogate/geogate/internal/hlc"
+	"github.com/geogate/geogate/internal/seat"
+	"github.com/geogate/geogate/internal/topics"
+	"github.com/geogate/geogate/internal/txn"
+	"github.com/geogate/geogate/residency"
+	"github.com/geogate/geogate/router"
+	"github.com/geogate/geogate/router/ownership"
+)
+
+const (
+	sweepEvery   = 10 * time.Minute
+	retryAfter   = 2 * time.Second        // a seat whose store or log failed is tried again
+	prepareAfter = 500 * time.Millisecond // the seats that run from the start are tried again
+	openRequests = 64
+)
+
+// runningSeat is one seat with what belongs to it.
+type runningSeat struct {
+	txn.TopicPartition
+	id    control.TopicID // of the topic as it was when the seat was made
+	view  *view.View
+	seat  *seat.Seat
+	index *dedupe.Index
+	fetch topicFetcher
+	// caught is closed when the view shows what the log held at the start.
+	caught chan struct{}
+}
+
+// Write implements gateway.Seat.
+func (h *runningSeat) Write(ctx context.Context, q *seat.Request) (seat.Answer, error) {
+	return h.seat.Write(ctx, q)
+}
+
+// Fetch implements gateway.Seat.
+func (h *runningSeat) Fetch(ctx context.Context, at event.Dot) (event.Event, error) {
+	return h.fetch.Fetch(ctx, at)
+}
+
+// View implements gateway.Seat.
+func (h *runningSeat) View() gateway.View { return h.view }
+
+// Config of Seats.
+type Config struct {
+	// Region and ID are the own region's, Instance is the name of the instance.
+	Region   string
+	ID       event.RegionID
+	Instance string
+	Topology *router.Topology
+	Policy   *ownership.Policy
+	Topics   *topics.Catalogue
+	Control  *control.Follower
+	// Client carries transactions and what reads single records.
+	Client *kgo.Client
+	// Opts reach the own region's Kafka; purpose is for the broker's logs.
+	Opts func(purpose string) []kgo.Opt
+	// Store holds the indexes and views: a cache.
+	Store *badger.DB
+	// Guard has the residency policy in force; nil without one.
+	Guard *residency.Guard
+	// Window is how long an idempotency key is remembered.
+	Window time.Duration
+	// MaxRecord is the largest record that the edge lets in, in bytes.
+	MaxRecord int
+	// Uncompressed writes batches as they are.
+	Uncompressed bool
+	Logger       *slog.Logger
+}
+
+// Seats opens and keeps the seats of an instance: of all partitions, for the
+// instance is the only one of its region. Those of declared topics, and of topics
+// that were used before, run from the start; others from their first use on.
+type Seats struct {
+	cfg      Config
+	client   *ownership.Client    // nil: there is no register
+	tables   *ownership.Intervals // with it
+	producer *seat.Producer
+	admin    *kadm.Client
+	ids      *txn.Topics
+	tail     *seat.Tail
+	clock    *hlc.Clock
+	fetcher  *fetcher
+
+	requests chan *runningSeat // to be run
+	prepared chan struct{}     // closed when declared topics are there and their seats are asked for
+
+	mu      sync.Mutex
+	held    map[txn.TopicPartition]*runningSeat
+	current map[string]control.TopicID // by name, of topics that were recreated
+	stopped bool                       // no new ones
+}
+
+// New makes the seats' shared parts. No seat opens before Run. Where there is an
+// ownership register, UseRegister comes before Run.
+func New(cfg Config) (*Seats, error) {
+	tail, err := seat.NewTail(seat.TailConfig{Opts: cfg.Opts("seats"), Control: cfg.Control, Logger: cfg.Logger})
+	if err != nil {
+		return nil, err
+	}
+	producer, err := seat.NewProducer(BatchBytes(cfg.MaxRecord), cfg.Uncompressed, cfg.Opts("writes")...)
+	if err != nil {
+		return nil, err
+	}
+	ids := txn.NewTopics(cfg.Client)
+	return &Seats{
+		cfg: cfg, producer: producer, admin: kadm.NewClient(cfg.Client), ids: ids, tail: tail, clock: hlc.NewClock(time.Now, hlc.Bounds{}),
+		fetcher:  &fetcher{own: cfg.ID, control: cfg.Control, topics: ids},
+		requests: make(chan *runningSeat, openRequests), prepared: make(chan struct{}),
+		held: make(map[txn.TopicPartition]*runningSeat), current: make(map[string]control.TopicID),
+	}, nil
+}
+
+// UseRegister has writes ask the ownership register's client, and folds judge
+// records by its tables.
+func (s *Seats) UseRegister(client *ownership.Client, tables *ownership.Intervals) {
+	s.client, s.tables = client, tables
+}
+
+// BatchBytes is the largest batch that seats send: one record of the largest size
+// that the edge lets in, with its envelope.
+func BatchBytes(maxRecord int) int32 { return int32(maxRecord) + recordRoom + batchRoom }
+
+// Run runs all seats until the context ends. It returns an error that wraps
+// seat.ErrSuperseded as soon as one seat is lost to another instance; every other
+// trouble of a seat is its own.
+func (s *Seats) Run(ctx context.Context) error {
+	g, ctx := errgroup.WithContext(ctx)
+	g.Go(func() error { return s.tail.Run(ctx) })
+	g.Go(func() error { return s.prepare(ctx) })
+	g.Go(func() error { s.sweep(ctx); return nil })
+	g.Go(func() error {
+		for {
+			select {
+			case <-ctx.Done():
+				return nil
+			case h := <-s.requests:
+				g.Go(func() error { return s.keep(ctx, h) })
+			}
+		}
+	})
+	err := g.Wait()
+	s.mu.Lock()
+	s.stopped = true
+	s.mu.Unlock()
+	s.producer.Close()
+	return err
+}
+
+// prepare waits for control, makes the declared topics, and opens the seats that
+// run from the start.
+func (s *Seats) prepare(ctx context.Context) error {
+	select {
+	case <-ctx.Done():
+		return nil
+	case <-s.cfg.Control.Ready():
+	}
+	for {
+		err := s.openAll(ctx)
+		if err == nil {
+			break
+		}
+		if ctx.Err() != nil {
+			return nil
+		}
+		if refusal := topics.Refusal(err); refusal != nil {
+			return refusal
+		}
+		s.cfg.Logger.Warn("open seats, will try again", "err", err)
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-time.After(prepareAfter):
+		}
+	}
+	close(s.prepared)
+	return nil
+}
+
+// openAll makes the declared topics and opens the seats that run from the start.
+// It may be called again after an error.
+func (s *Seats) openAll(ctx context.Context) error {
+	if err := s.cfg.Topics.PrepareDeclared(ctx); err != nil {
+		return err
+	}
+	declared := make(map[string]bool)
+	for _, d := range s.cfg.Policy.Declared() {
+		declared[d.Topic] = true
+	}
+	for _, name := range s.used() {
+		err := s.openTopic(ctx, name)
+		if !declared[name] && (errors.Is(err, gateway.ErrTopicUnknown) || errors.Is(err, topics.ErrBlocked)) {
+			s.cfg.Logger.Warn("a topic that was used before cannot be opened", "topic", name, "err", err)
+			continue
+		}
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (s *Seats) openTopic(ctx context.Context, name string) error {
+	topic, err := s.cfg.Topics.Topic(ctx, name)
+	if err != nil {
+		return fmt.Errorf("open topic %s: %w", name, err)
+	}
+	for p := range topic.Partitions {
+		if _, err := s.hold(ctx, txn.TopicPartition{Topic: name, Partition: p}); err != nil {
+			return fmt.Errorf("open seat %s/%d: %w", name, p, err)
+		}
+	}
+	return nil
+}
+
+// used are the declared topics and those of which something was derived before.
+func (s *Seats) used() []string {
+	var names []string
+	for _, d := range s.cfg.Policy.Declared() {
+		names = append(names, d.Topic)
+	}
+	for _, x := range s.cfg.Control.Topics() {
+		if x.Kind == control.KindDerived && x.Use == control.UseState {
+			names = append(names, x.Of)
+		}
+	}
+	slices.Sort(names)
+	return slices.Compact(names)
+}
+
+// keep runs one seat with its view, again after trouble that is its own.
+func (s *Seats) keep(ctx context.Context, h *runningSeat) error {
+	said := "" // a topic that stays deleted is not worth a line every two seconds
+	for {
+		err := s.run(ctx, h)
+		if ctx.Err() != nil {
+			return nil
+		}
+		if errors.Is(err, seat.ErrSuperseded) {
+			s.cfg.Logger.Error("another instance of the region has taken a seat; this instance stops", "topic", h.Topic, "partition", h.Partition)
+			return err
+		}
+		s.cfg.Logger.Error("seat ended, will run again", "topic", h.Topic, "partition", h.Partition, "err", err)
+		var fresh *runningSeat
+		for fresh == nil {
+			select {
+			case <-ctx.Done():
+				return nil
+			case <-time.After(retryAfter):
+			}
+			if fresh, err = s.newSeat(ctx, h.TopicPartition); err != nil && err.Error() != said {
+				said = err.Error()
+				s.cfg.Logger.Error("open seat again", "topic", h.Topic, "partition", h.Partition, "err", err)
+			}
+		}
+		s.forget(h, fresh)
+		s.mu.Lock()
+		s.held[h.TopicPartition] = fresh
+		s.mu.Unlock()
+		h, said = fresh, ""
+	}
+}
+
+// forget has the clients forget a topic, once, when the first of its seats finds
+// another topic of that name.
+func (s *Seats) forget(old, fresh *runningSeat) {
+	if old.id == fresh.id {
+		return
+	}
+	s.mu.Lock()
+	done := s.current[old.Topic] == fresh.id
+	s.current[old.Topic] = fresh.id
+	s.mu.Unlock()
+	if !done {
+		s.tail.Forget(old.Topic)
+		s.producer.Forget(old.Topic)
+		s.ids.Forget(old.Topic)
+	}
+}
+
+// errReplaced ends a seat whose topic is not the one it was made for.
+var errReplaced = errors.New("the topic was deleted or made anew")
+
+// watch ends when the seat's topic has gone or another has its name: offsets,
+// index and view would be those of a log that is no more. A topic that is missing
+// from one list may come with the next.
+func (s *Seats) watch(ctx context.Context, h *runningSeat) error {
+	tick := time.NewTicker(topics.DiscoverEvery)
+	defer tick.Stop()
+	for missing := 0; ; {
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-tick.C:
+		}
+		id, ok := s.cfg.Topics.ID(h.Topic)
+		if ok && id == h.id {
+			missing = 0
+			continue
+		}
+		if missing++; ok || missing > 1 {
+			return errReplaced
+		}
+	}
+}
+
+// run runs a seat and its view once.
+func (s *Seats) run(ctx context.Context, h *runningSeat) error {
+	g, ctx := errgroup.WithContext(ctx)
+	g.Go(func() error { return s.watch(ctx, h) })
+	g.Go(func() error { return s.catchUp(ctx, h) })
+	g.Go(func() error { return ended(ctx, "view", h.view.Run(ctx)) })
+	g.Go(func() error {
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-h.view.Ready():
+		}
+		s.clock.Restore(h.view.Stamp())
+		return ended(ctx, "seat", h.seat.Run(ctx))
+	})
+	return g.Wait()
+}
+
+// ended makes an early end without an error one, so that the other half stops.
+func ended(ctx context.Context, what string, err error) error {
+	if err == nil && ctx.Err() == nil {
+		return fmt.Errorf("%s ended", what)
+	}
+	return err
+}
+
+// Open implements gateway.Seats.
+func (s *Seats) Open(ctx context.Context, topic string, partition int32) (gateway.Seat, error) {
+	h, err := s.hold(ctx, txn.TopicPartition{Topic: topic, Partition: partition})
+	if err != nil {
+		return nil, err
+	}
+	select {
+	case <-h.view.Ready():
+		return h, nil
+	case <-ctx.Done():
+		return nil, fmt.Errorf("open seat: the state is being read: %w", seat.ErrNotReady)
+	}
+}
+
+// hold finds the seat of a partition, or makes it and has it run.
+func (s *Seats) hold(ctx context.Context, at txn.TopicPartition) (*runningSeat, error) {
+	s.mu.Lock()
+	h, ok := s.held[at]
+	s.mu.Unlock()
+	if ok {
+		return h, nil
+	}
+	select {
+	case <-s.cfg.Control.Ready():
+	default:
+		return nil, fmt.Errorf("open seat: control is being read: %w", seat.ErrNotReady)
+	}
+	h, err := s.newSeat(ctx, at)
+	if err != nil {
+		return nil, err
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if other, ok := s.held[at]; ok {
+		return other, nil
+	}
+	if s.stopped {
+		return nil, fmt.Errorf("open seat: %w", seat.ErrDraining)
+	}
+	select {
+	case s.requests <- h:
+	case <-ctx.Done():
+		return nil, fmt.Errorf("open seat: %w", seat.ErrNotReady)
+	}
+	s.held[at] = h
+	return h, nil
+}
+
+// newSeat builds a seat without running it.
+func (s *Seats) newSeat(ctx context.Context, at txn.TopicPartition) (*runningSeat, error) {
+	topic, err := s.cfg.Topics.Topic(ctx, at.Topic)
+	if err != nil {
+		return nil, err
+	}
+	if at.Partition < 0 || at.Partition >= topic.Partitions {
+		return nil, fmt.Errorf("open seat: topic %s has %d partitions, no %d", at.Topic, topic.Partitions, at.Partition)
+	}
+	if err := s.cfg.Topics.Derive(ctx, topic); err != nil {
+		return nil, fmt.Errorf("open seat: %w", err)
+	}
+	if err := s.cfg.Topics.Identify(ctx, topic, at.Partition); err != nil {
+		return nil, fmt.Errorf("open seat: %w", err)
+	}
+	h := &runningSeat{TopicPartition: at, id: topic.ID, caught: make(chan struct{}), fetch: topicFetcher{s.fetcher, topic, at.Partition}}
+	fold := s.fold(topic, at.Partition)
+	if h.index, err = s.openIndex(topic, at.Partition); err != nil {
+		return nil, err
+	}
+	h.view, err = view.New(view.Config{
+		Topic: at.Topic, ID: topic.ID, Partition: at.Partition, Merged: router.Merged(at.Topic),
+		ConflictPartition: router.ConflictsPartition(at.Topic, at.Partition),
+		Region:            s.cfg.ID, Names: s.cfg.Topology, Fold: fold,
+		Client: s.cfg.Client, Topics: s.ids, DB: s.cfg.Store,
+		Fetcher: h.fetch,
+		Claims:  func() (seat.Claims, bool) { return h.seat.Claims() },
+
+		Restricted:   func() uint16 { return s.cfg.Control.Restricted(at.Topic) },
+		Logger:       s.cfg.Logger,
+		Uncompressed: s.cfg.Uncompressed,
+	})
+	if err != nil {
+		return nil, err
+	}
+	h.seat, err = seat.New(seat.Config{
+		Topic: at.Topic, ID: topic.ID, Partition: at.Partition,
+		Region: s.cfg.ID, Regions: s.regionIDs(), Epoch: event.FirstEpoch(s.cfg.ID),
+		Permit:  s.permit(topic, at.Partition),
+		Rule:    func(ev *event.Event) bool { return fold.Admit(ev) == "" },
+		Hold:    topic.Domain.Kind == ownership.Entity,
+		Control: s.cfg.Control, Tail: s.tail, Producer: s.producer,
+		Opener: seat.NewOpener(s.producer, at.Topic, topic.ID, at.Partition, s.cfg.Instance, txn.Options{Topics: s.ids}, s.cfg.Logger),
+		Index:  h.index, Sinks: []seat.Sink{h.view.Journal()}, Folder: h.view, Clock: s.clock,
+		Core:   seat.CoreConfig{MaxRecord: s.cfg.MaxRecord + recordRoom, IdleTerm: idleTerm},
+		Logger: s.cfg.Logger,
+	})
+	if err != nil {
+		return nil, err
+	}
+	return h, nil
+}
+
+const (
+	// recordRoom is what the envelope may add to a record that the edge let in.
+	recordRoom = 4 << 10
+	// batchRoom is what a batch adds to its only record.
+	batchRoom = 256
+	// idleTerm is when a seat that nobody writes opens its term all the same, so
+	// that its partition's closed stamp, and with it the expiry of keys, goes on.
+	idleTerm = 30 * time.Second
+)
+
+func (s *Seats) fold(topic gateway.Topic, partition int32) conflict.Config {
+	c := conflict.Config{Kind: conflict.Events, Window: s.cfg.Window}
+	if topic.Domain.Kind == ownership.Entity {
+		c.Kind, c.Rule = conflict.Entities, topic.Domain.Rule
+		c.Holds = func(key []byte) bool { return router.Partition(key, topic.Partitions) == partition }
+	}
+	return c
+}
+
+func (s *Seats) regionIDs() []event.RegionID {
+	var ids []event.RegionID
+	for _, r := range s.cfg.Topology.Regions() {
+		ids = append(ids, r.ID)
+	}
+	return ids
+}
+
+// openIndex opens the index of a partition. Its keys begin with the topic's id:
+// a topic that was made anew begins anew.
+func (s *Seats) openIndex(topic gateway.Topic, partition int32) (*dedupe.Index, error) {
+	prefix := append([]byte("dedupe/"), topic.ID[:]...)
+	prefix = binary.BigEndian.AppendUint32(prefix, uint32(partition))
+	return dedupe.New(dedupe.Config{Region: s.cfg.ID, Window: s.cfg.Window},
+		dedupe.NewBadger(s.cfg.Store, prefix, s.cfg.ID, partition))
+}
+
+// sweep removes expired keys now and then.
+func (s *Seats) sweep(ctx context.Context) {
+	tick := time.NewTicker(sweepEvery)
+	defer tick.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-tick.C:
+		}
+		for _, h := range s.list() {
+			closed := s.cfg.Control.LowestClosed(h.Topic, h.Partition, h.index.Applied())
+			if n, err := h.index.Sweep(closed, s.tables.Table(h.Topic, h.Partition)); err != nil {
+				s.cfg.Logger.Warn("remove expired keys", "topic", h.Topic, "partition", h.Partition, "err", err)
+			} else if n > 0 {
+				s.cfg.Logger.Debug("removed expired keys", "topic", h.Topic, "partition", h.Partition, "copies", n)
+			}
+		}
+	}
+}
+
+// find gives the seat of a partition, nil if it is not held.
+func (s *Seats) find(at txn.TopicPartition) *runningSeat {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.held[at]
+}
+
+func (s *Seats) list() []*runningSeat {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	out := make([]*runningSeat, 0, len(s.held))
+	for _, h := range s.held {
+		out = append(out, h)
+	}
+	slices.SortFunc(out, func(a, b *runningSeat) int {
+		if c := slices.Compare([]byte(a.Topic), []byte(b.Topic)); c != 0 {
+			return c
+		}
+		return int(a.Partition - b.Partition)
+	})
+	return out
+}
+
+// Status says how many seats are ready.
+func (s *Seats) Status() string {
+	ready, all := 0, s.list()
+	for _, h := range all {
+		if h.seat.Status().Ready {
+			ready++
+		}
+	}
+	return fmt.Sprintf("%d of %d seats ready", ready, len(all))
+}
+
+// Ready is the readiness of the seats that run from the start.
+func (s *Seats) Ready(context.Context) error {
+	select {
+	case <-s.prepared:
+	default:
+		return errors.New("declared topics are being prepared")
+	}
+	for _, h := range s.list() {
+		if !h.seat.Status().Ready {
+			return fmt.Errorf("seat %s/%d reads its log", h.Topic, h.Partition)
+		}
+	}
+	return nil
+}

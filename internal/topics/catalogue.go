@@ -1,0 +1,301 @@
+package topics
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"maps"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/twmb/franz-go/pkg/kadm"
+	"github.com/twmb/franz-go/pkg/kgo"
+
+	"github.com/geogate/geogate/gateway"
+	"github.com/geogate/geogate/internal/control"
+	"github.com/geogate/geogate/internal/event"
+	"github.com/geogate/geogate/internal/seat"
+	"github.com/geogate/geogate/router"
+	"github.com/geogate/geogate/router/ownership"
+)
+
+const (
+	// DiscoverEvery is how long a change of the topics may stay unknown.
+	DiscoverEvery = 2 * time.Second
+	// RoleLocal is the role of an entry that is the region's own.
+	RoleLocal = "local"
+
+	topicTimeout = 15 * time.Second
+)
+
+// registry is what the instance knows of the topics that geogate writes.
+type registry interface {
+	// Registered reads the registry to its end and looks a name up.
+	Registered(ctx context.Context, name string) (control.Topic, bool, error)
+}
+
+// Config of a Catalogue.
+type Config struct {
+	// Region and ID are the own region's.
+	Region string
+	ID     event.RegionID
+	// Register tells whether there is an ownership register, which has topics too.
+	Register bool
+	Topology *router.Topology
+	Policy   *ownership.Policy
+	// Client reaches the own region's Kafka and writes the registry.
+	Client *kgo.Client
+	// Control follows the registry. PrepareInternal alone does without it.
+	Control *control.Follower
+	// Window is how long idempotency keys are remembered; no topic may forget sooner.
+	Window time.Duration
+	Logger *slog.Logger
+}
+
+// Catalogue makes the topics that are geogate's, checks those that the policy
+// declares, and knows the region's local ones. It is safe for concurrent use.
+type Catalogue struct {
+	region   string
+	register bool // there is an ownership register
+	topology *router.Topology
+	policy   *ownership.Policy
+	client   *kgo.Client // writes the registry
+	admin    *kadm.Client
+	registry registry
+	follower *control.Follower
+	own      event.RegionID
+	window   time.Duration // of idempotency keys
+	log      *slog.Logger
+
+	prepared atomic.Bool // the declared topics are there
+
+	mu      sync.Mutex
+	known   kadm.TopicDetails
+	derived map[derivedOf]*derivation
+	local   map[string]control.TopicID // what the registry, read to its end, did not have
+}
+
+// New makes a catalogue, which knows no topic before it runs or is asked for one.
+func New(cfg Config) *Catalogue {
+	return &Catalogue{
+		region: cfg.Region, own: cfg.ID, register: cfg.Register, window: cfg.Window, topology: cfg.Topology, policy: cfg.Policy,
+		client: cfg.Client, admin: kadm.NewClient(cfg.Client), registry: follower{cfg.Control}, follower: cfg.Control, log: cfg.Logger,
+		derived: make(map[derivedOf]*derivation), local: make(map[string]control.TopicID),
+	}
+}
+
+// follower answers what the registry says, reading it to its end for a "no".
+type follower struct{ *control.Follower }
+
+// Registered implements registry.
+func (f follower) Registered(ctx context.Context, name string) (control.Topic, bool, error) {
+	if x, ok := f.Topic(name); ok {
+		return x, true, nil
+	}
+	ctx, cancel := context.WithTimeout(ctx, topicTimeout)
+	defer cancel()
+	if err := f.Sync(ctx); err != nil {
+		return control.Topic{}, false, fmt.Errorf("read registry: %w", err)
+	}
+	x, ok := f.Topic(name)
+	return x, ok, nil
+}
+
+// coming tells whether a topic that is not there yet will be in a moment: a
+// client must not be told that it is unknown.
+func (c *Catalogue) coming(name string) bool {
+	return !c.prepared.Load() && slices.ContainsFunc(c.policy.Declared(), func(d ownership.Declared) bool { return d.Topic == name })
+}
+
+func describe(x control.Topic) string {
+	if x.Kind == control.KindRemote {
+		return "a copy of " + x.Source + " by link " + x.Link
+	}
+	return "derived from " + x.Of
+}
+
+// Run keeps the list of topics fresh.
+func (c *Catalogue) Run(ctx context.Context) error {
+	tick := time.NewTicker(DiscoverEvery)
+	defer tick.Stop()
+	for {
+		if err := c.Refresh(ctx); err != nil && ctx.Err() == nil {
+			c.log.Warn("list topics", "err", err)
+		}
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-tick.C:
+		}
+	}
+}
+
+func (c *Catalogue) Refresh(ctx context.Context) error {
+	all, err := c.admin.ListTopics(ctx)
+	if err != nil {
+		return fmt.Errorf("list topics: %w", err)
+	}
+	c.mu.Lock()
+	c.known = all
+	c.mu.Unlock()
+	return nil
+}
+
+// Topic implements gateway.Topics: it finds a local topic, asking the cluster
+// when the name is not in the list yet.
+func (c *Catalogue) Topic(ctx context.Context, name string) (gateway.Topic, error) {
+	if router.Internal(name) {
+		return gateway.Topic{}, c.unknown(name, control.Topic{})
+	}
+	if router.CheckTopic(name) != nil {
+		return gateway.Topic{}, fmt.Errorf("%w: %s", gateway.ErrTopicUnknown, name)
+	}
+	c.mu.Lock()
+	detail, ok := c.known[name]
+	c.mu.Unlock()
+	if !ok || detail.Err != nil || len(detail.Partitions) == 0 {
+		all, err := c.admin.ListTopics(ctx, name)
+		if err != nil {
+			return gateway.Topic{}, fmt.Errorf("%w: look up topic %s: %w", gateway.ErrUpstream, name, err)
+		}
+		if detail = all[name]; !all.Has(name) || len(detail.Partitions) == 0 {
+			if c.coming(name) {
+				return gateway.Topic{}, fmt.Errorf("declared topic %s is being made: %w", name, seat.ErrNotReady)
+			}
+			return gateway.Topic{}, fmt.Errorf("%w: %s", gateway.ErrTopicUnknown, name)
+		}
+		c.mu.Lock()
+		if c.known == nil {
+			c.known = kadm.TopicDetails{}
+		}
+		c.known[name] = detail
+		c.mu.Unlock()
+	}
+	if err := c.mustBeLocal(ctx, name, control.TopicID(detail.ID)); err != nil {
+		return gateway.Topic{}, err
+	}
+	return gateway.Topic{Name: name, ID: detail.ID, Partitions: c.partitions(detail), Domain: c.policy.Domain(name)}, nil
+}
+
+// partitions is how many of a topic's partitions are used: no more than are
+// declared, nor than its state has. Those that were added later are left alone: a
+// key that moved to one of them would not find its idempotency key again.
+func (c *Catalogue) partitions(detail kadm.TopicDetail) int32 {
+	n := int32(len(detail.Partitions))
+	for _, d := range c.policy.Declared() {
+		if d.Topic == detail.Topic {
+			n = min(n, d.Partitions)
+		}
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if state := c.known[control.StateOf(detail.Topic)]; len(state.Partitions) > 0 {
+		n = min(n, int32(len(state.Partitions)))
+	}
+	return n
+}
+
+// Unused says which topics in use have partitions that are not used.
+func (c *Catalogue) Unused() (out []string) {
+	c.mu.Lock()
+	known := maps.Clone(c.known)
+	c.mu.Unlock()
+	for _, detail := range known.Sorted() {
+		if _, inUse := known[control.StateOf(detail.Topic)]; !inUse {
+			continue
+		}
+		if have, used := len(detail.Partitions), int(c.partitions(detail)); have > used {
+			out = append(out, fmt.Sprintf("topic %s has %d partitions, of which the first %d are used; records in the others are not folded", detail.Topic, have, used))
+		}
+	}
+	return out
+}
+
+// ID is the id of the topic of that name; ok is false when the list of topics
+// does not have it.
+func (c *Catalogue) ID(name string) (id control.TopicID, ok bool) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	detail, ok := c.known[name]
+	return control.TopicID(detail.ID), ok && detail.Err == nil
+}
+
+// Local are the region's local topics as far as they are known, in order.
+func (c *Catalogue) Local(ctx context.Context) ([]gateway.Topic, error) {
+	c.mu.Lock()
+	names := c.known.Names()
+	c.mu.Unlock()
+	slices.Sort(names)
+	var out []gateway.Topic
+	for _, n := range names {
+		topic, err := c.Topic(ctx, n)
+		switch {
+		case errors.Is(err, gateway.ErrTopicUnknown):
+		case err != nil:
+			return nil, err
+		default:
+			out = append(out, topic)
+		}
+	}
+	return out, nil
+}
+
+// mustBeLocal asks the registry once for each topic id: names are registered
+// before their topics are made, so a topic that was found local stays so.
+func (c *Catalogue) mustBeLocal(ctx context.Context, name string, id control.TopicID) error {
+	c.mu.Lock()
+	local, ok := c.local[name]
+	c.mu.Unlock()
+	if ok && local == id {
+		return nil
+	}
+	x, ok, err := c.registry.Registered(ctx, name)
+	if err != nil {
+		return fmt.Errorf("%w: %w", gateway.ErrUpstream, err)
+	}
+	if ok {
+		return c.unknown(name, x)
+	}
+	c.mu.Lock()
+	c.local[name] = id
+	c.mu.Unlock()
+	return nil
+}
+
+// Entries describes every topic of the region, sorted by name, but for what links do
+// with it.
+func (c *Catalogue) Entries(ctx context.Context) ([]gateway.TopicEntry, error) {
+	if err := c.Refresh(ctx); err != nil {
+		return nil, fmt.Errorf("%w: %w", gateway.ErrUpstream, err)
+	}
+	c.mu.Lock()
+	known := maps.Clone(c.known) // a look-up adds to it
+	c.mu.Unlock()
+	var out []gateway.TopicEntry
+	for _, name := range known.Names() {
+		e := gateway.TopicEntry{Name: name, Partitions: int32(len(known[name].Partitions))}
+		x, registered := c.follower.Topic(name)
+		switch {
+		case router.Internal(name):
+			e.Role = "internal"
+			if registered {
+				e.Of, e.Use = x.Of, x.Use.String()
+			}
+		case registered && x.Kind == control.KindRemote:
+			e.Role, e.Origin, e.Of = "remote", c.topology.Name(x.Origin), x.Source
+		case registered:
+			e.Role, e.Of, e.Use = "derived", x.Of, x.Use.String()
+		default:
+			d := c.policy.Domain(name)
+			e.Role, e.Domain, e.Kind = RoleLocal, d.Name, d.Kind.String()
+			if d.Rule != 0 {
+				e.Policy = d.Rule.String()
+			}
+		}
+		out = append(out, e)
+	}
+	return out, nil
+}

@@ -1,0 +1,259 @@
+package topics
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/twmb/franz-go/pkg/kerr"
+
+	"github.com/geogate/geogate/gateway"
+	"github.com/geogate/geogate/internal/control"
+	"github.com/geogate/geogate/router"
+	"github.com/geogate/geogate/router/ownership"
+	"github.com/geogate/geogate/router/ownership/mirror"
+)
+
+// Cleanup policies that topics are made with.
+const (
+	compacted = "compact"
+	deleted   = "delete"
+	// forever is deleted without an end to retention.
+	forever = "delete, for ever"
+)
+
+// spec is a topic to be made or checked.
+type spec struct {
+	name       string
+	partitions int32
+	cleanup    string
+	mayHave    bool // more partitions than that
+}
+
+// settings are what the topic is created with.
+func (s spec) settings() map[string]*string {
+	cleanup, none := s.cleanup, "-1"
+	if s.cleanup == forever {
+		cleanup = deleted
+		return map[string]*string{"cleanup.policy": &cleanup, "retention.ms": &none, "retention.bytes": &none}
+	}
+	return map[string]*string{"cleanup.policy": &cleanup}
+}
+
+// internals are the topics that every instance of the region needs.
+func (c *Catalogue) internals() []spec {
+	out := []spec{
+		{name: control.TopicControl, partitions: 1, cleanup: compacted},
+		{name: control.TopicTopics, partitions: 1, cleanup: compacted},
+		{name: control.TopicIncarnations, partitions: 1, cleanup: compacted},
+		{name: control.TopicConflicts, partitions: control.ConflictPartitions, cleanup: deleted},
+	}
+	if c.register {
+		out = append(out,
+			spec{name: mirror.OwnershipTopic, partitions: 1, cleanup: forever},
+			spec{name: mirror.OwnersTopic, partitions: 1, cleanup: compacted})
+	}
+	for _, r := range c.topology.Others(c.region) {
+		out = append(out,
+			spec{name: control.ControlFrom(r.Name), partitions: 1, cleanup: compacted},
+			spec{name: control.PositionsFrom(r.Name), partitions: control.LinkPartitions, cleanup: compacted},
+			spec{name: control.RunsFrom(r.Name), partitions: control.LinkPartitions, cleanup: compacted},
+		)
+	}
+	return out
+}
+
+// PrepareInternal makes the internal topics. It comes before anything reads them.
+func (c *Catalogue) PrepareInternal(ctx context.Context) error {
+	for _, s := range c.internals() {
+		if err := c.ensure(ctx, s); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// PrepareDeclared makes or checks the topics that the policy declares, with what
+// is derived from them. It comes after the registry has been read.
+func (c *Catalogue) PrepareDeclared(ctx context.Context) error {
+	for _, d := range c.policy.Declared() {
+		if x, ok, err := c.registry.Registered(ctx, d.Topic); err != nil {
+			return err
+		} else if ok {
+			return fmt.Errorf("declare topic %s: %w: geogate writes a topic of that name itself (%s); declare another name", d.Topic, ErrBlocked, describe(x))
+		}
+		s := spec{name: d.Topic, partitions: d.Partitions, cleanup: deleted, mayHave: c.policy.Domain(d.Topic).Kind == ownership.Events}
+		if err := c.ensure(ctx, s); err != nil {
+			return fmt.Errorf("declare topic: %w", err)
+		}
+		if err := c.checkRetention(ctx, d.Topic); err != nil {
+			return fmt.Errorf("declare topic: %w", err)
+		}
+		if err := c.Refresh(ctx); err != nil {
+			return err
+		}
+		topic, err := c.Topic(ctx, d.Topic)
+		if err != nil {
+			return fmt.Errorf("declare topic %s: %w", d.Topic, err)
+		}
+		if err := c.Derive(ctx, topic); err != nil {
+			return err
+		}
+	}
+	c.prepared.Store(true)
+	return nil
+}
+
+// ensure makes a topic, or checks that the one that exists is as it must be.
+func (c *Catalogue) ensure(ctx context.Context, s spec) error {
+	ctx, cancel := context.WithTimeout(ctx, topicTimeout)
+	defer cancel()
+	resp, err := c.admin.CreateTopics(ctx, s.partitions, -1, s.settings(), s.name)
+	if err != nil {
+		return fmt.Errorf("create topic %s: %w", s.name, err)
+	}
+	switch err := resp[s.name].Err; {
+	case err == nil:
+		c.log.Info("created topic", "topic", s.name, "partitions", s.partitions)
+		return c.awaitLeaders(ctx, s)
+	case !errors.Is(err, kerr.TopicAlreadyExists):
+		return fmt.Errorf("create topic %s: %w (%s)", s.name, err, resp[s.name].ErrMessage)
+	}
+	return c.check(ctx, s)
+}
+
+// awaitLeaders returns when every partition can be written.
+func (c *Catalogue) awaitLeaders(ctx context.Context, s spec) error {
+	tick := time.NewTicker(20 * time.Millisecond)
+	defer tick.Stop()
+	for {
+		ends, err := c.admin.ListEndOffsets(ctx, s.name)
+		if err == nil && len(ends[s.name]) == int(s.partitions) && ends.Error() == nil {
+			return nil
+		}
+		select {
+		case <-ctx.Done():
+			return fmt.Errorf("await leaders of topic %s: %w", s.name, ctx.Err())
+		case <-tick.C:
+		}
+	}
+}
+
+// Derive makes the state and the merged topic of a local topic, once.
+func (c *Catalogue) Derive(ctx context.Context, topic gateway.Topic) error {
+	of := derivedOf{topic.Name, topic.ID, topic.Partitions}
+	c.mu.Lock()
+	d, begun := c.derived[of]
+	if !begun {
+		d = &derivation{done: make(chan struct{})}
+		c.derived[of] = d
+	}
+	c.mu.Unlock()
+	if !begun {
+		d.err = c.deriveNow(ctx, topic)
+		if d.err != nil {
+			c.mu.Lock()
+			delete(c.derived, of) // the next one tries again
+			c.mu.Unlock()
+		}
+		close(d.done)
+	}
+	select {
+	case <-d.done:
+		return d.err
+	case <-ctx.Done():
+		return fmt.Errorf("derive topics of %s: %w", topic.Name, ctx.Err())
+	}
+}
+
+func (c *Catalogue) deriveNow(ctx context.Context, topic gateway.Topic) error {
+	entities := topic.Domain.Kind == ownership.Entity
+	if entities {
+		cleanup, err := c.cleanup(ctx, topic.Name)
+		if err != nil {
+			return err
+		}
+		if strings.Contains(cleanup, compacted) {
+			return fmt.Errorf("derive topics of %s: %w: entity topics must have cleanup.policy=delete, for compaction could keep a void record and drop a valid one; the state topic keeps what retention drops", topic.Name, ErrBlocked)
+		}
+	}
+	if err := c.checkKind(ctx, topic); err != nil {
+		return err
+	}
+	merged := spec{name: router.Merged(topic.Name), partitions: topic.Partitions, cleanup: deleted}
+	if entities {
+		merged.cleanup = compacted
+	}
+	for _, d := range []struct {
+		spec
+		use control.Use
+	}{
+		{spec{name: control.StateOf(topic.Name), partitions: topic.Partitions, cleanup: compacted}, control.UseState},
+		{merged, control.UseMerged},
+	} {
+		if err := c.ensureDerived(ctx, d.spec, d.use, topic.Name); err != nil {
+			return fmt.Errorf("derive topics of %s: %w", topic.Name, err)
+		}
+	}
+	return nil
+}
+
+// derivedOf is a local topic as it was when something was derived from it: made
+// anew, it may have other partitions.
+type derivedOf struct {
+	name       string
+	id         control.TopicID
+	partitions int32
+}
+
+// derivation makes a topic's derived topics once; later callers wait for it.
+type derivation struct {
+	done chan struct{}
+	err  error
+}
+
+// ensureDerived registers a derived topic before it exists, so that no link ever
+// takes it for a local one, and makes it.
+func (c *Catalogue) ensureDerived(ctx context.Context, s spec, use control.Use, of string) error {
+	if err := router.CheckTopic(s.name); err != nil {
+		return err
+	}
+	x, ok, err := c.registry.Registered(ctx, s.name)
+	if err != nil {
+		return err
+	}
+	if !ok {
+		if all, err := c.admin.ListTopics(ctx, s.name); err != nil {
+			return fmt.Errorf("look up topic %s: %w", s.name, err)
+		} else if all.Has(s.name) {
+			return fmt.Errorf("%w: a local topic %s exists already, and geogate never mixes its records in; copy that topic to a new name and delete it", ErrBlocked, s.name)
+		}
+		x = control.Topic{Name: s.name, Kind: control.KindDerived, Use: use, Of: of}
+		if err := c.enter(ctx, x); err != nil {
+			return err
+		}
+	} else if x.Kind != control.KindDerived || x.Use != use || x.Of != of {
+		return fmt.Errorf("%w: topic %s is %s", ErrBlocked, s.name, describe(x))
+	}
+	if err := c.ensure(ctx, s); err != nil {
+		return err
+	}
+	all, err := c.admin.ListTopics(ctx, s.name)
+	if err != nil {
+		return fmt.Errorf("look up topic %s: %w", s.name, err)
+	}
+	if id := control.TopicID(all[s.name].ID); id != x.ID {
+		x.ID = id
+		return c.enter(ctx, x)
+	}
+	return nil
+}
+
+// enter writes a record of the registry.
+func (c *Catalogue) enter(ctx context.Context, x control.Topic) error {
+	ctx, cancel := context.WithTimeout(ctx, topicTimeout)
+	defer cancel()
+	return control.Register(ctx, c.client, x)
+}
