@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/geogate/geogate/internal/event"
+	"github.com/geogate/geogate/internal/loopback"
 	"github.com/geogate/geogate/router"
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/twmb/franz-go/pkg/kgo"
@@ -97,14 +98,13 @@ func (c Config) Validate() error {
 	return nil
 }
 
-// checkLoopback refuses an address that other machines can reach. Names are not
-// resolved, because what they resolve to can change; only localhost is accepted.
+// checkLoopback refuses an address that other machines can reach.
 func checkLoopback(address string) error {
 	host, _, err := net.SplitHostPort(address)
 	if err != nil {
 		return fmt.Errorf("listen address %q: %w", address, err)
 	}
-	if ip := net.ParseIP(host); host != "localhost" && (ip == nil || !ip.IsLoopback()) {
+	if !loopback.IsHost(host) {
 		return fmt.Errorf("listen address %s: not a loopback address; there is no authentication yet, so only loopback addresses are allowed", address)
 	}
 	return nil

@@ -9,6 +9,7 @@ import (
 	"strings"
 
 	"github.com/geogate/geogate/internal/event"
+	"github.com/geogate/geogate/internal/names"
 	"github.com/geogate/geogate/internal/strict"
 )
 
@@ -101,7 +102,7 @@ func (w Way) problems(regions []string) iter.Seq2[string, error] {
 			switch {
 			case name == "":
 				return errors.New("is needed")
-			case !aliasForm.MatchString(name):
+			case !names.IsRegion(name):
 				return fmt.Errorf("%q is no region name, want 1 to 31 of a-z, 0-9 and -, first a letter", name)
 			case regions != nil && !slices.Contains(regions, name):
 				return fmt.Errorf("region %q is unknown, known are %s", name, strings.Join(regions, ", "))

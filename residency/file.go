@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"github.com/geogate/geogate/internal/expr"
+	"github.com/geogate/geogate/internal/names"
 	"github.com/geogate/geogate/internal/strict"
 )
 
@@ -134,8 +135,7 @@ func Parse(name string, src []byte, regions []string) (*Policy, error) {
 }
 
 var (
-	nameForm  = regexp.MustCompile(`^[a-z0-9][a-z0-9-]{0,62}$`)
-	aliasForm = regexp.MustCompile(`^[a-z][a-z0-9-]{0,30}$`)
+	nameForm = regexp.MustCompile(`^[a-z0-9][a-z0-9-]{0,62}$`)
 )
 
 const nameRule = "want 1 to 63 of a-z, 0-9 and -, first a letter or digit"
@@ -193,7 +193,7 @@ func (c *compiler) policy(f *File) *Policy {
 func (c *compiler) readGroups(groups map[string][]string) {
 	for name, members := range groups {
 		at := strict.At("groups", name)
-		if !aliasForm.MatchString(name) {
+		if !names.IsRegion(name) {
 			c.bad.Add(at, "%q is no group name, want 1 to 31 of a-z, 0-9 and -, first a letter", name)
 		}
 		if len(members) == 0 {
@@ -208,7 +208,7 @@ func (c *compiler) readGroups(groups map[string][]string) {
 
 func (c *compiler) region(at strict.Path, name string) {
 	switch {
-	case !aliasForm.MatchString(name):
+	case !names.IsRegion(name):
 		c.bad.Add(at, "%q is no region name, want 1 to 31 of a-z, 0-9 and -, first a letter", name)
 	case c.regions != nil && !slices.Contains(c.regions, name):
 		c.bad.Unknown(at, "region", name, c.regions...)
@@ -231,7 +231,7 @@ func (c *compiler) readTopics(entries []TopicEntry) {
 	}
 }
 
-func (c *compiler) patterns(at strict.Path, texts []string) (out []glob) {
+func (c *compiler) patterns(at strict.Path, texts []string) (out []names.Glob) {
 	if len(texts) == 0 {
 		c.bad.Add(at, "needs at least one topic or pattern")
 	}
@@ -313,4 +313,20 @@ func (c *compiler) places(at strict.Path, names []string) (out places) {
 		}
 	}
 	return out
+}
+
+// parseGlob reads a pattern of topics. One that can match nothing would be a rule that
+// denies nothing: a border that is not there.
+func parseGlob(text string) (names.Glob, error) {
+	switch {
+	case len(text) > names.MaxTopic+1:
+		return "", fmt.Errorf("pattern has %d characters, a topic name at most %d", len(text), names.MaxTopic)
+	case text != "" && text[0] == '/':
+		return "", fmt.Errorf("%q: regular expressions are not accepted here, write topic names with * and ?", text)
+	}
+	g, err := names.ParseGlob(text)
+	if err != nil && text != "" {
+		err = fmt.Errorf("%q: %w", text, err)
+	}
+	return g, err
 }

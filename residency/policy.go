@@ -9,6 +9,7 @@ import (
 
 	"github.com/geogate/geogate/internal/event"
 	"github.com/geogate/geogate/internal/expr"
+	"github.com/geogate/geogate/internal/names"
 )
 
 // Effect is what becomes of the records of a topic on a way.
@@ -50,7 +51,7 @@ type Policy struct {
 type rule struct {
 	id       string
 	effect   Effect // Allow or Deny
-	topics   []glob
+	topics   []names.Glob
 	from, to places
 	when     *expr.Predicate // nil: every record
 }
@@ -64,7 +65,7 @@ type places struct {
 func (p places) has(region string) bool { return p.all || slices.Contains(p.names, region) }
 
 func (r *rule) speaksOf(topic, from, to string) bool {
-	return r.from.has(from) && r.to.has(to) && slices.ContainsFunc(r.topics, func(g glob) bool { return g.match(topic) })
+	return r.from.has(from) && r.to.has(to) && slices.ContainsFunc(r.topics, func(g names.Glob) bool { return g.Match(topic) })
 }
 
 // SHA256 is the digest in hexadecimal.

@@ -4,16 +4,17 @@ import (
 	"fmt"
 	"regexp"
 	"slices"
-	"strings"
+
+	"github.com/geogate/geogate/internal/names"
 )
 
 // Pattern names topics: a glob, in which * stands for any characters (dots too,
 // as topic names have no hierarchy) and ? for one, or a regular expression
 // between slashes, which must match the whole name.
 type Pattern struct {
-	text    string
-	literal bool
-	re      *regexp.Regexp
+	text string
+	glob names.Glob
+	re   *regexp.Regexp // in the place of glob
 }
 
 // ParsePattern reads a pattern. A glob may hold only characters that a topic
@@ -30,35 +31,26 @@ func ParsePattern(s string) (Pattern, error) {
 	if s == "" {
 		return Pattern{}, fmt.Errorf("%w: it is empty", ErrPattern)
 	}
-	var b strings.Builder
-	b.WriteByte('^')
-	literal := true
-	for i := range len(s) {
-		switch c := s[i]; {
-		case c == '*':
-			literal = false
-			b.WriteString(`.*`)
-		case c == '?':
-			literal = false
-			b.WriteByte('.')
-		case topicByte(c):
-			b.WriteString(regexp.QuoteMeta(string(c)))
-		default:
-			return Pattern{}, fmt.Errorf("%w %q: %q is in no topic name (regular expressions stand between slashes)", ErrPattern, s, c)
-		}
+	g, err := names.ParseGlob(s)
+	if err != nil {
+		return Pattern{}, fmt.Errorf("%w %q: %w (regular expressions stand between slashes)", ErrPattern, s, err)
 	}
-	b.WriteByte('$')
-	return Pattern{text: s, literal: literal, re: regexp.MustCompile(b.String())}, nil
+	return Pattern{text: s, glob: g}, nil
 }
 
 // Match tells whether the pattern names the topic.
-func (p Pattern) Match(topic string) bool { return p.re.MatchString(topic) }
+func (p Pattern) Match(topic string) bool {
+	if p.re != nil {
+		return p.re.MatchString(topic)
+	}
+	return p.glob.Match(topic)
+}
 
 // String is the pattern as it was written.
 func (p Pattern) String() string { return p.text }
 
 // Literal gives the one topic that a pattern without wildcards names.
-func (p Pattern) Literal() (topic string, ok bool) { return p.text, p.literal }
+func (p Pattern) Literal() (topic string, ok bool) { return p.text, p.re == nil && p.glob.Literal() }
 
 // Matcher decides which topics a link carries.
 type Matcher struct {

@@ -6,6 +6,7 @@ import (
 	"slices"
 
 	"github.com/geogate/geogate/internal/event"
+	"github.com/geogate/geogate/internal/names"
 )
 
 // Region is a region's name, used in topic names and by people, and its id, used
@@ -55,12 +56,7 @@ func NewTopology(regions ...Region) (*Topology, error) {
 // The form excludes the separator of remote names, so that splitting one at its
 // first separator is exact.
 func CheckAlias(name string) error {
-	valid := len(name) >= 1 && len(name) <= 31 && name[0] >= 'a' && name[0] <= 'z'
-	for i := 0; valid && i < len(name); i++ {
-		c := name[i]
-		valid = c >= 'a' && c <= 'z' || c >= '0' && c <= '9' || c == '-'
-	}
-	if !valid {
+	if !names.IsRegion(name) {
 		return fmt.Errorf("%w: %q, want 1 to 31 of a-z, 0-9 and -, first a letter", ErrAlias, name)
 	}
 	return nil

@@ -5,6 +5,7 @@ import (
 	"strings"
 
 	"github.com/geogate/geogate/internal/control"
+	"github.com/geogate/geogate/internal/names"
 )
 
 // RemoteName is what a topic of region origin is called in every other region:
@@ -34,14 +35,8 @@ func CheckTopic(name string) error {
 	case len(name) > control.MaxTopicName:
 		return fmt.Errorf("%w: %d characters, at most %d", ErrTopicName, len(name), control.MaxTopicName)
 	}
-	for i := range len(name) {
-		if !topicByte(name[i]) {
-			return fmt.Errorf("%w: %q has a character other than a-z, A-Z, 0-9, dot, underscore and hyphen", ErrTopicName, name)
-		}
+	if !names.HasTopicBytes(name) {
+		return fmt.Errorf("%w: %q has a character other than a-z, A-Z, 0-9, dot, underscore and hyphen", ErrTopicName, name)
 	}
 	return nil
-}
-
-func topicByte(c byte) bool {
-	return c >= 'a' && c <= 'z' || c >= 'A' && c <= 'Z' || c >= '0' && c <= '9' || c == '.' || c == '_' || c == '-'
 }

@@ -16,6 +16,7 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"github.com/geogate/geogate/gateway"
+	"github.com/geogate/geogate/internal/sleep"
 	"github.com/geogate/geogate/router/ownership"
 	"github.com/geogate/geogate/testbench/data"
 )
@@ -87,7 +88,7 @@ func (s *seeder) writeAll(ctx context.Context, r demoRegion, topic string, lines
 			continue
 		}
 		s.log.Info("demo waits", "region", r.Name, "topic", topic, "reason", err.Error())
-		if wait(ctx, seedPause) != nil {
+		if sleep.For(ctx, seedPause) != nil {
 			return fmt.Errorf("fill %s in region %s: %w", topic, r.Name, err)
 		}
 	}
@@ -164,7 +165,7 @@ func (s *seeder) settle(ctx context.Context) (fenced []string, err error) {
 		if err == nil && waiting == "" {
 			return fenced, nil
 		}
-		if wait(ctx, 2*seedPause) == nil {
+		if sleep.For(ctx, 2*seedPause) == nil {
 			continue
 		}
 		if err != nil {
@@ -258,16 +259,4 @@ func behind(region string, st gateway.Status) string {
 		return fmt.Sprintf("region %s shows no link yet", region)
 	}
 	return ""
-}
-
-// wait pauses for d, or returns ctx's error as soon as it has one.
-func wait(ctx context.Context, d time.Duration) error {
-	timer := time.NewTimer(d)
-	defer timer.Stop()
-	select {
-	case <-ctx.Done():
-		return ctx.Err()
-	case <-timer.C:
-		return nil
-	}
 }

@@ -14,6 +14,8 @@ import (
 	"time"
 
 	"github.com/rogpeppe/go-internal/testscript"
+
+	"github.com/geogate/geogate/internal/sleep"
 )
 
 func TestMain(m *testing.M) {
@@ -80,7 +82,7 @@ func eventually(ts *testscript.TestScript, neg bool, args []string) {
 		if time.Now().After(deadline) {
 			ts.Fatalf("%s did not succeed: %v", args[0], err)
 		}
-		ts.Check(wait(context.Background(), 100*time.Millisecond))
+		ts.Check(sleep.For(context.Background(), 100*time.Millisecond))
 	}
 }
 

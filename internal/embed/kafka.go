@@ -10,7 +10,6 @@ import (
 	"io/fs"
 	"log/slog"
 	"net"
-	"net/netip"
 	"os"
 	"path/filepath"
 	"sync"
@@ -18,6 +17,8 @@ import (
 	"time"
 
 	"github.com/twmb/franz-go/pkg/kfake"
+
+	"github.com/geogate/geogate/internal/loopback"
 )
 
 // maxMessageBytes is the broker's limit for one record batch. It leaves room
@@ -169,18 +170,13 @@ func (s *KafkaServer) Close() error {
 	return s.err
 }
 
-// checkLoopback refuses every address that is not certain to stay on this
-// host. Names other than localhost are refused because what they resolve to may
-// change.
+// checkLoopback refuses every address that is not certain to stay on this host.
 func checkLoopback(listen string) error {
 	host, _, err := net.SplitHostPort(listen)
 	if err != nil {
 		return fmt.Errorf("parse kafka listen address %q: %w", listen, err)
 	}
-	if host == "localhost" {
-		return nil
-	}
-	if ip, err := netip.ParseAddr(host); err == nil && ip.IsLoopback() {
+	if loopback.IsHost(host) {
 		return nil
 	}
 	return fmt.Errorf("listen on %q: %w", listen, ErrNotLoopback)

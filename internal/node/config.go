@@ -15,6 +15,7 @@ import (
 	"time"
 
 	"github.com/geogate/geogate/internal/event"
+	"github.com/geogate/geogate/internal/loopback"
 	"github.com/geogate/geogate/internal/strict"
 	"github.com/geogate/geogate/residency"
 	"github.com/geogate/geogate/router"
@@ -523,15 +524,14 @@ func (e EmbeddedNATS) validate(bad *strict.Problems, at strict.Path, mode string
 	}
 }
 
-// checkLoopback refuses an address that other machines reach. Names are not
-// resolved, since what they mean changes: localhost alone is accepted.
+// checkLoopback refuses an address that other machines reach.
 func checkLoopback(bad *strict.Problems, at strict.Path, address, because string) {
 	host, _, err := splitAddress(address)
 	if err != nil {
 		bad.Add(at, "%q is no host:port", address)
 		return
 	}
-	if ip := net.ParseIP(host); host != "localhost" && (ip == nil || !ip.IsLoopback()) {
+	if !loopback.IsHost(host) {
 		bad.Add(at, "%s is not a loopback address, and %s", address, because)
 	}
 }

@@ -25,6 +25,7 @@ import (
 	"github.com/geogate/geogate/internal/event"
 	"github.com/geogate/geogate/internal/seat"
 	"github.com/geogate/geogate/internal/seats"
+	"github.com/geogate/geogate/internal/sleep"
 	"github.com/geogate/geogate/internal/topics"
 	"github.com/geogate/geogate/residency/policyfile"
 	"github.com/geogate/geogate/router"
@@ -133,10 +134,8 @@ func (n *Node) reach() (err error) {
 		case !said:
 			n.log.Warn("the region's own Kafka does not answer yet, will try again", "seeds", n.seeds(), "within", within.String(), "err", err)
 		}
-		select {
-		case <-ctx.Done():
+		if sleep.For(ctx, retryMost) != nil {
 			return fmt.Errorf("within %s: %w", within, err)
-		case <-time.After(retryMost):
 		}
 	}
 }

@@ -7,6 +7,7 @@ import (
 
 	"github.com/geogate/geogate/internal/event"
 	"github.com/geogate/geogate/internal/seat"
+	"github.com/geogate/geogate/internal/sleep"
 )
 
 const (
@@ -52,10 +53,8 @@ func (s *Seats) catchUp(ctx context.Context, h *runningSeat) error {
 				break
 			}
 			s.cfg.Logger.Debug("wait for the first fold", "topic", h.Topic, "partition", h.Partition, "err", err)
-			select {
-			case <-ctx.Done():
+			if sleep.For(ctx, listAgain) != nil {
 				return nil
-			case <-time.After(listAgain):
 			}
 		}
 		s.awaitCopies(ctx, h)

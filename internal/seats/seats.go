@@ -23,6 +23,7 @@ import (
 	"github.com/geogate/geogate/internal/event"
 	"github.com/geogate/geogate/internal/hlc"
 	"github.com/geogate/geogate/internal/seat"
+	"github.com/geogate/geogate/internal/sleep"
 	"github.com/geogate/geogate/internal/topics"
 	"github.com/geogate/geogate/internal/txn"
 	"github.com/geogate/geogate/residency"
@@ -188,10 +189,8 @@ func (s *Seats) prepare(ctx context.Context) error {
 			return refusal
 		}
 		s.cfg.Logger.Warn("open seats, will try again", "err", err)
-		select {
-		case <-ctx.Done():
+		if sleep.For(ctx, prepareAfter) != nil {
 			return nil
-		case <-time.After(prepareAfter):
 		}
 	}
 	close(s.prepared)
@@ -264,10 +263,8 @@ func (s *Seats) keep(ctx context.Context, h *runningSeat) error {
 		s.cfg.Logger.Error("seat ended, will run again", "topic", h.Topic, "partition", h.Partition, "err", err)
 		var fresh *runningSeat
 		for fresh == nil {
-			select {
-			case <-ctx.Done():
+			if sleep.For(ctx, retryAfter) != nil {
 				return nil
-			case <-time.After(retryAfter):
 			}
 			if fresh, err = s.newSeat(ctx, h.TopicPartition); err != nil && err.Error() != said {
 				said = err.Error()

@@ -18,6 +18,7 @@ import (
 	"github.com/fsnotify/fsnotify"
 	"github.com/prometheus/client_golang/prometheus"
 
+	"github.com/geogate/geogate/internal/sleep"
 	"github.com/geogate/geogate/residency"
 )
 
@@ -95,10 +96,10 @@ func (f *Follower) Run(ctx context.Context) error {
 		case <-tick.C:
 		case <-late:
 		case <-events:
-			pause(ctx, eventPause)
+			_ = sleep.For(ctx, eventPause) // the loop looks at the context
 		case err := <-troubles:
 			f.log.Warn("watch residency policy", "err", err)
-			pause(ctx, eventPause)
+			_ = sleep.For(ctx, eventPause) // the loop looks at the context
 		}
 	}
 }
@@ -119,16 +120,6 @@ func (f *Follower) watch() (events <-chan fsnotify.Event, troubles <-chan error,
 		if err := w.Close(); err != nil {
 			f.log.Warn("end the watch of the residency policy", "err", err)
 		}
-	}
-}
-
-// pause waits for d or until the context ends.
-func pause(ctx context.Context, d time.Duration) {
-	timer := time.NewTimer(d)
-	defer timer.Stop()
-	select {
-	case <-ctx.Done():
-	case <-timer.C:
 	}
 }
 
@@ -178,7 +169,9 @@ func (f *Follower) read(ctx context.Context) ([]byte, error) {
 		if try > settleTries {
 			return nil, errors.New("read residency policy: it does not stay the same for long enough to be read")
 		}
-		pause(ctx, settleFor)
+		if err := sleep.For(ctx, settleFor); err != nil {
+			return nil, err
+		}
 		var again []byte
 		again, err = f.readOnce(ctx)
 		if err == nil && bytes.Equal(first, again) {

@@ -9,6 +9,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/geogate/geogate/internal/sleep"
 	"github.com/geogate/geogate/residency"
 )
 
@@ -39,7 +40,9 @@ func watched(t *testing.T, read func(call int) ([]byte, error), after time.Durat
 		end := time.Now().Add(after)
 		for time.Now().Before(end) {
 			f.look(t.Context())
-			pause(t.Context(), time.Second)
+			if err := sleep.For(t.Context(), time.Second); err != nil {
+				t.Fatal(err)
+			}
 		}
 		check(t, f.guard)
 		if f.reading != nil {
