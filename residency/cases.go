@@ -103,7 +103,7 @@ func (w Way) problems(regions []string) iter.Seq2[string, error] {
 			case name == "":
 				return errors.New("is needed")
 			case !names.IsRegion(name):
-				return fmt.Errorf("%q is no region name, want 1 to 31 of a-z, 0-9 and -, first a letter", name)
+				return fmt.Errorf("%q is not a region name, want 1 to 31 of a-z, 0-9 and -, first a letter", name)
 			case regions != nil && !slices.Contains(regions, name):
 				return fmt.Errorf("region %q is unknown, known are %s", name, strings.Join(regions, ", "))
 			}

@@ -209,7 +209,7 @@ func (c *compiler) readGroups(groups map[string][]string) {
 func (c *compiler) region(at strict.Path, name string) {
 	switch {
 	case !names.IsRegion(name):
-		c.bad.Add(at, "%q is no region name, want 1 to 31 of a-z, 0-9 and -, first a letter", name)
+		c.bad.Add(at, "%q is not a region name, want 1 to 31 of a-z, 0-9 and -, first a letter", name)
 	case c.regions != nil && !slices.Contains(c.regions, name):
 		c.bad.Unknown(at, "region", name, c.regions...)
 	}

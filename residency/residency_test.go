@@ -331,7 +331,7 @@ func TestCasesAboutNothing(t *testing.T) {
 	for _, c := range []struct{ way, want string }{
 		{"topic: git*, from: eu, to: us", "cases[0].topic: \"git*\" is a pattern"},
 		{"topic: git hub, from: eu, to: us", "cases[0].topic"},
-		{"topic: github, from: EU, to: us", "cases[0].from: \"EU\" is no region name"},
+		{"topic: github, from: EU, to: us", "cases[0].from: \"EU\" is not a region name"},
 		{"topic: github, from: ue, to: us", "cases[0].from: region \"ue\" is unknown"},
 		{"topic: github, from: eu, to: '@europe'", "cases[0].to"},
 		{"topic: github, from: eu, to: '*'", "cases[0].to"},

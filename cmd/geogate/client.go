@@ -53,7 +53,7 @@ func (g *gatewayFlag) post(cmd *cobra.Command, path string, body any) ([]byte, e
 func (g *gatewayFlag) ask(cmd *cobra.Command, method, path string, send []byte, timeout time.Duration) ([]byte, error) {
 	base, err := url.Parse(g.address)
 	if err != nil || base.Host == "" || base.Scheme != "http" && base.Scheme != "https" {
-		return nil, exitWith(exitUsage, "--gateway (or $GEOGATE_GATEWAY) %q is no http URL; want that of a management listener, like %s", g.address, defaultGateway)
+		return nil, exitWith(exitUsage, "--gateway (or $GEOGATE_GATEWAY) %q is not an http URL; want the address of a management listener, like %s", g.address, defaultGateway)
 	}
 	path, query, _ := strings.Cut(path, "?")
 	to := base.JoinPath(path)
@@ -69,12 +69,12 @@ func (g *gatewayFlag) ask(cmd *cobra.Command, method, path string, send []byte, 
 	client := http.Client{Timeout: timeout}
 	resp, err := client.Do(req)
 	if err != nil {
-		return nil, exitWith(exitUnreachable, "gateway cannot be reached: %w; --gateway or $GEOGATE_GATEWAY says where its management listener is, like %s", err, defaultGateway)
+		return nil, exitWith(exitUnreachable, "gateway cannot be reached: %w; set --gateway or $GEOGATE_GATEWAY to its management listener, like %s", err, defaultGateway)
 	}
 	defer resp.Body.Close()
 	body, err := io.ReadAll(io.LimitReader(resp.Body, maxAnswer))
 	if err != nil {
-		return nil, exitWith(exitUnreachable, "read answer of gateway: %w", err)
+		return nil, exitWith(exitUnreachable, "read the gateway's answer: %w", err)
 	}
 	if resp.StatusCode != http.StatusOK {
 		return nil, problemError(resp, body)
@@ -97,14 +97,14 @@ func problemError(resp *http.Response, body []byte) error {
 		}
 		return exitWith(code, "gateway answers %s: %s: %s", problem.Code, problem.Title, problem.Detail)
 	}
-	return exitWith(exitUnreachable, "what listens there answers %s; is it a gateway's management listener?", resp.Status)
+	return exitWith(exitUnreachable, "the server there answered %s; is it a gateway's management listener?", resp.Status)
 }
 
 // decodeAnswer reads a JSON answer. Members that this version does not know are
 // ignored, so that a newer gateway can be asked.
 func decodeAnswer(body []byte, into any) error {
 	if err := json.Unmarshal(body, into); err != nil {
-		return exitWith(exitUnreachable, "answer of gateway is not what was asked for: %w", err)
+		return exitWith(exitUnreachable, "decode the gateway's answer: %w", err)
 	}
 	return nil
 }

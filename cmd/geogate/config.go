@@ -134,10 +134,10 @@ func resolvePaths(c *node.Config, doc *strict.Document, dir string) {
 func configWarnings(c node.Config) []string {
 	var out []string
 	if len(c.Regions) > 1 && len(c.Outgoing()) == 0 {
-		out = append(out, fmt.Sprintf("no link begins in region %s: nothing that is written here reaches another region", c.Region))
+		out = append(out, fmt.Sprintf("no link starts in region %s: nothing written here reaches another region", c.Region))
 	}
 	if e := c.NATS.Embedded; len(c.Regions) > 1 && e != nil && e.Cluster == "" {
-		out = append(out, fmt.Sprintf("the ownership register of region %s is its own: no other region learns what is fenced in it; nats.mode quorum has one for all", c.Region))
+		out = append(out, fmt.Sprintf("region %s has an ownership register of its own: other regions do not see what is fenced in it; nats.mode quorum shares one", c.Region))
 	}
 	taken := make(map[string]string)
 	for _, name := range slices.Sorted(maps.Keys(c.Regions)) {

@@ -41,7 +41,7 @@ func newConfigCheck(env environment) *cobra.Command {
 				if _, err := loadWitness(flags.file); err != nil {
 					return err
 				}
-				fmt.Fprintf(cmd.OutOrStdout(), "%s: ok, of a witness\n", flags.file)
+				fmt.Fprintf(cmd.OutOrStdout(), "%s: ok (witness)\n", flags.file)
 				return nil
 			}
 			c, err := flags.load(env)

@@ -305,7 +305,7 @@ func (d *demo) guide(ctx context.Context, sd fx.Shutdowner, log *slog.Logger) er
 	marker := filepath.Join(d.dir, "seeded")
 	_, err := os.Stat(marker)
 	if err == nil {
-		fmt.Fprintln(d.out, "Data of the last run is kept (--fresh begins anew).")
+		fmt.Fprintln(d.out, "Data of the last run is kept (--fresh starts over).")
 	} else {
 		count, err := s.seed(ctx)
 		if err != nil {

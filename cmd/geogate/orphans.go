@@ -31,8 +31,8 @@ func newOwnerOrphans(env environment) *cobra.Command {
 	var output string
 	cmd := &cobra.Command{
 		Use:   "orphans UNIT",
-		Short: "List the writes of a unit that lie behind a cut, as far as the gateway's region has met them",
-		Long: `List the writes of a unit that lie behind a cut, as far as the gateway's region has met them.
+		Short: "List the writes of a unit past a cut, as far as the gateway's region has read them",
+		Long: `List the writes of a unit past a cut, as far as the gateway's region has read them.
 
 An orphan was written by a region that had lost the unit, or had lost it by the time the write was there. It
 is still in that region's log and counts nowhere: no merged view shows it, and no link carries it on. Links

@@ -46,12 +46,12 @@ applied are orphans; 12 the gateway or the register cannot be reached; 13 the re
 		Args: usageArgs(cobra.NoArgs),
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if strings.TrimSpace(t.reason) == "" {
-				return exitWith(exitUsage, "needs --reason: it stays in the audit")
+				return exitWith(exitUsage, "needs --reason: it is kept in the audit")
 			}
 			return t.run(cmd, "/v1/fence")
 		},
 	}
-	t.bind(cmd, env, "`text` that stays in the audit")
+	t.bind(cmd, env, "`text` that is kept in the audit")
 	return cmd
 }
 
@@ -68,7 +68,7 @@ gateway or the register cannot be reached; 13 the register went backwards.`,
 		Args: usageArgs(cobra.NoArgs),
 		RunE: func(cmd *cobra.Command, _ []string) error { return t.run(cmd, "/v1/unfence") },
 	}
-	t.bind(cmd, env, "`text` that stays in the audit")
+	t.bind(cmd, env, "`text` that is kept in the audit")
 	return cmd
 }
 
@@ -101,7 +101,7 @@ func (t *target) run(cmd *cobra.Command, path string) error {
 	case exitLoss:
 		return exitWith(exitLoss, "%s; see where with: geogate owner get UNIT", result.Detail)
 	case exitInProgress:
-		return exitWith(exitInProgress, "%s; see how far with: geogate owner list", result.Detail)
+		return exitWith(exitInProgress, "%s; follow it with: geogate owner list", result.Detail)
 	default:
 		return exitWith(exit, "%s", result.Detail)
 	}

@@ -80,8 +80,8 @@ func newPolicyTest(env environment) *cobra.Command {
 	var regions regionsFlag
 	cmd := &cobra.Command{
 		Use:   "test POLICY CASES",
-		Short: "Ask a residency policy about the records of a file of cases, and report where it decides otherwise",
-		Long: `Ask a residency policy about the records of a file of cases, and report where it decides otherwise.
+		Short: "Run a file of cases against a residency policy, and report every decision that differs",
+		Long: `Run a file of cases against a residency policy, and report every decision that differs.
 
 A file of cases has version: 1, kind: ResidencyCases and a list cases, each with name, topic, from, to, key (left
 out: null), headers, expect (allow or deny) and, if it matters, rule. Exit code 3 when a case is not met.`,
@@ -112,7 +112,7 @@ out: null), headers, expect (allow or deny) and, if it matters, rule. Exit code 
 				fmt.Fprintf(cmd.OutOrStdout(), "%s %s: %s%s\n", mark, name, v, wrong)
 			}
 			if bad > 0 {
-				return exitWith(exitPrecondition, "%d of %d cases are not met", bad, len(cases.Cases))
+				return exitWith(exitPrecondition, "%d of %d cases failed", bad, len(cases.Cases))
 			}
 			return nil
 		},
@@ -133,7 +133,7 @@ func newPolicyExplain(env environment) *cobra.Command {
 	var output string
 	cmd := &cobra.Command{
 		Use:   "explain POLICY --topic T --from R --to R [--key K] [--header NAME=VALUE]…",
-		Short: "Show which rule of a residency policy decides about a record, and what every other makes of it",
+		Short: "Show which rule of a residency policy decides about a record, and how every other rule judges it",
 		Args:  usageArgs(cobra.ExactArgs(1)),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if err := checkOutput(output); err != nil {

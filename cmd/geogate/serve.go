@@ -42,7 +42,7 @@ environment over the file. The log goes to standard error as JSON lines.`,
 	flags.bind(cmd, env)
 	// Not for production, and so in no help text and in no configuration: a leak scan
 	// looks for bytes in sockets and files, and compression would hide them.
-	cmd.Flags().BoolVar(&plain, "uncompressed", false, "compress no batch, so that a leak scan sees every byte")
+	cmd.Flags().BoolVar(&plain, "uncompressed", false, "do not compress batches, so that a leak scan sees every byte")
 	_ = cmd.Flags().MarkHidden("uncompressed") // fails only for a flag that does not exist
 	return cmd
 }

@@ -55,7 +55,7 @@ backwards; with --check, 3 when there is any warning.`,
 func statusVerdict(s gateway.Status, check bool) error {
 	switch {
 	case s.Register != nil && s.Register.State == "regressed":
-		return exitWith(exitRegression, "the ownership register shows an epoch that was passed already")
+		return exitWith(exitRegression, "the ownership register shows an epoch lower than one already seen")
 	case s.Register != nil && s.Register.State == "unreachable":
 		return exitWith(exitUnreachable, "the ownership register cannot be reached")
 	case check && len(s.Warnings) > 0:

@@ -308,15 +308,15 @@ var instanceForm = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9._-]{0,99}$`)
 func (c Config) validateSelf(bad *strict.Problems) {
 	names := slices.Sorted(maps.Keys(c.Regions))
 	if c.Region == "" {
-		bad.Add(strict.At("region"), "needs to name the region that this instance belongs to")
+		bad.Add(strict.At("region"), "must name the region that this instance belongs to")
 	} else if _, ok := c.Regions[c.Region]; !ok {
 		bad.Unknown(strict.At("region"), "region", c.Region, names...)
 	}
 	if c.Region != "" && !instanceForm.MatchString(c.Instance) {
-		bad.Add(strict.At("instance"), "%q is no instance name, want 1 to 100 letters, digits, dots, hyphens and underscores", c.Instance)
+		bad.Add(strict.At("instance"), "%q is not an instance name, want 1 to 100 letters, digits, dots, hyphens and underscores", c.Instance)
 	}
 	if c.DataDir == "" {
-		bad.Add(strict.At("data_dir"), "needs to name a directory")
+		bad.Add(strict.At("data_dir"), "must name a directory")
 	}
 }
 
@@ -328,13 +328,13 @@ func (c Config) validateRegions(bad *strict.Problems) {
 	for _, name := range slices.Sorted(maps.Keys(c.Regions)) {
 		r, at := c.Regions[name], strict.At("regions", name)
 		if router.CheckAlias(name) != nil {
-			bad.Add(at, "%q is no region name, want 1 to 31 of a-z, 0-9 and -, first a letter", name)
+			bad.Add(at, "%q is not a region name, want 1 to 31 of a-z, 0-9 and -, first a letter", name)
 		}
 		switch other := taken[r.ID]; {
 		case !r.ID.Valid():
 			bad.Add(at.And("id"), "must be within 1 and %d", event.MaxRegion)
 		case other != "":
-			bad.Add(at.And("id"), "%d is the id of %s already", r.ID, other)
+			bad.Add(at.And("id"), "%d is already the id of %s", r.ID, other)
 		default:
 			taken[r.ID] = name
 		}
@@ -349,16 +349,16 @@ func (c Config) validateKafka(bad *strict.Problems, at strict.Path, name string,
 	case own && k.Embedded == nil && len(k.Seeds) == 0:
 		bad.Add(at, "the own region needs seeds or embedded")
 	case k.Embedded != nil && len(k.Seeds) > 0:
-		bad.Add(at, "have either seeds or embedded, not both")
+		bad.Add(at, "give either seeds or embedded, not both")
 	case !own && known && k.Embedded != nil:
-		bad.Add(at.And("embedded"), "only the own region's Kafka is embedded; give the seeds of another region's")
+		bad.Add(at.And("embedded"), "only the own region's Kafka can be embedded; give seeds for another region's")
 	}
 	if k.Embedded != nil {
 		checkLoopback(bad, at.And("embedded", "listen"), k.Embedded.Listen, "the embedded Kafka has no authentication")
 	}
 	for i, seed := range k.Seeds {
 		if host, _, err := splitAddress(seed); err != nil || host == "" {
-			bad.Add(at.And("seeds", i), "%q is no host:port", seed)
+			bad.Add(at.And("seeds", i), "%q is not host:port", seed)
 		}
 	}
 }
@@ -370,7 +370,7 @@ func (c Config) validateLinks(bad *strict.Problems) {
 		at := strict.At("links", i)
 		for _, end := range []struct{ key, name string }{{"from", l.From}, {"to", l.To}} {
 			if end.name == "" {
-				bad.Add(at.And(end.key), "needs to name a region")
+				bad.Add(at.And(end.key), "must name a region")
 			} else if _, ok := c.Regions[end.name]; !ok {
 				bad.Unknown(at.And(end.key), "region", end.name, regions...)
 			}
@@ -381,14 +381,14 @@ func (c Config) validateLinks(bad *strict.Problems) {
 		case l.From == l.To:
 			bad.Add(at.And("to"), "a link leads to another region")
 		case pairs[pair]:
-			bad.Add(at, "there is a link from %s to %s already", l.From, l.To)
+			bad.Add(at, "a link from %s to %s exists already", l.From, l.To)
 		}
 		if named[l.Name] && !pairs[pair] {
-			bad.Add(at.And("name"), "there is a link %s already", l.Name)
+			bad.Add(at.And("name"), "a link %s exists already", l.Name)
 		}
 		pairs[pair], named[l.Name] = true, true
 		if !instanceForm.MatchString(l.Name) {
-			bad.Add(at.And("name"), "%q is no link name, want 1 to 100 letters, digits, dots, hyphens and underscores", l.Name)
+			bad.Add(at.And("name"), "%q is not a link name, want 1 to 100 letters, digits, dots, hyphens and underscores", l.Name)
 		}
 		if to, ok := c.Regions[l.To]; ok && l.From == c.Region && l.To != c.Region && len(to.Kafka.Seeds) == 0 {
 			bad.Add(strict.At("regions", l.To, "kafka"), "needs seeds: link %s writes there", l.Name)
@@ -473,19 +473,19 @@ func (c NATSConfig) validate(bad *strict.Problems, at strict.Path) {
 	switch c.Mode {
 	case modeSolo, modeQuorum:
 	case "paired":
-		bad.Add(at.And("mode"), "mode paired, two sites without a witness, comes with the failover commands, for an operator has to attest every take-over in it; until then use quorum with a witness, or solo")
+		bad.Add(at.And("mode"), "mode paired, two sites without a witness, comes with the failover commands, since an operator has to attest every take-over; until then use quorum with a witness, or solo")
 	default:
 		bad.Unknown(at.And("mode"), "mode", c.Mode, modeSolo, modeQuorum)
 	}
 	switch {
 	case c.Embedded != nil && len(c.URLs) > 0:
-		bad.Add(at, "have either embedded or urls, not both")
+		bad.Add(at, "give either embedded or urls, not both")
 	case c.Mode == modeQuorum && !c.Register():
 		bad.Add(at, "mode quorum needs embedded, one of three servers, or the urls of a cluster")
 	}
 	for i, u := range c.URLs {
 		if parsed, err := url.Parse(u); err != nil || parsed.Host == "" {
-			bad.Add(at.And("urls", i), "%q is no URL like nats://host:4222", u)
+			bad.Add(at.And("urls", i), "%q is not a URL like nats://host:4222", u)
 		}
 	}
 	if err := c.Lease.Validate(); err != nil {
@@ -498,11 +498,11 @@ func (c NATSConfig) validate(bad *strict.Problems, at strict.Path) {
 
 func (e EmbeddedNATS) validate(bad *strict.Problems, at strict.Path, mode string) {
 	if e.Name != "" && !instanceForm.MatchString(e.Name) {
-		bad.Add(at.And("name"), "%q is no server name, want 1 to 100 letters, digits, dots, hyphens and underscores", e.Name)
+		bad.Add(at.And("name"), "%q is not a server name, want 1 to 100 letters, digits, dots, hyphens and underscores", e.Name)
 	}
 	if mode == modeSolo {
 		if e.Cluster != "" || len(e.Routes) > 0 || e.Advertise != "" {
-			bad.Add(at, "cluster, routes and advertise are for mode quorum; in mode solo the server stands alone")
+			bad.Add(at, "cluster, routes and advertise are for mode quorum; in mode solo there is one server")
 		}
 		return
 	}
@@ -516,11 +516,11 @@ func (e EmbeddedNATS) validate(bad *strict.Problems, at strict.Path, mode string
 	}
 	for i, r := range e.Routes {
 		if parsed, err := url.Parse(r); err != nil || parsed.Host == "" || parsed.Scheme != "nats-route" {
-			bad.Add(at.And("routes", i), "%q is no route like nats-route://host:6222", r)
+			bad.Add(at.And("routes", i), "%q is not a route like nats-route://host:6222", r)
 		}
 	}
 	if _, _, err := splitAddress(e.Advertise); e.Advertise != "" && err != nil {
-		bad.Add(at.And("advertise"), "%q is no host:port", e.Advertise)
+		bad.Add(at.And("advertise"), "%q is not host:port", e.Advertise)
 	}
 }
 
@@ -528,7 +528,7 @@ func (e EmbeddedNATS) validate(bad *strict.Problems, at strict.Path, mode string
 func checkLoopback(bad *strict.Problems, at strict.Path, address, because string) {
 	host, _, err := splitAddress(address)
 	if err != nil {
-		bad.Add(at, "%q is no host:port", address)
+		bad.Add(at, "%q is not host:port", address)
 		return
 	}
 	if !loopback.IsHost(host) {

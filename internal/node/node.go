@@ -132,7 +132,7 @@ func (n *Node) reach() (err error) {
 		case ctx.Err() != nil:
 			return fmt.Errorf("within %s: %w", within, err)
 		case !said:
-			n.log.Warn("the region's own Kafka does not answer yet, will try again", "seeds", n.seeds(), "within", within.String(), "err", err)
+			n.log.Warn("the region's own Kafka does not answer yet; trying again", "seeds", n.seeds(), "within", within.String(), "err", err)
 		}
 		if sleep.For(ctx, retryMost) != nil {
 			return fmt.Errorf("within %s: %w", within, err)

@@ -55,7 +55,7 @@ func (n *Node) residencyStatus() (gateway.Residency, []string) {
 	var warnings []string
 	switch {
 	case st.State == residency.Stopped:
-		warnings = append(warnings, fmt.Sprintf("residency: nothing leaves the region, for the policy file has not loaded since %s: %v", st.Since.UTC().Format(time.RFC3339), firstOf(st.Err)))
+		warnings = append(warnings, fmt.Sprintf("residency: nothing leaves the region, since the policy file has not loaded since %s: %v", st.Since.UTC().Format(time.RFC3339), firstOf(st.Err)))
 	case st.Err != nil:
 		warnings = append(warnings, fmt.Sprintf("residency: the policy file does not load; revision %d stays in force until %s: %v", st.Revision,
 			n.residency.Guard().Deadline().UTC().Format(time.RFC3339), firstOf(st.Err)))

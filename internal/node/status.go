@@ -39,7 +39,7 @@ func (n *Node) Status(context.Context) (gateway.Status, error) {
 	}
 	n.registerStatus(&st)
 	if m := n.control.Malformed(); m > 0 {
-		st.Warnings = append(st.Warnings, fmt.Sprintf("%d control records do not parse and are passed over; see the log", m))
+		st.Warnings = append(st.Warnings, fmt.Sprintf("%d control records cannot be parsed and are skipped; see the log", m))
 	}
 	st.Warnings = append(st.Warnings, n.topics.Unused()...)
 	st.Warnings = append(st.Warnings, n.seats.Warnings()...)

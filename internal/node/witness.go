@@ -57,7 +57,7 @@ func (c WitnessConfig) Validate() error {
 		bad.Add(strict.At("version"), "must be 1, the version of this file's form")
 	}
 	if c.DataDir == "" {
-		bad.Add(strict.At("data_dir"), "needs to name a directory")
+		bad.Add(strict.At("data_dir"), "must name a directory")
 	}
 	if c.NATS.Mode != modeQuorum {
 		bad.Add(strict.At("nats", "mode"), "must be quorum: no other mode has a witness")

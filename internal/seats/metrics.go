@@ -10,7 +10,7 @@ var (
 	foldMerged      = prometheus.NewDesc("geogate_fold_merged_records_total", "Records written to the merged topic.", []string{"topic"}, nil)
 	foldConflicts   = prometheus.NewDesc("geogate_fold_conflict_records_total", "Records written to the conflict feed.", []string{"topic"}, nil)
 	foldTwins       = prometheus.NewDesc("geogate_fold_twins_total", "Copies of an idempotency key that have no effect.", []string{"topic"}, nil)
-	foldOrphans     = prometheus.NewDesc("geogate_fold_orphans_total", "Events that lie behind a cut, folded before it was known or not.", []string{"topic"}, nil)
+	foldOrphans     = prometheus.NewDesc("geogate_fold_orphans_total", "Events past a cut, folded before it was known or not.", []string{"topic"}, nil)
 	foldWaiting     = prometheus.NewDesc("geogate_fold_waiting_logs", "Logs of origins, by partition, whose fold waits for the ownership register.", []string{"topic"}, nil)
 	foldQuarantined = prometheus.NewDesc("geogate_fold_quarantined_total", "Records that are never folded, by reason.", []string{"topic", "reason"}, nil)
 	clockCarries    = prometheus.NewDesc("geogate_clock_carries_total", "Times that the clock's counter ran over.", nil, nil)

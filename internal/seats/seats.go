@@ -188,7 +188,7 @@ func (s *Seats) prepare(ctx context.Context) error {
 		if refusal := topics.Refusal(err); refusal != nil {
 			return refusal
 		}
-		s.cfg.Logger.Warn("open seats, will try again", "err", err)
+		s.cfg.Logger.Warn("cannot open seats; trying again", "err", err)
 		if sleep.For(ctx, prepareAfter) != nil {
 			return nil
 		}
@@ -210,7 +210,7 @@ func (s *Seats) openAll(ctx context.Context) error {
 	for _, name := range s.used() {
 		err := s.openTopic(ctx, name)
 		if !declared[name] && (errors.Is(err, gateway.ErrTopicUnknown) || errors.Is(err, topics.ErrBlocked)) {
-			s.cfg.Logger.Warn("a topic that was used before cannot be opened", "topic", name, "err", err)
+			s.cfg.Logger.Warn("cannot open a topic that was used before", "topic", name, "err", err)
 			continue
 		}
 		if err != nil {
@@ -260,7 +260,7 @@ func (s *Seats) keep(ctx context.Context, h *runningSeat) error {
 			s.cfg.Logger.Error("another instance of the region has taken a seat; this instance stops", "topic", h.Topic, "partition", h.Partition)
 			return err
 		}
-		s.cfg.Logger.Error("seat ended, will run again", "topic", h.Topic, "partition", h.Partition, "err", err)
+		s.cfg.Logger.Error("seat ended; running it again", "topic", h.Topic, "partition", h.Partition, "err", err)
 		var fresh *runningSeat
 		for fresh == nil {
 			if sleep.For(ctx, retryAfter) != nil {
@@ -297,7 +297,7 @@ func (s *Seats) forget(old, fresh *runningSeat) {
 }
 
 // errReplaced ends a seat whose topic is not the one it was made for.
-var errReplaced = errors.New("the topic was deleted or made anew")
+var errReplaced = errors.New("the topic was deleted or recreated")
 
 // watch ends when the seat's topic has gone or another has its name: offsets,
 // index and view would be those of a log that is no more. A topic that is missing
@@ -358,7 +358,7 @@ func (s *Seats) Open(ctx context.Context, topic string, partition int32) (gatewa
 	case <-h.view.Ready():
 		return h, nil
 	case <-ctx.Done():
-		return nil, fmt.Errorf("open seat: the state is being read: %w", seat.ErrNotReady)
+		return nil, fmt.Errorf("open seat: its state is still being read: %w", seat.ErrNotReady)
 	}
 }
 
@@ -373,7 +373,7 @@ func (s *Seats) hold(ctx context.Context, at txn.TopicPartition) (*runningSeat, 
 	select {
 	case <-s.cfg.Control.Ready():
 	default:
-		return nil, fmt.Errorf("open seat: control is being read: %w", seat.ErrNotReady)
+		return nil, fmt.Errorf("open seat: control topics are still being read: %w", seat.ErrNotReady)
 	}
 	h, err := s.newSeat(ctx, at)
 	if err != nil {
@@ -545,11 +545,11 @@ func (s *Seats) Ready(context.Context) error {
 	select {
 	case <-s.prepared:
 	default:
-		return errors.New("declared topics are being prepared")
+		return errors.New("declared topics are still being created or checked")
 	}
 	for _, h := range s.list() {
 		if !h.seat.Status().Ready {
-			return fmt.Errorf("seat %s/%d reads its log", h.Topic, h.Partition)
+			return fmt.Errorf("seat %s/%d is still reading its log", h.Topic, h.Partition)
 		}
 	}
 	return nil

@@ -178,7 +178,7 @@ func (d *decoder) duration(v *value, target reflect.Value, path Path) {
 	}
 	t, err := time.ParseDuration(v.text)
 	if err != nil {
-		d.fail(v.at, path, "%q is no duration, write one like 500ms, 30s or 24h", v.text)
+		d.fail(v.at, path, "%q is not a duration, write one like 500ms, 30s or 24h", v.text)
 		return
 	}
 	target.SetInt(int64(t))

@@ -64,7 +64,7 @@ func TestOverlaysAreChecked(t *testing.T) {
 		"covered":         {"wait: 5\n", []string{"$WAIT wait=5s"}, `f:1:7: wait: want a duration with a unit, like 30s or 24h, have 5`},
 		"covered map":     {"below: 5\n", []string{"$N below.name=x"}, `f:1:8: below: want a map, have 5`},
 		"covered overlay": {"", []string{"$ID id=999", "--set id=1"}, `$ID: id: 999 is out of range`},
-		"text":            {"", []string{"--set wait=5"}, `--set: wait: "5" is no duration, write one like 500ms, 30s or 24h`},
+		"text":            {"", []string{"--set wait=5"}, `--set: wait: "5" is not a duration, write one like 500ms, 30s or 24h`},
 		"switch":          {"", []string{"--set on=maybe"}, `--set: on: want true or false, have "maybe"`},
 		"number":          {"", []string{"--set count=1.5"}, `--set: count: want a whole number, have "1.5"`},
 		"map":             {"", []string{"--set below=x"}, `--set: below: want a map, have "x"`},
@@ -74,7 +74,7 @@ func TestOverlaysAreChecked(t *testing.T) {
 		"all in order": {
 			"on: 1\nid: [\n]\n", []string{"--set id=x", "$A limit=much"},
 			"f:1:5: on: want true or false, have 1\nf:2:5: id: want a whole number, have a list\n" +
-				"$A: limit: \"much\" is no size, write a whole number of bytes or like 64KiB, 32MiB, 1GiB\n--set: id: want a whole number, have \"x\"",
+				"$A: limit: \"much\" is not a size, write a whole number of bytes or like 64KiB, 32MiB, 1GiB\n--set: id: want a whole number, have \"x\"",
 		},
 	} {
 		t.Run(name, func(t *testing.T) {

@@ -35,7 +35,7 @@ func ParseSize(s string) (Size, error) {
 	}
 	n, err := strconv.ParseInt(digits, 10, 64)
 	if err != nil || n < 0 {
-		return 0, fmt.Errorf("%q is no size, write a whole number of bytes or like 64KiB, 32MiB, 1GiB", s)
+		return 0, fmt.Errorf("%q is not a size, write a whole number of bytes or like 64KiB, 32MiB, 1GiB", s)
 	}
 	if n > math.MaxInt64/int64(unit) {
 		return 0, fmt.Errorf("size %q is too large", s)

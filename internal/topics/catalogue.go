@@ -163,7 +163,7 @@ func (c *Catalogue) Topic(ctx context.Context, name string) (gateway.Topic, erro
 		}
 		if detail = all[name]; !all.Has(name) || len(detail.Partitions) == 0 {
 			if c.coming(name) {
-				return gateway.Topic{}, fmt.Errorf("declared topic %s is being made: %w", name, seat.ErrNotReady)
+				return gateway.Topic{}, fmt.Errorf("declared topic %s is being created: %w", name, seat.ErrNotReady)
 			}
 			return gateway.Topic{}, fmt.Errorf("%w: %s", gateway.ErrTopicUnknown, name)
 		}

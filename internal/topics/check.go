@@ -94,7 +94,7 @@ func (c *Catalogue) checkRetention(ctx context.Context, name string) error {
 	if err != nil || ms < 0 || time.Duration(ms) >= c.window/time.Millisecond {
 		return nil // no number, or none that is too small
 	}
-	return fmt.Errorf("check topic %s: %w: retention.ms is %d, below the idempotency window of %s; raise the one or lower idempotency.window", name, ErrRefused, ms, c.window)
+	return fmt.Errorf("check topic %s: %w: retention.ms is %d, below the idempotency window of %s; raise it or lower idempotency.window", name, ErrRefused, ms, c.window)
 }
 
 // checkKind refuses a topic whose kind is not the one that it was first used with:
@@ -124,6 +124,6 @@ func (c *Catalogue) checkKind(ctx context.Context, topic gateway.Topic) error {
 	if was == topic.Domain.Kind {
 		return nil
 	}
-	return fmt.Errorf("check topic %s: %w: it was of kind %s before (cleanup.policy of %s is %s) and the policy now says %s; a topic's kind cannot change, use a new topic",
+	return fmt.Errorf("check topic %s: %w: it was of kind %s before (cleanup.policy of %s is %s) and the policy now says %s; a topic's kind cannot change: use a new topic",
 		topic.Name, errMismatch, was, merged, cleanup, topic.Domain.Kind)
 }

@@ -25,7 +25,7 @@ func (c *Catalogue) Identify(ctx context.Context, topic gateway.Topic, partition
 		if p, ok := c.follower.Progress(c.own, topic.Name, partition); ok && p.End.Incarnation == last.Number {
 			next.End = p.End.Next
 		}
-		c.log.Error("topic was deleted and made again: a new incarnation of its log begins",
+		c.log.Error("topic was deleted and recreated: a new incarnation of its log begins",
 			"topic", topic.Name, "partition", partition, "incarnation", next.Number, "ended", next.End)
 	}
 	if err := c.checkOrigin(topic, partition); err != nil {

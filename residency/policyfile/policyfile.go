@@ -109,12 +109,12 @@ func (f *Follower) Run(ctx context.Context) error {
 func (f *Follower) watch() (events <-chan fsnotify.Event, troubles <-chan error, stop func()) {
 	w, err := fsnotify.NewWatcher()
 	if err != nil {
-		f.log.Warn("watch residency policy; it is read every few seconds instead", "err", err)
+		f.log.Warn("cannot watch the residency policy's file; reading it every few seconds instead", "err", err)
 		return nil, nil, func() {}
 	}
 	// The directory, since most tools put a new file in the old one's place.
 	if err := w.Add(filepath.Dir(f.path)); err != nil {
-		f.log.Warn("watch residency policy; it is read every few seconds instead", "err", err)
+		f.log.Warn("cannot watch the residency policy's file; reading it every few seconds instead", "err", err)
 	}
 	return w.Events, w.Errors, func() {
 		if err := w.Close(); err != nil {
@@ -141,7 +141,7 @@ func (f *Follower) look(ctx context.Context) {
 	if err != nil {
 		stopped := f.guard.Failed(time.Now().Round(0), err) // wall clock: a suspended machine counts
 		if before.Err == nil || before.Err.Error() != err.Error() {
-			f.log.Error("residency policy does not load; the one before stays in force until max_age", "err", err, "until", f.guard.Deadline())
+			f.log.Error("residency policy does not load; the previous one stays in force until max_age has passed", "err", err, "until", f.guard.Deadline())
 		}
 		if stopped {
 			f.log.Error("residency policy has not loaded for max_age: nothing leaves the region any more")
@@ -151,7 +151,7 @@ func (f *Follower) look(ctx context.Context) {
 	if f.guard.Loaded(p) {
 		f.log.Info("residency policy in force", "policy", p.Name, "revision", p.Revision, "sha256", p.SHA256())
 		if p.Revision <= before.Revision && p.SHA256() != before.SHA256 {
-			f.log.Warn("residency policy has changed and its revision has not risen", "before", before.Revision, "now", p.Revision)
+			f.log.Warn("residency policy changed without a higher revision", "before", before.Revision, "now", p.Revision)
 		}
 	}
 }
@@ -167,7 +167,7 @@ func (f *Follower) read(ctx context.Context) ([]byte, error) {
 	first, err := f.readOnce(ctx)
 	for try := 1; err == nil && !f.known(first); try++ {
 		if try > settleTries {
-			return nil, errors.New("read residency policy: it does not stay the same for long enough to be read")
+			return nil, errors.New("read residency policy: the file keeps changing")
 		}
 		if err := sleep.For(ctx, settleFor); err != nil {
 			return nil, err

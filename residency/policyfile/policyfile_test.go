@@ -74,7 +74,7 @@ func TestPolicyFileThatFails(t *testing.T) {
 		"empty": {func(int) ([]byte, error) { return []byte{}, nil }, "empty"},
 		"always another": {func(call int) ([]byte, error) {
 			return fmt.Appendf(nil, borderPolicy, call), nil
-		}, "stay the same"},
+		}, "keeps changing"},
 		"half of it": {func(int) ([]byte, error) { return []byte(borderPolicy[:40]), nil }, "p:"},
 		"hangs": {func(int) ([]byte, error) {
 			<-time.After(2 * time.Minute) // of the bubble: a disk that does not answer
