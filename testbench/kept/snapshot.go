@@ -283,7 +283,7 @@ func (t *taker) list(ctx context.Context, base, path, member string, q url.Value
 
 // audit is the verdict that counts for every offset on its way to another region.
 func (t *taker) audit(ctx context.Context) error {
-	records, err := t.internal(ctx, "_geogate.audit")
+	records, err := t.Committed(ctx, "_geogate.audit")
 	if err != nil {
 		return err
 	}
@@ -330,8 +330,8 @@ func counting(all []residency.Audit) (runs []residency.Run) {
 	return runs
 }
 
-// internal reads the committed records of a topic of the region's Kafka to its end.
-func (r *Region) internal(ctx context.Context, topic string) (all []*kgo.Record, err error) {
+// Committed reads the committed records of a topic of the region's Kafka to its end.
+func (r *Region) Committed(ctx context.Context, topic string) (all []*kgo.Record, err error) {
 	c, err := kgo.NewClient(kgo.SeedBrokers(r.Seeds...), kgo.FetchIsolationLevel(kgo.ReadCommitted()), kgo.KeepControlRecords())
 	if err != nil {
 		return nil, fmt.Errorf("connect to kafka of %s: %w", r.Name, err)

@@ -121,6 +121,11 @@ func (d *deployment) engines() error {
 		d.closing = append(d.closing, server.Close)
 		d.dialers[name], d.servers[name] = server.Dialer(), c
 	}
+	return d.kafkas()
+}
+
+// kafkas starts the Kafka of both regions.
+func (d *deployment) kafkas() error {
 	for _, name := range members()[1:] {
 		server, err := embed.StartKafka(embed.Kafka{
 			Listen: "127.0.0.1:0", DataDir: filepath.Join(d.dir, name, "kafka"), Logger: slog.New(slog.DiscardHandler),
@@ -185,11 +190,7 @@ func (d *deployment) close(t *testing.T) {
 	for _, r := range d.regions {
 		r.HTTP.CloseIdleConnections()
 	}
-	for i := len(d.closing) - 1; i >= 0; i-- {
-		if err := d.closing[i](); err != nil {
-			t.Errorf("end the deployment: %v", err)
-		}
-	}
+	d.stop(t)
 	if t.Failed() {
 		if _, err := d.log.Seek(0, io.SeekStart); err == nil {
 			raw, _ := io.ReadAll(d.log)
@@ -198,6 +199,14 @@ func (d *deployment) close(t *testing.T) {
 	}
 	if err := d.log.Close(); err != nil {
 		t.Error(err)
+	}
+}
+
+func (d *deployment) stop(t *testing.T) {
+	for i := len(d.closing) - 1; i >= 0; i-- {
+		if err := d.closing[i](); err != nil {
+			t.Errorf("end the deployment: %v", err)
+		}
 	}
 }
 
