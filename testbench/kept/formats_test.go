@@ -58,7 +58,6 @@ func formats(peer string) map[string]format {
 // TestFormats: every record of every kept topic is read by the present code, and none
 // of the topics is empty. No instance runs: what fails here is a reader.
 func TestFormats(t *testing.T) {
-	t.Parallel()
 	d := &deployment{dir: unpack(t), regions: map[string]*kept.Region{}, seeds: map[string][]string{}}
 	t.Cleanup(func() { d.stop(t) })
 	if err := d.kafkas(); err != nil {
@@ -89,7 +88,6 @@ func TestFormats(t *testing.T) {
 
 // TestConfigurationIsRead: the kept policies load, and every instance has its mark.
 func TestConfigurationIsRead(t *testing.T) {
-	t.Parallel()
 	dir := unpack(t)
 	if _, err := ownership.LoadPolicy(filepath.Join(dataDir, "ownership.yaml")); err != nil {
 		t.Errorf("ownership.yaml (docs/schema/ownership-v1.json): %v", err)

@@ -45,6 +45,19 @@ func Load(path string) (sections []Section, err error) {
 	return sections, nil
 }
 
+// Split parts a snapshot into what [Ownership] and what [Data] reads.
+func Split(sections []Section) (ruled, data []Section) {
+	for _, s := range sections {
+		words := strings.Fields(s.Name)
+		if len(words) > 1 && slices.Contains([]string{"status", "ownership", "orphans"}, words[1]) {
+			ruled = append(ruled, s)
+		} else {
+			data = append(data, s)
+		}
+	}
+	return ruled, data
+}
+
 // Diff tells what differs, section by section, and which reader of which format
 // reads it. It is empty if nothing does.
 func Diff(want, got []Section) string {

@@ -28,10 +28,47 @@ type Section struct {
 
 // Snapshot reads all that clients and operators of the regions can read and that a
 // restart does not change: no counters of a process, no time of reading.
-func Snapshot(ctx context.Context, regions []*Region) (all []Section, err error) {
+func Snapshot(ctx context.Context, regions []*Region) ([]Section, error) {
+	ruled, err := Ownership(ctx, regions)
+	if err != nil {
+		return nil, err
+	}
+	data, err := Data(ctx, regions)
+	return append(ruled, data...), err
+}
+
+// Ownership is the part of a snapshot that says who may write: status, register and
+// orphans.
+func Ownership(ctx context.Context, regions []*Region) ([]Section, error) {
+	return take(regions, func(t *taker) error {
+		units, err := t.status(ctx)
+		if err != nil {
+			return err
+		}
+		return t.ownership(ctx, units)
+	})
+}
+
+// Data is the rest of a snapshot: topics with all that is in them, and the audit.
+func Data(ctx context.Context, regions []*Region) ([]Section, error) {
+	return take(regions, func(t *taker) error {
+		topics, err := t.topics(ctx)
+		if err != nil {
+			return err
+		}
+		for _, topic := range topics {
+			if err := t.topic(ctx, topic); err != nil {
+				return err
+			}
+		}
+		return t.audit(ctx)
+	})
+}
+
+func take(regions []*Region, part func(*taker) error) (all []Section, err error) {
 	for _, r := range regions {
 		t := taker{Region: r}
-		if err := t.take(ctx); err != nil {
+		if err := part(&t); err != nil {
 			return nil, err
 		}
 		all = append(all, t.sections...)
@@ -47,26 +84,6 @@ type taker struct {
 
 func (t *taker) add(lines []string, name ...string) {
 	t.sections = append(t.sections, Section{t.Name + " " + strings.Join(name, " "), lines})
-}
-
-func (t *taker) take(ctx context.Context) error {
-	units, err := t.status(ctx)
-	if err != nil {
-		return err
-	}
-	if err := t.ownership(ctx, units); err != nil {
-		return err
-	}
-	topics, err := t.topics(ctx)
-	if err != nil {
-		return err
-	}
-	for _, topic := range topics {
-		if err := t.topic(ctx, topic); err != nil {
-			return err
-		}
-	}
-	return t.audit(ctx)
 }
 
 // stopped is a partition of which a link sends no more. Why is a sentence for people, which
@@ -196,7 +213,7 @@ func (t *taker) topic(ctx context.Context, e topicEntry) error {
 	for _, view := range []string{"merged", "local", "origin:us", "origin:eu"} {
 		list, err := t.list(ctx, t.Data, "/v1/topics/"+e.Name+"/records", "records", url.Values{"view": {view}})
 		if err != nil {
-			return err
+			return fmt.Errorf("read view %s, from %s: %w", view, source(t.Name+" records "+view), err)
 		}
 		for _, text := range list {
 			keys[keyOf(text)] = true
@@ -212,7 +229,7 @@ func (t *taker) topic(ctx context.Context, e topicEntry) error {
 			}
 			text, err := entityLine(reply)
 			if err != nil {
-				return fmt.Errorf("read entity %s of %s in %s: %w", key, e.Name, t.Name, err)
+				return fmt.Errorf("read entity %s of %s in %s, from %s: %w", key, e.Name, t.Name, source(t.Name+" entities"), err)
 			}
 			lines = append(lines, key+" "+text)
 		}
@@ -220,7 +237,7 @@ func (t *taker) topic(ctx context.Context, e topicEntry) error {
 	}
 	list, err := t.list(ctx, t.Data, "/v1/conflicts", "conflicts", url.Values{"topic": {e.Name}})
 	if err != nil {
-		return err
+		return fmt.Errorf("read conflicts, from %s: %w", source(t.Name+" conflicts"), err)
 	}
 	t.add(list, "conflicts", e.Name)
 	return nil
