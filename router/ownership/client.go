@@ -28,19 +28,19 @@ type Client struct {
 	refs   atomic.Uint64
 	lasts  atomic.Int64 // boottime of the last write of the register that was stored
 
-	opening   atomic.Bool // the register is being asked what it is
-	watchMu   sync.Mutex
-	stopWatch context.CancelFunc
-	watching  sync.WaitGroup
+	reopen  chan struct{} // holds one: ask the register what it is
+	rewatch chan uint64   // holds one: begin the watch again after this sequence
 
 	mu      sync.Mutex
 	waiting map[uint64]chan Result
 	changed chan struct{}
 	voters  [2]int
 
-	tasks  *errgroup.Group // everything that an effect begins, but
-	reads  *errgroup.Group // questions, of each subject one at a time
-	asking sync.Map        // subjects of reads
+	tasks   *errgroup.Group // everything that an effect begins, but
+	reads   *errgroup.Group // questions, of each subject one at a time
+	delayed sync.WaitGroup  // and what it does later
+	asking  sync.Map        // subjects of reads
+	saving  sync.Mutex      // one mark at a time, in any order: epochs only rise
 
 	meter *meter
 }
@@ -54,6 +54,7 @@ func NewClient(cfg ClientConfig) (*Client, error) {
 	a := &Client{
 		cfg: cfg, log: cfg.Logger, meter: newMeter(), events: make(chan Event, openEvents),
 		waiting: make(map[uint64]chan Result), changed: make(chan struct{}),
+		reopen: make(chan struct{}, 1), rewatch: make(chan uint64, 1),
 		voters: [2]int{cfg.Voters, 0},
 	}
 	a.tokens.Store(&Tokens{region: cfg.Region})
@@ -135,7 +136,7 @@ func (a *Client) Run(ctx context.Context) error {
 	a.reads = &errgroup.Group{}
 	a.reads.SetLimit(openReads)
 	a.reg, err = a.cfg.Dial(Handlers{
-		Connected: func() { a.spawnOpen(ctx) },
+		Connected: a.requestOpen,
 		Told:      func(s Seen) { a.meter.heard(s, a.tokens.Load()); a.tell(tctx, s) },
 		Answered:  func(s Seen) { a.tell(tctx, s) },
 		Newest:    func(subject string) (uint64, []byte) { return a.tokens.Load().newest(subject) },
@@ -143,17 +144,18 @@ func (a *Client) Run(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	defer a.reg.Close()
 	var g errgroup.Group
 	g.Go(func() error { return a.cfg.Mirror.Run(ctx) })
 	g.Go(func() error { a.countVoters(ctx); return nil })
-	g.Go(func() error { a.openFirst(ctx); return nil })
+	g.Go(func() error { a.open(ctx); return nil })
+	g.Go(func() error { a.follow(ctx); return nil })
 	a.loop(ctx, tctx)
-	a.farewell(tctx)
+	a.sendGone(tctx)
 	cancel()
-	a.endWatch()
-	a.watching.Wait()
-	return errors.Join(a.tasks.Wait(), a.reads.Wait(), g.Wait())
+	err = errors.Join(a.tasks.Wait(), a.reads.Wait(), g.Wait())
+	a.delayed.Wait()
+	a.reg.Close() // after it none of the handlers runs
+	return err
 }
 
 // loadMirror reads the region's own Kafka until it answers.
@@ -261,8 +263,9 @@ func (a *Client) effect(ctx context.Context, e Effect) {
 		a.read(ctx, e.Subject)
 	case Broadcast:
 		a.reg.Broadcast(e)
-		time.AfterFunc(50*time.Millisecond, func() { a.reg.Broadcast(e) })
-		time.AfterFunc(300*time.Millisecond, func() { a.reg.Broadcast(e) })
+		for _, pause := range []time.Duration{50 * time.Millisecond, 300 * time.Millisecond} {
+			a.later(ctx, pause, func() { a.reg.Broadcast(e) })
+		}
 	case List:
 		a.task(ctx, Listed{Unit: e.Unit, Rev: e.Rev, Ref: e.Ref}, func() Event {
 			ends, err := a.ends(ctx, e.Unit)
@@ -292,9 +295,9 @@ func (a *Client) effect(ctx context.Context, e Effect) {
 		if e.Reconnect {
 			a.reg.Reconnect()
 		}
-		a.watch(ctx, e.From)
+		a.requestWatch(e.From)
 	case Reopen:
-		a.spawnOpen(ctx)
+		a.requestOpen()
 	case Answer:
 		a.mu.Lock()
 		ch := a.waiting[e.Ref]
@@ -316,8 +319,19 @@ func (a *Client) task(ctx context.Context, busy Event, run func() Event) {
 		return nil
 	})
 	if !started && busy != nil {
-		time.AfterFunc(retryLimit, func() { a.tell(ctx, busy) })
+		a.later(ctx, retryLimit, func() { a.tell(ctx, busy) })
 	}
+}
+
+// later runs f after a pause, unless the context ends before. Run waits for it.
+func (a *Client) later(ctx context.Context, pause time.Duration, f func()) {
+	a.delayed.Go(func() {
+		select {
+		case <-ctx.Done():
+		case <-time.After(pause):
+			f()
+		}
+	})
 }
 
 // read asks for a record, the register unless that is asked already or too much
@@ -371,12 +385,10 @@ func (a *Client) persist(ctx context.Context, e Persist) {
 	})
 }
 
-var saving sync.Mutex // one mark at a time, in any order: epochs only rise
-
 // saveMark writes a mark unless a later one is on disk.
 func (a *Client) saveMark(e Persist) error {
-	saving.Lock()
-	defer saving.Unlock()
+	a.saving.Lock()
+	defer a.saving.Unlock()
 	now, err := loadMark(a.cfg.DataDir)
 	if err != nil {
 		return err
@@ -390,133 +402,9 @@ func (a *Client) saveMark(e Persist) error {
 	return saveMark(a.cfg.DataDir, e.Mark)
 }
 
-// openFirst reaches the register at the start.
-func (a *Client) openFirst(ctx context.Context) {
-	for said := ""; ; {
-		tctx, cancel := context.WithTimeout(ctx, openTime)
-		opened, err := a.reg.Open(tctx)
-		cancel()
-		if err == nil {
-			a.lookAtVoters(ctx)
-			a.tell(ctx, opened)
-			a.watch(ctx, 0)
-			return
-		}
-		if ctx.Err() != nil {
-			return
-		}
-		if text := err.Error(); text != said {
-			said = text
-			a.log.Warn("open the ownership register, will try again", "err", err)
-		}
-		select {
-		case <-ctx.Done():
-			return
-		case <-time.After(openPause):
-		}
-	}
-}
-
-// spawnOpen asks the register again what it is: after a reconnection, after the
-// watch has ended, or because it seemed to be behind. One question is under way at
-// a time.
-func (a *Client) spawnOpen(ctx context.Context) {
-	a.watchMu.Lock()
-	watching := a.stopWatch != nil
-	a.watchMu.Unlock()
-	if !watching || !a.opening.CompareAndSwap(false, true) {
-		return // openFirst is at it, or another
-	}
-	a.reopen(ctx)
-}
-
-func (a *Client) reopen(ctx context.Context) {
-	time.AfterFunc(openPause, func() {
-		tctx, cancel := context.WithTimeout(ctx, openTime)
-		defer cancel()
-		opened, err := a.reg.Open(tctx)
-		switch {
-		case ctx.Err() != nil:
-		case err != nil:
-			a.reopen(ctx)
-		default:
-			a.opening.Store(false)
-			a.tell(ctx, opened)
-		}
-	})
-}
-
-// watch begins the watch anew behind a sequence.
-func (a *Client) watch(ctx context.Context, after uint64) {
-	a.watchMu.Lock()
-	defer a.watchMu.Unlock()
-	if a.stopWatch != nil {
-		a.stopWatch()
-	}
-	wctx, cancel := context.WithCancel(ctx)
-	a.stopWatch = cancel
-	a.watching.Go(func() { a.follow(wctx, after) })
-}
-
-func (a *Client) endWatch() {
-	a.watchMu.Lock()
-	defer a.watchMu.Unlock()
-	if a.stopWatch != nil {
-		a.stopWatch()
-	}
-}
-
-// follow keeps a watch going until its context ends.
-func (a *Client) follow(ctx context.Context, after uint64) {
-	pause := openPause
-	for {
-		err := a.reg.Watch(ctx, after, func(s Seen) {
-			after = s.Seq
-			pause = openPause
-			a.cfg.Mirror.See(ctx, s)
-			a.tell(ctx, s)
-		})
-		if ctx.Err() != nil {
-			return
-		}
-		a.log.Warn("watch of the register ended, will begin again", "err", err)
-		a.spawnOpen(ctx) // the stream may be another one by now
-		select {
-		case <-ctx.Done():
-			return
-		case <-time.After(pause):
-		}
-		pause = min(2*pause, mostPause)
-	}
-}
-
-// countVoters looks after the numbers that status shows.
-func (a *Client) countVoters(ctx context.Context) {
-	tick := time.NewTicker(votersTime)
-	defer tick.Stop()
-	for {
-		select {
-		case <-ctx.Done():
-			return
-		case <-tick.C:
-		}
-		a.lookAtVoters(ctx)
-	}
-}
-
-func (a *Client) lookAtVoters(ctx context.Context) {
-	all, reachable, err := a.reg.Voters(ctx)
-	if err != nil {
-		reachable = 0
-	}
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	a.voters = [2]int{all, reachable}
-}
-
-// farewell says that the instance holds nothing any more, so that a fence need
+// sendGone says that the instance holds nothing any more, so that a fence need
 // not wait for it.
-func (a *Client) farewell(ctx context.Context) {
+func (a *Client) sendGone(ctx context.Context) {
 	deadline := time.NewTimer(goneTime)
 	defer deadline.Stop()
 	a.step(ctx, Release{})

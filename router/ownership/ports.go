@@ -31,8 +31,9 @@ type Register interface {
 	Write(ctx context.Context, w Write) (o Outcome, seq uint64)
 	// Read gives the newest message of a subject, as a rumour.
 	Read(ctx context.Context, subject string) (Seen, bool)
-	// Watch delivers what follows a sequence, in order, on one goroutine, until the
-	// context or the watch ends; it never returns nil.
+	// Watch delivers what follows a sequence, in order and one at a time, until the
+	// context or the watch ends; it never returns nil. When it returns, deliver is
+	// not running and will not be called. deliver returns once the context has ended.
 	Watch(ctx context.Context, after uint64, deliver func(Seen)) error
 	// Broadcast tells all other instances, as far as they can be reached now.
 	Broadcast(b Broadcast)
@@ -44,6 +45,8 @@ type Register interface {
 	Voters(ctx context.Context) (all, reachable int, err error)
 	// LastWrite is how long the last write that was stored has taken; 0 before it.
 	LastWrite() time.Duration
+	// Close ends the connection. When it returns, no handler runs and none will be
+	// called.
 	Close()
 }
 

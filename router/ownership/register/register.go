@@ -88,6 +88,10 @@ type Register struct {
 	js   jetstream.JetStream
 	// inbox is where answers to questions come.
 	inbox string
+	// handlers are the calls of the connection and its subscriptions.
+	handlers callbacks
+	// stopping are watches that have ended and whose consumers are being stopped.
+	stopping sync.WaitGroup
 
 	mu     sync.Mutex
 	stream jetstream.Stream
@@ -96,12 +100,13 @@ type Register struct {
 
 var _ ownership.Register = (*Register)(nil)
 
-// Dial connects, and calls the handlers from then on. The server, and the register
-// on it, need not be there yet.
+// Dial connects, and calls the handlers from then on until Close. The server, and
+// the register on it, need not be there yet.
 func Dial(cfg Config, h ownership.Handlers) (*Register, error) {
+	r := &Register{cfg: cfg}
 	connected := func(*nats.Conn) {
 		if h.Connected != nil {
-			h.Connected()
+			r.handlers.do(h.Connected)
 		}
 	}
 	opts := []nats.Option{
@@ -113,35 +118,40 @@ func Dial(cfg Config, h ownership.Handlers) (*Register, error) {
 		nats.ReconnectHandler(connected), nats.ConnectHandler(connected),
 		nats.DisconnectErrHandler(func(_ *nats.Conn, err error) {
 			if err != nil {
-				cfg.Logger.Warn("register connection lost", "err", err)
+				r.handlers.do(func() { cfg.Logger.Warn("register connection lost", "err", err) })
 			}
 		}),
 		nats.ErrorHandler(func(_ *nats.Conn, _ *nats.Subscription, err error) {
-			cfg.Logger.Debug("register connection", "err", err)
+			r.handlers.do(func() { cfg.Logger.Debug("register connection", "err", err) })
 		}),
 	}
 	if cfg.Dialer != nil {
 		opts = append(opts, nats.InProcessServer(cfg.Dialer))
 	}
-	conn, err := nats.Connect(strings.Join(cfg.URLs, ","), opts...)
-	if err != nil {
+	var err error
+	if r.conn, err = nats.Connect(strings.Join(cfg.URLs, ","), opts...); err != nil {
 		return nil, fmt.Errorf("connect to nats: %w", err)
 	}
-	js, err := jetstream.New(conn)
-	if err != nil {
-		conn.Close()
-		return nil, fmt.Errorf("use jetstream: %w", err)
+	r.inbox = r.conn.NewInbox()
+	if r.js, err = jetstream.New(r.conn); err != nil {
+		err = fmt.Errorf("use jetstream: %w", err)
+	} else {
+		err = r.subscribe(h)
 	}
-	r := &Register{cfg: cfg, conn: conn, js: js, inbox: conn.NewInbox()}
-	if err := r.subscribe(h); err != nil {
-		conn.Close()
+	if err != nil {
+		r.Close()
 		return nil, err
 	}
 	return r, nil
 }
 
-// Close ends the connection.
-func (r *Register) Close() { r.conn.Close() }
+// Close ends the connection. When it returns, no handler runs and none will be
+// called. A handler that waits for something has to be let go before.
+func (r *Register) Close() {
+	r.conn.Close()
+	r.handlers.end()
+	r.stopping.Wait()
+}
 
 // Open makes the stream, or finds the one that is there, and says what it is. One
 // that was there and is not any more is not made again: it would have forgotten
@@ -271,7 +281,8 @@ func (r *Register) Read(ctx context.Context, subject string) (ownership.Seen, bo
 }
 
 // Watch delivers what follows a sequence, in order, until the context ends or the
-// consumer does.
+// consumer does. When it returns, deliver is not running and will not be called;
+// deliver has to return once the context has ended.
 func (r *Register) Watch(ctx context.Context, after uint64, deliver func(ownership.Seen)) error {
 	c, err := r.js.OrderedConsumer(ctx, streamName, jetstream.OrderedConsumerConfig{
 		DeliverPolicy: jetstream.DeliverByStartSequencePolicy, OptStartSeq: after + 1,
@@ -282,11 +293,21 @@ func (r *Register) Watch(ctx context.Context, after uint64, deliver func(ownersh
 	if err != nil {
 		return fmt.Errorf("watch register: %w", err)
 	}
+	// The client gives no promise that its callback has ended: Stop only asks, and
+	// Closed is closed as soon as the subscription is invalid, even while a message
+	// is being handled. When the consumer resets itself, the last call on the old
+	// subscription may overlap the first one on the new one.
+	var calls callbacks
+	var one sync.Mutex
 	failed := make(chan error, 1)
 	consume, err := c.Consume(func(m jetstream.Msg) {
-		if meta, err := m.Metadata(); err == nil {
-			deliver(ownership.Seen{Subject: m.Subject(), Seq: meta.Sequence.Stream, Data: m.Data()})
-		}
+		calls.do(func() {
+			one.Lock()
+			defer one.Unlock()
+			if meta, err := m.Metadata(); err == nil {
+				deliver(ownership.Seen{Subject: m.Subject(), Seq: meta.Sequence.Stream, Data: m.Data()})
+			}
+		})
 	}, jetstream.ConsumeErrHandler(func(_ jetstream.ConsumeContext, err error) {
 		if errors.Is(err, jetstream.ErrNoHeartbeat) || errors.Is(err, jetstream.ErrOrderedConsumerReset) {
 			return // the consumer looks after itself; whether it is deaf, the loop-back tells
@@ -299,7 +320,9 @@ func (r *Register) Watch(ctx context.Context, after uint64, deliver func(ownersh
 	if err != nil {
 		return fmt.Errorf("watch register: %w", err)
 	}
-	defer consume.Stop()
+	// Stop waits while the consumer is being reset, for as long as no server answers.
+	defer r.stopping.Go(consume.Stop)
+	defer calls.end()
 	select {
 	case <-ctx.Done():
 		return ctx.Err()
@@ -342,21 +365,22 @@ func (r *Register) subscribe(h ownership.Handlers) error {
 		wanted  bool
 		handle  nats.MsgHandler
 	}{
-		{subjectFence + subjectAll, h.Told != nil, deliverRumours(h.Told)},
-		{r.inbox, h.Answered != nil, deliverRumours(h.Answered)},
+		{subjectFence + subjectAll, h.Told != nil, deliverRumour(h.Told)},
+		{r.inbox, h.Answered != nil, deliverRumour(h.Answered)},
 		{subjectAsk + subjectAll, h.Newest != nil, func(m *nats.Msg) { r.answer(m, h.Newest) }},
 	} {
 		if !sub.wanted {
 			continue
 		}
-		if _, err := r.conn.Subscribe(sub.subject, sub.handle); err != nil {
+		handle := func(m *nats.Msg) { r.handlers.do(func() { sub.handle(m) }) }
+		if _, err := r.conn.Subscribe(sub.subject, handle); err != nil {
 			return fmt.Errorf("subscribe to %s: %w", sub.subject, err)
 		}
 	}
 	return nil
 }
 
-func deliverRumours(deliver func(ownership.Seen)) nats.MsgHandler {
+func deliverRumour(deliver func(ownership.Seen)) nats.MsgHandler {
 	return func(m *nats.Msg) {
 		var x rumour
 		if json.Unmarshal(m.Data, &x) == nil && x.Seq > 0 {
