@@ -6,7 +6,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"net/url"
 	"os"
 	"slices"
 )
@@ -88,7 +87,7 @@ func (a *HeldAnswer) check(ctx context.Context, r *Region) error {
 	if err != nil {
 		return fmt.Errorf("retry key %q: %w", a.Idem, err)
 	}
-	if !reply.Replayed || string(reply.Body) != a.Answer {
+	if !reply.Replayed || reply.Body != a.Answer {
 		return fmt.Errorf("retry of key %q in %s (index of keys: dedupe, docs/format/envelope.md)\n was: %s\n now: %s (replayed: %v)",
 			a.Idem, a.Region, a.Answer, reply.Body, reply.Replayed)
 	}
@@ -110,19 +109,9 @@ func (c *HeldCursor) check(ctx context.Context, r *Region) error {
 // of records, and gives the cursor behind them.
 func (r *Region) Dots(ctx context.Context, topic, from string, limit int) (dots []string, next string, err error) {
 	for {
-		q := url.Values{"view": {"merged"}, "from": {from}}
-		if limit > 0 {
-			q.Set("limit", fmt.Sprint(limit-len(dots)))
-		}
-		var page struct {
-			Records []struct {
-				Dot string `json:"dot"`
-			} `json:"records"`
-			Next string `json:"next"`
-			End  bool   `json:"end"`
-		}
-		if err := r.Get(ctx, r.Data, "/v1/topics/"+topic+"/records", q, &page); err != nil {
-			return nil, "", err
+		page, err := r.Page(ctx, topic, "merged", from, pageOf(limit, len(dots)))
+		if err != nil {
+			return nil, "", fmt.Errorf("read merged view of %s in %s: %w", topic, r.Name, err)
 		}
 		for _, rec := range page.Records {
 			dots = append(dots, rec.Dot)
@@ -131,4 +120,14 @@ func (r *Region) Dots(ctx context.Context, topic, from string, limit int) (dots 
 			return dots, from, nil
 		}
 	}
+}
+
+// pageOf is how many records to ask for, of a number that is wanted in all; 0 wants
+// everything.
+func pageOf(limit, have int) int {
+	const most = 500
+	if limit > 0 {
+		return min(most, limit-have)
+	}
+	return most
 }

@@ -5,14 +5,12 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"net/http"
-	"net/url"
 	"os"
 	"path/filepath"
-	"strings"
 	"testing"
 	"time"
 
+	"github.com/geogate/geogate/testbench/client"
 	"github.com/geogate/geogate/testbench/kept"
 )
 
@@ -116,24 +114,20 @@ func copied(ctx context.Context, t *testing.T, from, to *kept.Region) {
 	var answer struct {
 		Token string `json:"token"`
 	}
-	if err := json.Unmarshal(first.Body, &answer); err != nil {
+	if err := json.Unmarshal([]byte(first.Body), &answer); err != nil {
 		t.Fatal(err)
 	}
-	var reply kept.Reply
+	var got client.Entity
 	if err := kept.Poll(ctx, func() (err error) {
-		reply, err = to.Do(ctx, http.MethodGet, to.Data+"/v1/topics/flights/entities?"+url.Values{"key": {"DTW"}, "wait": {"10s"}}.Encode(), nil,
-			http.Header{"Geogate-Token": {answer.Token}})
-		if err != nil {
-			return err
-		}
-		return reply.Err()
+		got, err = to.Entity(ctx, "flights", "DTW", answer.Token, "10s")
+		return err
 	}); err != nil {
 		t.Fatalf("read in %s what was written in %s: %v", to.Name, from.Name, err)
 	}
-	if !strings.Contains(string(reply.Body), fmt.Sprintf(`"value":{"type":"json","data":{"now":"%s"}}`, from.Name)) {
-		t.Fatalf("%s wrote %s\n%s reads %s", from.Name, first.Body, to.Name, reply.Body)
+	if want := fmt.Sprintf(`{"now":"%s"}`, from.Name); got.Value.Text() != want {
+		t.Fatalf("%s wrote %s\n%s reads %s", from.Name, first.Body, to.Name, got.Raw)
 	}
-	if again, err := from.Store(ctx, w); err != nil || !again.Replayed || string(again.Body) != string(first.Body) {
+	if again, err := from.Store(ctx, w); err != nil || !again.Replayed || again.Body != first.Body {
 		t.Fatalf("first %s\nagain %s, %v", first.Body, again.Body, err)
 	}
 }
@@ -161,8 +155,7 @@ func fencesAgain(ctx context.Context, t *testing.T, d *deployment) {
 		t.Fatal(err)
 	}
 	w.Idem = "fenced"
-	reply, err := eu.Send(ctx, w)
-	if err != nil || reply.Code() != "NOT_OWNER" {
-		t.Fatalf("a write to a fenced unit, after %s, is answered %s, %v", first.Body, reply.Body, err)
+	if answer, err := eu.Send(ctx, w); client.Code(err) != "NOT_OWNER" {
+		t.Fatalf("a write to a fenced unit, after %s, is answered %s, %v", first.Body, answer.Body, err)
 	}
 }

@@ -1,22 +1,17 @@
 package kept
 
 import (
-	"bytes"
-	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"maps"
-	"net/http"
 	"net/url"
 	"slices"
 	"strings"
 
-	"github.com/twmb/franz-go/pkg/kadm"
-	"github.com/twmb/franz-go/pkg/kgo"
-
 	"github.com/geogate/geogate/residency"
+	"github.com/geogate/geogate/testbench/client"
 )
 
 // Section is one part of what can be read of a region. Its name is the region, the
@@ -127,7 +122,7 @@ func (t *taker) status(ctx context.Context) (units []string, err error) {
 		} `json:"units"`
 		Residency json.RawMessage `json:"residency"`
 	}
-	if err := t.Get(ctx, t.Management, "/v1/status", nil, &s); err != nil {
+	if err := t.Manage(ctx, "/v1/status", &s); err != nil {
 		return nil, err
 	}
 	lines := []string{"mode " + s.Mode, line(s.Register), "residency " + string(s.Residency)}
@@ -147,7 +142,7 @@ func (t *taker) ownership(ctx context.Context, units []string) error {
 	var register struct {
 		Units []map[string]json.RawMessage `json:"units"`
 	}
-	if err := t.Get(ctx, t.Management, "/v1/ownership", nil, &register); err != nil {
+	if err := t.Manage(ctx, "/v1/ownership", &register); err != nil {
 		return err
 	}
 	var lines []string
@@ -157,11 +152,11 @@ func (t *taker) ownership(ctx context.Context, units []string) error {
 	}
 	t.add(lines, "ownership")
 	for _, unit := range units {
-		list, err := t.list(ctx, t.Management, "/v1/ownership/orphans", "orphans", url.Values{"unit": {unit}})
+		all, err := list(ctx, t.Manage, "/v1/ownership/orphans", "orphans", url.Values{"unit": {unit}})
 		if err != nil {
 			return err
 		}
-		t.add(list, "orphans", unit)
+		t.add(all, "orphans", unit)
 	}
 	return nil
 }
@@ -187,13 +182,13 @@ type topicEntry struct {
 
 // topics is what the region knows of every topic, and its local ones.
 func (t *taker) topics(ctx context.Context) (local []topicEntry, err error) {
-	list, err := t.list(ctx, t.Management, "/v1/topics", "topics", nil)
+	all, err := list(ctx, t.Manage, "/v1/topics", "topics", nil)
 	if err != nil {
 		return nil, err
 	}
-	slices.Sort(list)
+	slices.Sort(all)
 	var lines []string
-	for _, text := range list {
+	for _, text := range all {
 		var e topicEntry
 		if err := json.Unmarshal([]byte(text), &e); err != nil {
 			return nil, err
@@ -211,23 +206,19 @@ func (t *taker) topics(ctx context.Context) (local []topicEntry, err error) {
 func (t *taker) topic(ctx context.Context, e topicEntry) error {
 	keys := map[string]bool{}
 	for _, view := range []string{"merged", "local", "origin:us", "origin:eu"} {
-		list, err := t.list(ctx, t.Data, "/v1/topics/"+e.Name+"/records", "records", url.Values{"view": {view}})
+		all, err := list(ctx, t.Get, "/v1/topics/"+e.Name+"/records", "records", url.Values{"view": {view}})
 		if err != nil {
 			return fmt.Errorf("read view %s, from %s: %w", view, source(t.Name+" records "+view), err)
 		}
-		for _, text := range list {
+		for _, text := range all {
 			keys[keyOf(text)] = true
 		}
-		t.add(list, "records", e.Name, view)
+		t.add(all, "records", e.Name, view)
 	}
 	if e.Kind == "entity" {
 		var lines []string
 		for _, key := range slices.Sorted(maps.Keys(keys)) {
-			reply, err := t.Do(ctx, http.MethodGet, t.Data+"/v1/topics/"+e.Name+"/entities?key="+url.QueryEscape(key), nil, nil)
-			if err != nil {
-				return err
-			}
-			text, err := entityLine(reply)
+			text, err := t.entity(ctx, e.Name, key)
 			if err != nil {
 				return fmt.Errorf("read entity %s of %s in %s, from %s: %w", key, e.Name, t.Name, source(t.Name+" entities"), err)
 			}
@@ -235,24 +226,22 @@ func (t *taker) topic(ctx context.Context, e topicEntry) error {
 		}
 		t.add(lines, "entities", e.Name)
 	}
-	list, err := t.list(ctx, t.Data, "/v1/conflicts", "conflicts", url.Values{"topic": {e.Name}})
+	all, err := list(ctx, t.Get, "/v1/conflicts", "conflicts", url.Values{"topic": {e.Name}})
 	if err != nil {
 		return fmt.Errorf("read conflicts, from %s: %w", source(t.Name+" conflicts"), err)
 	}
-	t.add(list, "conflicts", e.Name)
+	t.add(all, "conflicts", e.Name)
 	return nil
 }
 
-// entityLine is an entity, or that it is deleted, and at which version.
-func entityLine(reply Reply) (string, error) {
-	if reply.Code() != "ENTITY_UNKNOWN" {
-		return string(bytes.TrimSpace(reply.Body)), reply.Err()
+// entity is an entity, or that it is deleted, and at which version.
+func (t *taker) entity(ctx context.Context, topic, key string) (string, error) {
+	e, err := t.Entity(ctx, topic, key, "", "")
+	var p *client.Problem
+	if errors.As(err, &p) && p.Code == "ENTITY_UNKNOWN" {
+		return "deleted, version " + p.Version, nil
 	}
-	var p struct {
-		Version string `json:"version"`
-	}
-	err := json.Unmarshal(reply.Body, &p)
-	return "deleted, version " + p.Version, err
+	return strings.TrimSpace(e.Raw), err
 }
 
 // keyOf is the text of a record's key.
@@ -269,21 +258,20 @@ func keyOf(record string) string {
 }
 
 // list reads a list of the API to its end, each member as the bytes that were sent.
-func (t *taker) list(ctx context.Context, base, path, member string, q url.Values) (lines []string, err error) {
+func list(ctx context.Context, get func(context.Context, string, any) error, path, member string, q url.Values) (lines []string, err error) {
 	q = maps.Clone(q)
 	if q == nil {
 		q = url.Values{}
 	}
 	for {
 		var page map[string]json.RawMessage
-		if err := t.Get(ctx, base, path, q, &page); err != nil {
-			return nil, err
+		if err := get(ctx, path+"?"+q.Encode(), &page); err != nil {
+			return nil, fmt.Errorf("read %s: %w", path, err)
 		}
 		var members []json.RawMessage
 		var next *string
-		err := errors.Join(json.Unmarshal(page[member], &members), json.Unmarshal(page["next"], &next))
-		if err != nil {
-			return nil, fmt.Errorf("read %s of %s: %w", path, t.Name, err)
+		if err := errors.Join(json.Unmarshal(page[member], &members), json.Unmarshal(page["next"], &next)); err != nil {
+			return nil, fmt.Errorf("read %s: %w", path, err)
 		}
 		for _, m := range members {
 			lines = append(lines, string(m))
@@ -292,7 +280,7 @@ func (t *taker) list(ctx context.Context, base, path, member string, q url.Value
 			return lines, nil
 		}
 		if next == nil || len(members) == 0 && *next == q.Get("from") {
-			return nil, fmt.Errorf("read %s of %s: the list neither ends nor goes on", path, t.Name)
+			return nil, fmt.Errorf("read %s: the list neither ends nor goes on", path)
 		}
 		q.Set("from", *next)
 	}
@@ -345,44 +333,6 @@ func counting(all []residency.Audit) (runs []residency.Run) {
 		runs = residency.AppendRun(runs, residency.Run{From: o, Until: o + 1, Code: v.Code, Rule: v.Rule})
 	}
 	return runs
-}
-
-// Committed reads the committed records of a topic of the region's Kafka to its end.
-func (r *Region) Committed(ctx context.Context, topic string) (all []*kgo.Record, err error) {
-	c, err := kgo.NewClient(kgo.SeedBrokers(r.Seeds...), kgo.FetchIsolationLevel(kgo.ReadCommitted()), kgo.KeepControlRecords())
-	if err != nil {
-		return nil, fmt.Errorf("connect to kafka of %s: %w", r.Name, err)
-	}
-	defer c.Close()
-	ends, err := kadm.NewClient(c).ListCommittedOffsets(ctx, topic)
-	if err := errors.Join(err, ends.Error()); err != nil {
-		return nil, fmt.Errorf("list ends of %s in %s: %w", topic, r.Name, err)
-	}
-	open, from := map[int32]int64{}, map[int32]kgo.Offset{}
-	ends.Each(func(o kadm.ListedOffset) {
-		if o.Offset > 0 {
-			open[o.Partition], from[o.Partition] = o.Offset, kgo.NewOffset().At(0)
-		}
-	})
-	c.AddConsumePartitions(map[string]map[int32]kgo.Offset{topic: from})
-	for len(open) > 0 {
-		fetches := c.PollFetches(ctx)
-		if err := errors.Join(ctx.Err(), fetches.Err()); err != nil {
-			return nil, fmt.Errorf("read %s of %s: %w", topic, r.Name, err)
-		}
-		fetches.EachRecord(func(rec *kgo.Record) {
-			if !rec.Attrs.IsControl() {
-				all = append(all, rec)
-			}
-			if end, ok := open[rec.Partition]; ok && rec.Offset+1 >= end {
-				delete(open, rec.Partition)
-			}
-		})
-	}
-	slices.SortStableFunc(all, func(a, b *kgo.Record) int {
-		return cmp.Or(cmp.Compare(a.Partition, b.Partition), cmp.Compare(a.Offset, b.Offset))
-	})
-	return all, nil
 }
 
 // line is a value as compact JSON.

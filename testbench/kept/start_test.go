@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
-	"net/http"
 	"os"
 	"path/filepath"
 	"sync"
@@ -20,6 +19,7 @@ import (
 	"github.com/geogate/geogate/internal/node"
 	"github.com/geogate/geogate/router/ownership"
 	"github.com/geogate/geogate/testbench/apache"
+	"github.com/geogate/geogate/testbench/client"
 	"github.com/geogate/geogate/testbench/kept"
 )
 
@@ -82,7 +82,7 @@ func start(t *testing.T, dir string) *deployment {
 	var started [2]func() error
 	var both sync.WaitGroup
 	for i, name := range members()[1:] {
-		d.regions[name] = &kept.Region{Name: name, Seeds: d.seeds[name], HTTP: &http.Client{Transport: &http.Transport{DisableCompression: true}}}
+		d.regions[name] = &kept.Region{Name: name, Seeds: d.seeds[name], Client: client.Client{HTTP: client.NewHTTP()}}
 		both.Go(func() { started[i], errs[i] = d.instance(name) })
 	}
 	both.Wait()
@@ -176,8 +176,7 @@ func (d *deployment) instance(name string) (stop func() error, err error) {
 		return nil, fmt.Errorf("assemble %s on kept data: %w", name, err)
 	}
 	running := node.Start(n.Components()...)
-	r := d.regions[name]
-	r.Data, r.Management = "http://"+n.DataAddr(), "http://"+n.ManagementAddr()
+	d.regions[name].Address = client.At("http://"+n.DataAddr(), "http://"+n.ManagementAddr())
 	return func() error {
 		ctx, cancel := context.WithTimeout(context.Background(), stopWait)
 		defer cancel()

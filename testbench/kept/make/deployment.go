@@ -7,8 +7,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"net/http"
-	"net/url"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -21,6 +19,7 @@ import (
 
 	"github.com/geogate/geogate/internal/event"
 	"github.com/geogate/geogate/testbench/apache"
+	"github.com/geogate/geogate/testbench/client"
 	"github.com/geogate/geogate/testbench/cutproxy"
 	"github.com/geogate/geogate/testbench/kept"
 	"github.com/geogate/geogate/testbench/proc"
@@ -74,11 +73,24 @@ func prepare(program, dir string) (*deployment, error) {
 	d := &deployment{program: program, dir: dir, started: time.Now(), members: map[string]*member{
 		"us": {Name: "us", ID: 1, Peer: "eu", PeerID: 2}, "eu": {Name: "eu", ID: 2, Peer: "us", PeerID: 1}, "witness": {Name: "witness"},
 	}}
+	if err := d.takePorts(); err != nil {
+		return nil, err
+	}
+	for _, name := range []string{"us", "eu"} {
+		if err := d.reach(d.members[name]); err != nil {
+			d.close()
+			return nil, err
+		}
+	}
+	return d, d.configure()
+}
+
+// takePorts gives every member its ports, and the other two's in the register.
+func (d *deployment) takePorts() (err error) {
 	for _, m := range d.members {
 		for _, port := range []*int{&m.Data, &m.Management, &m.Kafka, &m.Register} {
-			var err error
 			if *port, err = apache.FreePort(); err != nil {
-				return nil, err
+				return err
 			}
 		}
 	}
@@ -91,26 +103,30 @@ func prepare(program, dir string) (*deployment, error) {
 			}
 		}
 	}
-	for _, name := range []string{"us", "eu"} {
-		m := d.members[name]
-		seeds := []string{fmt.Sprintf("127.0.0.1:%d", m.Kafka)}
-		var err error
-		if m.line, err = cutproxy.Start(seeds, "127.0.0.1:0"); err != nil {
-			return nil, err
-		}
-		d.members[m.Peer].PeerKafka = m.line.Addr()
-		m.region = &kept.Region{
-			Name: name, Data: fmt.Sprintf("http://127.0.0.1:%d", m.Data), Management: fmt.Sprintf("http://127.0.0.1:%d", m.Management),
-			Seeds: seeds, HTTP: &http.Client{Transport: &http.Transport{DisableCompression: true}},
-		}
-		if m.client, err = kgo.NewClient(kgo.SeedBrokers(seeds...), kgo.RecordPartitioner(kgo.ManualPartitioner())); err != nil {
-			return nil, err
-		}
+	return nil
+}
+
+// reach makes the ways to a region: for its clients, for the other region's link, and
+// for native producers.
+func (d *deployment) reach(m *member) (err error) {
+	seeds := []string{fmt.Sprintf("127.0.0.1:%d", m.Kafka)}
+	if m.line, err = cutproxy.Start(seeds, "127.0.0.1:0"); err != nil {
+		return err
 	}
+	d.members[m.Peer].PeerKafka = m.line.Addr()
+	m.region = &kept.Region{Name: m.Name, Seeds: seeds, Client: client.Client{
+		HTTP: client.NewHTTP(), Address: client.At(fmt.Sprintf("http://127.0.0.1:%d", m.Data), fmt.Sprintf("http://127.0.0.1:%d", m.Management)),
+	}}
+	m.client, err = kgo.NewClient(kgo.SeedBrokers(seeds...), kgo.RecordPartitioner(kgo.ManualPartitioner()))
+	return err
+}
+
+// configure writes all files.
+func (d *deployment) configure() error {
 	files := map[string]string{"ownership.yaml": ownershipText, "residency.yaml": residencyText, "secret": "kept-since-e4aa663\n"}
 	for name, text := range files {
-		if err := os.WriteFile(filepath.Join(dir, name), []byte(text), 0o600); err != nil {
-			return nil, err
+		if err := os.WriteFile(filepath.Join(d.dir, name), []byte(text), 0o600); err != nil {
+			return err
 		}
 	}
 	for name, m := range d.members {
@@ -120,17 +136,17 @@ func prepare(program, dir string) (*deployment, error) {
 		}
 		t, err := template.New(name).Parse(text)
 		if err != nil {
-			return nil, err
+			return err
 		}
-		f, err := os.Create(filepath.Join(dir, name+".yaml"))
+		f, err := os.Create(filepath.Join(d.dir, name+".yaml"))
 		if err != nil {
-			return nil, err
+			return err
 		}
 		if err := errors.Join(t.Execute(f, m), f.Close()); err != nil {
-			return nil, err
+			return err
 		}
 	}
-	return d, nil
+	return nil
 }
 
 // start starts members and waits until they are ready.
@@ -156,13 +172,7 @@ func (d *deployment) start(ctx context.Context, names ...string) error {
 	for _, name := range names {
 		if r := d.members[name].region; r != nil {
 			ready, cancel := context.WithTimeout(ctx, readyWait)
-			err := kept.Poll(ready, func() error {
-				reply, err := r.Do(ready, http.MethodGet, r.Management+"/readyz", nil, nil)
-				if err != nil {
-					return err
-				}
-				return reply.Err()
-			})
+			err := kept.Poll(ready, func() error { return r.Ready(ready) })
 			cancel()
 			if err != nil {
 				return fmt.Errorf("wait for %s to be ready: %w", name, err)
@@ -255,7 +265,7 @@ func (d *deployment) folded(ctx context.Context, topic string) error {
 		var page struct {
 			Next string `json:"next"`
 		}
-		if err := r.Get(ctx, r.Data, "/v1/topics/"+topic+"/records", url.Values{"view": {"merged"}, "from": {"latest"}}, &page); err != nil {
+		if err := r.Get(ctx, "/v1/topics/"+topic+"/records?view=merged&from=latest", &page); err != nil {
 			return err
 		}
 		c, err := event.ParseCursor(page.Next)
@@ -288,7 +298,7 @@ func settled(ctx context.Context, r *kept.Region) error {
 			Owner *string `json:"owner"`
 		} `json:"units"`
 	}
-	if err := r.Get(ctx, r.Management, "/v1/status", nil, &s); err != nil {
+	if err := r.Manage(ctx, "/v1/status", &s); err != nil {
 		return err
 	}
 	for _, l := range s.Links {
