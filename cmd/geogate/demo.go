@@ -298,7 +298,7 @@ func writeTemplate(path string, t *template.Template, values any) error {
 	return errors.Join(t.Execute(f, values), f.Close())
 }
 
-// guide fills the regions, waits until each has what the other got, and tells
+// guide fills the regions, waits until each has what the other got, and prints
 // what to try. It is the demo's last component and ends with the app.
 func (d *demo) guide(ctx context.Context, sd fx.Shutdowner, log *slog.Logger) error {
 	s := seeder{regions: d.regions, started: d.started, log: log}
@@ -368,7 +368,7 @@ Try, in another terminal:
 8. Fence eu, and have a write refused there: the answer names the unit, its epoch, who fenced it and why.
    {{.Program}} fence --gateway {{.Management}} --region eu --reason 'trying it out'; curl -s {{.EU}}/v1/topics/flights/records -H 'Content-Type: application/json' -d '{"key":{"type":"string","data":"DTW"},"value":{"type":"json","data":{"delay":8}}}'; echo
 
-9. Let eu write again. It first waits until no earlier lease can hold, up to 19 s; until then writes are told to come again.
+9. Let eu write again. It first waits until no earlier lease can hold, up to 19 s; until then writes get 503 with Retry-After.
    {{.Program}} unfence --gateway {{.Management}} --region eu; curl -sf --retry 30 --retry-delay 1 {{.EU}}/v1/topics/flights/records -H 'Content-Type: application/json' -d '{"key":{"type":"string","data":"DTW"},"value":{"type":"json","data":{"delay":9}}}'; echo
 
 Interrupt to stop.

@@ -175,7 +175,7 @@ func (s *seeder) settle(ctx context.Context) (fenced []string, err error) {
 	}
 }
 
-// survey asks every region. It names the fenced ones, and what is to be waited for,
+// survey asks every region. It names the fenced ones, and what they still wait for,
 // "" if nothing.
 func (s *seeder) survey(ctx context.Context) (fenced []string, waiting string, err error) {
 	for _, r := range s.regions {
@@ -185,7 +185,7 @@ func (s *seeder) survey(ctx context.Context) (fenced []string, waiting string, e
 		}
 		isFenced, waiting := authorityOf(r.Name, status)
 		if waiting == "" {
-			waiting = behind(r.Name, status)
+			waiting = lagging(r.Name, status)
 		}
 		if waiting != "" {
 			return nil, waiting, nil
@@ -213,7 +213,7 @@ func (s *seeder) status(ctx context.Context, r demoRegion) (status gateway.Statu
 	return status, nil
 }
 
-// authorityOf tells whether a region is fenced, as a whole or in a unit, and what
+// authorityOf reports whether a region is fenced, as a whole or in a unit, and what
 // it waits for before it takes writes.
 func authorityOf(region string, st gateway.Status) (fenced bool, waiting string) {
 	for _, r := range st.Regions {
@@ -239,8 +239,8 @@ func authorityOf(region string, st gateway.Status) (fenced bool, waiting string)
 	return fenced, ""
 }
 
-// behind names a link of a region that has not copied everything, "" if none.
-func behind(region string, st gateway.Status) string {
+// lagging names a link of a region that has not copied everything, "" if none.
+func lagging(region string, st gateway.Status) string {
 	outgoing := 0
 	for _, l := range st.Links {
 		if l.From != region {

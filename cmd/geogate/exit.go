@@ -18,7 +18,7 @@ const (
 	exitUsage        = 2  // the command line is wrong; nothing was done
 	exitPrecondition = 3  // what the command needs is not so; nothing was done
 	exitMoved        = 6  // another instance took over, or a unit was given away meanwhile
-	exitInProgress   = 8  // what was begun goes on
+	exitInProgress   = 8  // what was started goes on
 	exitLoss         = 10 // done, and something that was answered may not count
 	exitUnreachable  = 12 // the gateway, or the register, cannot be reached
 	exitRegression   = 13 // the register shows an epoch that was passed already
@@ -83,7 +83,7 @@ func exitCode(err error) int {
 	return exitInternal
 }
 
-// report tells people about the error, if there is one, and gives its code.
+// report prints the error, if there is one, and gives its code.
 // Mistakes in a file stand one on a line that begins with its place, the form
 // that editors jump by.
 func report(err error, stderr io.Writer) int {

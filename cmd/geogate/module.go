@@ -21,7 +21,7 @@ import (
 	"github.com/geogate/geogate/internal/node"
 )
 
-// uncompressed tells that no batch is to be compressed; see serve's flag.
+// uncompressed means that no batch is compressed; see serve's flag.
 type uncompressed bool
 
 // instances wires the instances that run in this process: one for serve, one per

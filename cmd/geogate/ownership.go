@@ -37,7 +37,7 @@ func newFence(env environment) *cobra.Command {
 
 The owner stops as soon as it hears of it, and at the latest when its lease ends. The command waits until
 every instance of the owner's region has said that it answers nothing more, or until no lease can hold any
-more (18.4 s by default), and then sets the cut: what the owner wrote behind it does not count. It may be
+more (18.4 s by default), and then sets the cut: what the owner wrote past it does not count. It may be
 asked of a gateway of any region, and repeated.
 
 Exit codes: 0 fenced, every answered write counts; 3 no such region or unit; 6 the unit was given away in

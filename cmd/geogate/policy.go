@@ -167,7 +167,7 @@ func newPolicyExplain(env environment) *cobra.Command {
 	f := cmd.Flags()
 	f.StringVar(&q.topic, "topic", "", "`topic` of the record")
 	f.StringVar(&q.from, "from", "", "`region` where it was written")
-	f.StringVar(&q.to, "to", "", "`region` that it is to reach")
+	f.StringVar(&q.to, "to", "", "`region` that it should reach")
 	f.StringVar(&q.key, "key", "", "`key` of the record; left out: null")
 	f.StringArrayVar(&q.headers, "header", nil, "header of the record as `name=value`; repeatable")
 	f.StringVarP(&output, "output", "o", "text", "`form` of the output: text or json")

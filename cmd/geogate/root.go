@@ -17,7 +17,7 @@ func newRoot(env environment) *cobra.Command {
 	root := &cobra.Command{
 		Use:   "geogate",
 		Short: "Active-active geo-replication gateway for Apache Kafka",
-		Long: `geogate stands beside a region's Kafka cluster. Producers write through it; gateways replicate to each
+		Long: `geogate runs beside a region's Kafka cluster. Producers write through it; gateways replicate to each
 other, drop duplicates, and resolve concurrent updates the same way in every region.
 
 Exit codes: 0 done, 1 internal error, 2 usage, 3 a precondition is not met, 6 another instance took over, 8 still in
@@ -103,7 +103,7 @@ func newEnvironment(environ []string) environment {
 	return env
 }
 
-// reservedEnv tells whether a variable is a command's or a test's and no
+// reservedEnv reports whether a variable is a command's or a test's and no
 // configuration key.
 func reservedEnv(name string) bool {
 	return name == "CONFIG" || name == "GATEWAY" || name == "DATA" || strings.HasPrefix(name, "TEST_")

@@ -116,7 +116,7 @@ func printStatus(out io.Writer, s gateway.Status) error {
 	return w.Flush()
 }
 
-// standing tells, once for each reason, which partitions of a link stand at a cut. A
+// standing tells, once for each reason, which partitions of a link are stopped at a cut. A
 // fence concerns all of a unit's.
 func standing(l gateway.LinkStatus) (notes []string) {
 	by := make(map[string][]gateway.StoppedStatus)

@@ -58,7 +58,7 @@ func witness(log *slog.Logger, c node.WitnessConfig) fx.Option {
 	})
 }
 
-// isWitness tells whether a file is meant for a witness: it says something of nats
+// isWitness reports whether a file is meant for a witness: it says something of nats
 // and nothing of a region.
 func isWitness(file string) bool {
 	src, err := os.ReadFile(file)

@@ -50,7 +50,7 @@ func truncate(path string, size int64) error {
 	return nil
 }
 
-// remove removes a file that may be missing and tells whether it was there.
+// remove removes a file that may be missing and reports whether it was there.
 func remove(path string) (bool, error) {
 	err := os.Remove(path)
 	if errors.Is(err, fs.ErrNotExist) {

@@ -139,7 +139,7 @@ func startLocked(c Kafka) (*KafkaServer, error) {
 		kfake.WithLogger(brokerLog{log, failed}),
 	)
 	if err != nil {
-		// The state is as clean as it was: whoever frees the port shall not wait
+		// The state is as clean as it was: a later start should not wait
 		// for a recovery, nor lose open transactions to it.
 		err = fmt.Errorf("start embedded kafka on %s: %w", c.Listen, err)
 		return nil, errors.Join(err, replaceFile(filepath.Join(c.DataDir, cleanMark), nil))

@@ -82,8 +82,7 @@ func StartNATS(c NATS) (*NATSServer, error) {
 	return &NATSServer{srv: srv, release: release, clustered: c.ClusterListen != ""}, nil
 }
 
-// free tries the cluster's address: the server itself would try for ever, and say
-// nothing.
+// free tries the cluster's address: the server itself would try for ever without a message.
 func (c NATS) free() error {
 	if c.ClusterListen == "" {
 		return nil
@@ -130,7 +129,7 @@ func (c NATS) options() (*server.Options, error) {
 	if number == 0 {
 		number = server.RANDOM_PORT
 	}
-	// The server begins to talk to others only once it listens for clients, so it
+	// The server talks to others only once it listens for clients, so it
 	// listens where nobody gets in.
 	opts.DontListen, opts.Host, opts.Port = false, "127.0.0.1", server.RANDOM_PORT
 	opts.CustomClientAuthentication = inProcessOnly{}
@@ -177,7 +176,7 @@ func (d NATSDialer) InProcessConn() (net.Conn, error) {
 // Dialer returns what a client needs to connect.
 func (s *NATSServer) Dialer() NATSDialer { return NATSDialer{s.srv} }
 
-// Ready tells whether the server takes part in its cluster: nil, or what is
+// Ready reports whether the server takes part in its cluster: nil, or what is
 // missing.
 func (s *NATSServer) Ready() error {
 	if h := s.srv.Healthz(&server.HealthzOptions{JSServerOnly: true}); h.Error != "" {
@@ -189,7 +188,7 @@ func (s *NATSServer) Ready() error {
 	return nil
 }
 
-// Leads tells whether the server leads a stream at the moment, as far as it
+// Leads reports whether the server leads a stream at the moment, as far as it
 // knows.
 func (s *NATSServer) Leads(stream string) bool {
 	return s.srv.JetStreamIsStreamLeader(server.DEFAULT_GLOBAL_ACCOUNT, stream)

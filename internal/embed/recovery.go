@@ -18,7 +18,7 @@ import (
 // layout is the version of kfake's files that recovery knows.
 const layout = 1
 
-// cleanMark is the file that tells a clean stop. It is there while nobody runs
+// cleanMark is the file that marks a clean stop. It exists while nobody runs
 // on the directory and is removed before the broker starts.
 const cleanMark = "clean"
 
@@ -50,7 +50,7 @@ type recovery struct {
 
 // recoverKafka makes the transactions that a killed broker left in dir whole.
 // Each that was open is ended in all its partitions: committed when a commit
-// marker of it stands in any of them, for then the broker died while it wrote
+// marker of it is in any of them, for then the broker died while it wrote
 // markers, else aborted. Its producer goes on under a higher epoch.
 //
 // kfake by itself only takes open data for aborted while it loads, without a

@@ -152,8 +152,8 @@ func markerBatch(offset int64, leader int32, t txnID, commit bool, now int64) []
 	return raw
 }
 
-// indexOf is the index entry of b. kfake derives the timestamp anew when it
-// loads; it is filled in for whoever reads the file.
+// indexOf is the index entry of b. kfake derives the timestamp again when it
+// loads; it is filled in for other readers of the file.
 func indexOf(b batch, maxTime int64) []byte {
 	e := make([]byte, indexEntry)
 	e[0] = indexVersion
@@ -166,7 +166,7 @@ func indexOf(b batch, maxTime int64) []byte {
 	return e
 }
 
-// sameIndex tells whether two indexes mean the same to kfake: all but the
+// sameIndex reports whether two indexes mean the same to kfake: all but the
 // timestamps, of which compaction leaves stale ones.
 func sameIndex(have, want []byte) bool {
 	if len(have) != len(want) {

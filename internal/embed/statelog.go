@@ -18,7 +18,7 @@ import (
 //
 //	length of the rest but CRC, 4 LE | CRC-32C, 4 LE | version 1, 2 LE | JSON
 //
-// kfake reads up to the first torn entry but goes on writing behind it, so that
+// kfake reads up to the first torn entry but goes on writing after it, so that
 // all it writes after a torn one is lost to its next start. The tail is
 // therefore cut off here.
 
@@ -84,7 +84,7 @@ type producers struct {
 	now  map[int64]pidEntry // the last state of each id, as an init entry
 	// ended counts the ends that were written out. It is compared with the
 	// markers that were appended since the last clean stop, when kfake writes
-	// the log anew without ends. (kfake also does so at 10 MiB, without a stop.
+	// the log again without ends. (kfake also does so at 10 MiB, without a stop.
 	// For a client older than EndTxn 5 a transaction can then look like the one
 	// before it; no other client is touched.)
 	ended map[txnID]int

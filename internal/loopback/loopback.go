@@ -4,7 +4,7 @@ package loopback
 
 import "net/netip"
 
-// IsHost tells whether a host, without its port, is certain to stay on this machine.
+// IsHost reports whether a host, without its port, is certain to stay on this machine.
 // Names are not resolved, since what they mean changes: localhost alone is accepted.
 func IsHost(host string) bool {
 	if host == "localhost" {

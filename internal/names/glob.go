@@ -19,7 +19,7 @@ func ParseGlob(s string) (Glob, error) {
 	return Glob(s), nil
 }
 
-// Literal tells whether the glob has no wildcards and so names one topic.
+// Literal reports whether the glob has no wildcards and so names one topic.
 func (g Glob) Literal() bool {
 	for i := range len(g) {
 		if g[i] == '*' || g[i] == '?' {
@@ -29,7 +29,7 @@ func (g Glob) Literal() bool {
 	return true
 }
 
-// Match tells whether the glob names the topic. It takes time bounded by the product
+// Match reports whether the glob names the topic. It takes time bounded by the product
 // of the lengths: after a mismatch only the last star is tried further on.
 func (g Glob) Match(topic string) bool {
 	p, n, star, mark := 0, 0, -1, 0

@@ -5,7 +5,7 @@ package names
 // MaxTopic is the length of the longest topic name that Kafka accepts.
 const MaxTopic = 249
 
-// IsRegion tells whether a name has a region's form: [a-z][a-z0-9-]{0,30}. The form
+// IsRegion reports whether a name has a region's form: [a-z][a-z0-9-]{0,30}. The form
 // excludes the separator of remote names, so that splitting one at its first separator
 // is exact.
 func IsRegion(name string) bool {
@@ -20,7 +20,7 @@ func IsRegion(name string) bool {
 	return true
 }
 
-// HasTopicBytes tells whether every character of a name may be in a topic's name.
+// HasTopicBytes reports whether every character of a name may be in a topic's name.
 func HasTopicBytes(name string) bool {
 	for i := range len(name) {
 		if !topicByte(name[i]) {

@@ -18,11 +18,9 @@ const Version = "0.1.0"
 type Component struct {
 	// Name says in logs what runs.
 	Name string
-	// Run blocks until ctx is done, then ends what it has begun and returns nil
+	// Run blocks until ctx is done, then ends what it has started and returns nil
 	// or ctx's error. Any other return means that the instance cannot go on.
 	Run func(ctx context.Context) error
-	// Status says in a few words how the component is. It may be nil.
-	Status func() string
 }
 
 // Deps are what an instance gets from the program that runs it.
@@ -41,10 +39,10 @@ type Deps struct {
 	// NATS reaches the server that the configuration embeds: the program has
 	// started it. It is nil when there is none.
 	NATS InProcessDialer
-	// OwnRegister tells that no other region can reach that server: its register
+	// OwnRegister means that no other region can reach that server: its register
 	// says nothing of what they own.
 	OwnRegister bool
-	// Uncompressed writes every batch as it is, so that whoever looks for bytes
+	// Uncompressed writes every batch as it is, so that a scan for bytes
 	// finds them in sockets and files.
 	Uncompressed bool
 }

@@ -103,7 +103,7 @@ type NATSConfig struct {
 	Lease ownership.LeaseConfig `yaml:"lease"`
 }
 
-// Register tells whether there is an ownership register.
+// Register reports whether there is an ownership register.
 func (c NATSConfig) Register() bool { return c.Embedded != nil || len(c.URLs) > 0 }
 
 // voters is how many servers hold the register.

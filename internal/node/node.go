@@ -149,7 +149,7 @@ func (n *Node) topicsConfig() topics.Config {
 }
 
 // tryReach asks the own cluster once whether it is there, and makes the internal
-// topics, for which a cluster that has only just begun may not be ready.
+// topics, for which a cluster that has just started may not be ready.
 func (n *Node) tryReach(ctx context.Context) error {
 	ask, cancel := context.WithTimeout(ctx, watchTimeout)
 	defer cancel()
@@ -175,7 +175,7 @@ func (n *Node) kafkaOpts(purpose string) []kgo.Opt {
 		kgo.WithLogger(kslog.New(quiet(n.log.With("client", purpose)))),
 		kgo.MetadataMinAge(250 * time.Millisecond),
 		kgo.MetadataMaxAge(30 * time.Second),
-		// The cluster is near: when it is back after a trouble, nobody is to wait for
+		// The cluster is near: after an outage nobody should have to wait for
 		// the end of a pause that has grown to seconds.
 		kgo.RetryBackoffFn(func(tries int) time.Duration { return min(time.Duration(tries)*retryStep, retryMost) }),
 		// A client that pushes its metrics waits a second for the last push when it
@@ -184,7 +184,7 @@ func (n *Node) kafkaOpts(purpose string) []kgo.Opt {
 	}
 }
 
-// Close gives up a node whose components are not run.
+// Close closes a node whose components are not run.
 func (n *Node) Close() {
 	if n.server != nil {
 		n.server.Close()
@@ -220,14 +220,14 @@ func (n *Node) Components() []Component {
 	if n.ownership != nil {
 		// Before the seats, which ask it, and stopped after them: an instance says
 		// that it holds nothing any more when it answers nothing any more.
-		cs = append(cs, Component{Name: "ownership", Run: n.ownership.Run, Status: func() string { return n.ownership.Status().State }})
+		cs = append(cs, Component{Name: "ownership", Run: n.ownership.Run})
 	}
-	cs = append(cs, Component{Name: "seats", Run: n.seats.Run, Status: n.seats.Status})
+	cs = append(cs, Component{Name: "seats", Run: n.seats.Run})
 	if n.residency != nil {
-		cs = append(cs, Component{Name: "residency", Run: n.residency.Run, Status: func() string { return string(n.residency.Guard().Status().State) }})
+		cs = append(cs, Component{Name: "residency", Run: n.residency.Run})
 	}
 	for _, l := range n.links {
-		cs = append(cs, Component{Name: "link " + l.name, Run: l.Run, Status: func() string { return string(l.Status().State) }})
+		cs = append(cs, Component{Name: "link " + l.name, Run: l.Run})
 	}
 	return append(cs, Component{Name: "gateway", Run: n.server.Run})
 }

@@ -45,7 +45,7 @@ func (n *Node) guard() *residency.Guard {
 	return n.residency.Guard()
 }
 
-// residencyStatus is how the border stands, with what an operator should know.
+// residencyStatus is the state of the residency policy, with what an operator should know.
 func (n *Node) residencyStatus() (gateway.Residency, []string) {
 	if n.residency == nil {
 		return gateway.Residency{State: "off"}, nil

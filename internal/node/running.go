@@ -18,7 +18,7 @@ type Running struct {
 	done  chan struct{}  // closed when the first part has ended
 
 	mu  sync.Mutex
-	err error // what the first part that nobody told to stop ended with
+	err error // of the first part that ended although nobody stopped it
 }
 
 // runningPart is one started component.

@@ -33,7 +33,7 @@ func (n *Node) Status(context.Context) (gateway.Status, error) {
 	for _, r := range n.topology.Regions() {
 		kafka := reach[r.Name]
 		if kafka == "" {
-			kafka = "unreachable" // no link of ours leads there
+			kafka = "unreachable" // no link of this instance leads there
 		}
 		st.Regions = append(st.Regions, gateway.RegionStatus{Name: r.Name, ID: uint8(r.ID), State: "UP", Kafka: kafka})
 	}

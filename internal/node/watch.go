@@ -15,13 +15,13 @@ const (
 	watchTimeout = 3 * time.Second
 )
 
-// watch tells whether the region's own Kafka answers.
+// watch reports whether the region's own Kafka answers.
 type watch struct {
 	client *kgo.Client
 	down   atomic.Bool
 }
 
-// Run asks the cluster now and then.
+// Run pings the cluster every two seconds.
 func (w *watch) Run(ctx context.Context) error {
 	tick := time.NewTicker(watchEvery)
 	defer tick.Stop()
@@ -49,7 +49,7 @@ func (w *watch) Ready(context.Context) error {
 }
 
 // quiet lets a client's warnings and errors through and drops its information:
-// a client tells of every reconnection, and ours reconnect by design.
+// a client logs every reconnection, and these clients reconnect by design.
 func quiet(log *slog.Logger) *slog.Logger { return slog.New(quietHandler{log.Handler()}) }
 
 type quietHandler struct{ slog.Handler }

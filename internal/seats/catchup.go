@@ -13,7 +13,7 @@ import (
 const (
 	listAgain = 250 * time.Millisecond // after ends that could not be listed
 	// copiesMost bounds the wait for what other regions have written: stamps far
-	// ahead of the wall clock are held for longer than a reader is to wait.
+	// ahead of the wall clock are held for longer than a reader should wait.
 	copiesMost = 5 * time.Second
 	// ownAgain is when it is looked at why the own log is not folded.
 	ownAgain = time.Second
@@ -80,7 +80,7 @@ func (s *Seats) awaitOwn(ctx context.Context, h *runningSeat) error {
 	return h.view.Wait(ctx, want)
 }
 
-// waitsForOwner tells whether the fold stands at a record of the own log about
+// waitsForOwner reports whether the fold is stopped at a record of the own log about
 // which the ownership register, which is known, says nothing.
 func (s *Seats) waitsForOwner(h *runningSeat) bool {
 	_, waits := h.seat.Status().Unsettled[s.cfg.ID]
@@ -88,8 +88,8 @@ func (s *Seats) waitsForOwner(h *runningSeat) bool {
 	return waits && table != nil && table.Revision > 0
 }
 
-// awaitCopies waits, not for ever, until the view has folded what the links to
-// this region say that they have brought.
+// awaitCopies waits, for a bounded time, until the view has folded what the links to
+// this region have copied.
 func (s *Seats) awaitCopies(ctx context.Context, h *runningSeat) {
 	var want event.Vector
 	for _, r := range s.cfg.Topology.Others(s.cfg.Region) {

@@ -477,7 +477,7 @@ func (s *Seats) regionIDs() []event.RegionID {
 }
 
 // openIndex opens the index of a partition. Its keys begin with the topic's id:
-// a topic that was made anew begins anew.
+// a recreated topic starts with an empty one.
 func (s *Seats) openIndex(topic gateway.Topic, partition int32) (*dedupe.Index, error) {
 	prefix := append([]byte("dedupe/"), topic.ID[:]...)
 	prefix = binary.BigEndian.AppendUint32(prefix, uint32(partition))
@@ -485,7 +485,7 @@ func (s *Seats) openIndex(topic gateway.Topic, partition int32) (*dedupe.Index, 
 		dedupe.NewBadger(s.cfg.Store, prefix, s.cfg.ID, partition))
 }
 
-// sweep removes expired keys now and then.
+// sweep removes expired keys every ten minutes.
 func (s *Seats) sweep(ctx context.Context) {
 	tick := time.NewTicker(sweepEvery)
 	defer tick.Stop()
@@ -527,17 +527,6 @@ func (s *Seats) list() []*runningSeat {
 		return int(a.Partition - b.Partition)
 	})
 	return out
-}
-
-// Status says how many seats are ready.
-func (s *Seats) Status() string {
-	ready, all := 0, s.list()
-	for _, h := range all {
-		if h.seat.Status().Ready {
-			ready++
-		}
-	}
-	return fmt.Sprintf("%d of %d seats ready", ready, len(all))
 }
 
 // Ready is the readiness of the seats that run from the start.

@@ -100,7 +100,7 @@ func (s *Seats) Applied(ctx context.Context, unit, region string) ([]ownership.E
 	return out, nil
 }
 
-// given tells whether any region is given records of an origin's topic: the
+// given reports whether any region gets records of an origin's topic: the
 // residency policy lets at least some of them leave, and there is a remote topic
 // here, or another region has published that it has applied some.
 func (s *Seats) given(t gateway.Topic, p int32, origin event.RegionID) bool {

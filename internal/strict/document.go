@@ -57,7 +57,7 @@ const (
 	mapping
 	list
 	loose  // a text from outside the file, whose form the target decides
-	broken // already reported; whoever meets it stays silent
+	broken // already reported; it causes no further errors
 )
 
 // String implements fmt.Stringer.
@@ -150,7 +150,7 @@ func (d *Document) Position(path ...any) Position {
 	return at
 }
 
-// Has tells whether the file has a value at the path.
+// Has reports whether the file has a value at the path.
 func (d *Document) Has(path ...any) bool {
 	_, found := d.lookup(path)
 	return found
@@ -280,7 +280,7 @@ func joinPlain(tokens token.Tokens) token.Tokens {
 	return out
 }
 
-// plain tells whether a token is a scalar without quotes.
+// plain reports whether a token is a scalar without quotes.
 func plain(tk *token.Token) bool {
 	switch tk.Type {
 	case token.StringType, token.IntegerType, token.FloatType, token.BoolType, token.NullType,
@@ -290,7 +290,7 @@ func plain(tk *token.Token) bool {
 	return false
 }
 
-// touch tells whether b begins in the column after a's last.
+// touch reports whether b begins in the column after a's last.
 func touch(a, b *token.Token) bool {
 	return a.Position.Line == b.Position.Line && a.Position.Column+utf8.RuneCountInString(a.Value) == b.Position.Column
 }

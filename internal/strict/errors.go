@@ -148,7 +148,7 @@ func plainKey(s string) bool {
 }
 
 // Problem is one thing that is wrong with a decoded value, before anybody has
-// looked up where in a file the value stands.
+// looked up the value's place in a file.
 type Problem struct {
 	Path    Path
 	Message string
@@ -214,7 +214,7 @@ func (d *Document) Locate(err error) error {
 	for _, p := range problems.All {
 		at := d.Position(p.Path...)
 		if p.Line > 0 {
-			at = d.Within(p.Path, p.Line, p.Column)
+			at = d.within(p.Path, p.Line, p.Column)
 		}
 		located.All = append(located.All, &Error{Position: at, Path: p.Path, Message: p.Message, Nearest: p.Nearest})
 	}

@@ -2,7 +2,7 @@ package strict
 
 import "reflect"
 
-// CheckPath tells whether a file that Decode would read into v could have a
+// CheckPath reports whether a file that Decode would read into v could have a
 // value at the path of keys. The error is a [*Error] without a position, with
 // the nearest known name, as Decode gives it for the file. It serves sources of
 // configuration that name one key at a time.

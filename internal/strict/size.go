@@ -23,9 +23,9 @@ var sizeUnits = []struct {
 	unit Size
 }{{"TiB", TiB}, {"GiB", GiB}, {"MiB", MiB}, {"KiB", KiB}, {"B", 1}}
 
-// ParseSize reads a whole number of bytes with an optional binary unit. Decimal
+// parseSize reads a whole number of bytes with an optional binary unit. Decimal
 // units are refused rather than guessed at: MB means two different things.
-func ParseSize(s string) (Size, error) {
+func parseSize(s string) (Size, error) {
 	digits, unit := s, Size(1)
 	for _, u := range sizeUnits {
 		if rest, ok := strings.CutSuffix(s, u.name); ok {
@@ -44,7 +44,7 @@ func ParseSize(s string) (Size, error) {
 }
 
 // String gives the size in the largest unit that keeps it whole, so that
-// [ParseSize] reads back the same number.
+// [Size.UnmarshalText] reads back the same number.
 func (s Size) String() string {
 	for _, u := range sizeUnits[:len(sizeUnits)-1] {
 		if s != 0 && s%u.unit == 0 {
@@ -57,9 +57,9 @@ func (s Size) String() string {
 // MarshalText gives the form of String.
 func (s Size) MarshalText() ([]byte, error) { return []byte(s.String()), nil }
 
-// UnmarshalText reads the forms of [ParseSize].
+// UnmarshalText reads the forms of [Size.UnmarshalText].
 func (s *Size) UnmarshalText(text []byte) error {
-	n, err := ParseSize(string(text))
+	n, err := parseSize(string(text))
 	if err == nil {
 		*s = n
 	}

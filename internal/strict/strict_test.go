@@ -250,21 +250,22 @@ func TestNearest(t *testing.T) {
 }
 
 func TestSize(t *testing.T) {
+	parse := func(text string) (s strict.Size, err error) { err = s.UnmarshalText([]byte(text)); return s, err }
 	for text, want := range map[string]strict.Size{
 		"0": 0, "512": 512, "512B": 512, "64KiB": 64 * strict.KiB, "32 MiB": 32 * strict.MiB, "2TiB": 2 * strict.TiB,
 	} {
-		if got, err := strict.ParseSize(text); err != nil || got != want {
+		if got, err := parse(text); err != nil || got != want {
 			t.Errorf("%q: %d, %v", text, got, err)
 		}
 	}
 	for _, text := range []string{"", "MiB", "-1", "1.5MiB", "1MB", "9999999999TiB", "99999999999999999999", "1mib"} {
-		if got, err := strict.ParseSize(text); err == nil {
+		if got, err := parse(text); err == nil {
 			t.Errorf("%q read as %d", text, got)
 		}
 	}
 	rapid.Check(t, func(t *rapid.T) {
 		s := strict.Size(rapid.Int64Min(0).Draw(t, "size"))
-		if got, err := strict.ParseSize(s.String()); err != nil || got != s {
+		if got, err := parse(s.String()); err != nil || got != s {
 			t.Fatalf("%d is written as %s and read as %d, %v", s, s, got, err)
 		}
 	})

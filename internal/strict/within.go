@@ -5,12 +5,12 @@ import (
 	"unicode/utf8"
 )
 
-// Within gives the place in the file of one character of the text at the path,
+// within gives the place in the file of one character of the text at the path,
 // for texts in a language of their own, such as a predicate: line and column
 // count from 1 in the text. Where the file does not hold the text character by
 // character (a folded text, a quoted one over several lines) it is the place at
 // which the text begins.
-func (d *Document) Within(path Path, line, column int) Position {
+func (d *Document) within(path Path, line, column int) Position {
 	v := d.root
 	for _, element := range path {
 		next, _ := v.child(element)
@@ -55,7 +55,7 @@ func after(line string, n int) (string, bool) {
 	return line, n == 0
 }
 
-// inBlock finds a place in a literal block, whose indicator stands at at: its
+// inBlock finds a place in a literal block, whose indicator is at at: its
 // lines follow, all indented as the first one that is not blank.
 func (d *Document) inBlock(at Position, line, column int) Position {
 	for _, l := range d.lines[at.Line:] {
@@ -66,7 +66,7 @@ func (d *Document) inBlock(at Position, line, column int) Position {
 	return at
 }
 
-// quotedWidth tells how many characters of a quoted scalar stand before the one
+// quotedWidth tells how many characters of a quoted scalar come before the one
 // at the index of its content. ok is false when the scalar ends earlier.
 func quotedWidth(s string, index int) (width int, ok bool) {
 	quote := s[0]

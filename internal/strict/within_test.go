@@ -1,6 +1,7 @@
 package strict_test
 
 import (
+	"errors"
 	"testing"
 
 	"github.com/geogate/geogate/internal/strict"
@@ -38,7 +39,13 @@ func TestWithin(t *testing.T) {
 		{strict.At("rules", 1, "nothing"), 1, 1, "f.yaml:3:5"},
 		{strict.At("rules"), 1, 4, "f.yaml:2:3"},
 	} {
-		if got := doc.Within(c.path, c.line, c.column).String(); got != c.want {
+		var bad strict.Problems
+		bad.AddWithin(c.path, c.line, c.column, "bad")
+		var located *strict.Errors
+		if !errors.As(doc.Locate(bad.Err()), &located) {
+			t.Fatal("a problem is not located")
+		}
+		if got := located.All[0].Position.String(); got != c.want {
 			t.Errorf("%v %d:%d is at %s, want %s", c.path, c.line, c.column, got, c.want)
 		}
 	}

@@ -42,7 +42,7 @@ type Config struct {
 	// Region and ID are the own region's.
 	Region string
 	ID     event.RegionID
-	// Register tells whether there is an ownership register, which has topics too.
+	// Register reports whether there is an ownership register, which has topics too.
 	Register bool
 	Topology *router.Topology
 	Policy   *ownership.Policy
@@ -104,7 +104,7 @@ func (f follower) Registered(ctx context.Context, name string) (control.Topic, b
 	return x, ok, nil
 }
 
-// coming tells whether a topic that is not there yet will be in a moment: a
+// coming reports whether a topic that is not there yet will be in a moment: a
 // client must not be told that it is unknown.
 func (c *Catalogue) coming(name string) bool {
 	return !c.prepared.Load() && slices.ContainsFunc(c.policy.Declared(), func(d ownership.Declared) bool { return d.Topic == name })

@@ -19,8 +19,8 @@ import (
 // cluster and the configuration are; it has changed nothing that matters.
 var ErrRefused = errors.New("start refused")
 
-// ErrBlocked says that something of the operator's stands where geogate would
-// write; what it is stays untouched.
+// ErrBlocked means that the operator has something where geogate would write; it stays
+// as it is.
 var ErrBlocked = errors.New("blocked")
 
 // errMismatch says that a topic exists and is not as it must be.

@@ -200,8 +200,8 @@ func (c *Catalogue) deriveNow(ctx context.Context, topic gateway.Topic) error {
 	return nil
 }
 
-// derivedOf is a local topic as it was when something was derived from it: made
-// anew, it may have other partitions.
+// derivedOf is a local topic as it was when something was derived from it: recreated,
+// it may have other partitions.
 type derivedOf struct {
 	name       string
 	id         control.TopicID

@@ -1,8 +1,8 @@
 // Package policyfile follows a residency policy's file and applies each version of it
 // to the [residency.Guard] that everything asks which lets records out of the region.
 //
-// A change counts within a second where the file system tells of changes, and within
-// seconds elsewhere. A file that does not load leaves the policy before in force until
+// A change takes effect within a second where the file system reports changes, and
+// within seconds elsewhere. A file that does not load leaves the policy before in force until
 // its max_age has passed; then nothing leaves the region.
 package policyfile
 
@@ -23,7 +23,7 @@ import (
 )
 
 const (
-	// lookEvery is how often the policy file is read although nothing tells of a
+	// lookEvery is how often the policy file is read although nothing reports a
 	// change: not every file system does.
 	lookEvery = 5 * time.Second
 	// settleFor is how long new content must stay as it is before it counts. A file
@@ -104,8 +104,8 @@ func (f *Follower) Run(ctx context.Context) error {
 	}
 }
 
-// watch has changes of the file's directory told. The channels are nil, which never
-// tell, where that cannot be had. Stop ends the watch and its goroutine.
+// watch watches the file's directory for changes. The channels are nil, which never
+// deliver, where it cannot be watched. Stop ends the watch and its goroutine.
 func (f *Follower) watch() (events <-chan fsnotify.Event, troubles <-chan error, stop func()) {
 	w, err := fsnotify.NewWatcher()
 	if err != nil {
@@ -156,7 +156,7 @@ func (f *Follower) look(ctx context.Context) {
 	}
 }
 
-// known tells whether this content was looked at before. An empty file is not the
+// known reports whether this content was looked at before. An empty file is not the
 // same as none.
 func (f *Follower) known(content []byte) bool {
 	return f.content != nil && bytes.Equal(content, f.content)
