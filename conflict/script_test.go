@@ -6,27 +6,18 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/cockroachdb/datadriven"
-
 	"github.com/geogate/geogate/conflict"
 	"github.com/geogate/geogate/internal/event"
 	"github.com/geogate/geogate/internal/hlc"
+	"github.com/geogate/geogate/testbench/script"
 )
 
 // TestScripts plays the scripts of testdata/script: each explains what the fold makes
 // of concurrent writes, twins and cuts, and shows, under every command, what it puts
 // out. With -rewrite the traces are written again.
 func TestScripts(t *testing.T) {
-	datadriven.Walk(t, "testdata/script", func(t *testing.T, path string) {
-		s := &foldScript{}
-		datadriven.RunTest(t, path, func(t *testing.T, c *datadriven.TestData) string {
-			s.trace.Reset()
-			s.run(t, c)
-			if s.trace.Len() == 0 {
-				return "(nothing)\n"
-			}
-			return s.trace.String()
-		})
+	script.Run(t, "testdata/script", func(t *testing.T, trace *script.Trace) func(*testing.T, *script.Command) {
+		return (&foldScript{Trace: trace}).run
 	})
 }
 
@@ -34,8 +25,8 @@ func TestScripts(t *testing.T) {
 // that it reads.
 type foldScript struct {
 	*learner
-	trace strings.Builder
-	ids   byte
+	*script.Trace
+	ids byte
 }
 
 // origins are the regions of a script, by id from 1 on.
@@ -43,11 +34,7 @@ func origins() []string { return []string{"", "us", "eu"} }
 
 func dot(d event.Dot) string { return fmt.Sprintf("%s/%d", origins()[d.Region], d.Offset) }
 
-func (s *foldScript) say(format string, args ...any) {
-	fmt.Fprintf(&s.trace, format+"\n", args...)
-}
-
-func (s *foldScript) run(t *testing.T, c *datadriven.TestData) {
+func (s *foldScript) run(t *testing.T, c *script.Command) {
 	switch c.Cmd {
 	case "topic": // kind=entity|events policy=lww|keep
 		var kind, policy string
@@ -66,7 +53,7 @@ func (s *foldScript) run(t *testing.T, c *datadriven.TestData) {
 			it := s.record(t, c, strings.Fields(line))
 			before := len(s.outs)
 			if s.take(t, int(it.Origin)-1, []conflict.Item{it}, false) == 0 {
-				s.say("%s waits: nothing is known yet of its epoch", dot(it.Event.At))
+				s.Say("%s waits: nothing is known yet of its epoch", dot(it.Event.At))
 			}
 			s.tell(before)
 		}
@@ -85,7 +72,7 @@ func (s *foldScript) run(t *testing.T, c *datadriven.TestData) {
 
 // record reads <region>/<offset> key=k value=v stamp=n saw=<region>/<offset> epoch=n
 // idempotency=n.
-func (s *foldScript) record(t *testing.T, c *datadriven.TestData, words []string) conflict.Item {
+func (s *foldScript) record(t *testing.T, c *script.Command, words []string) conflict.Item {
 	s.ids++
 	ev := event.Event{At: s.dot(t, c, words[0]), Stamped: true}
 	ev.Envelope = event.Envelope{ID: event.ID{s.ids}, Region: ev.At.Region, Barrier: -1, Op: event.Put, Epoch: event.FirstEpoch(ev.At.Region)}
@@ -112,7 +99,7 @@ func (s *foldScript) record(t *testing.T, c *datadriven.TestData, words []string
 	return conflict.Item{Origin: ev.At.Region, Event: ev, Next: event.Point{Next: ev.At.Offset + 1}, Barrier: -1}
 }
 
-func (s *foldScript) dot(t *testing.T, c *datadriven.TestData, text string) event.Dot {
+func (s *foldScript) dot(t *testing.T, c *script.Command, text string) event.Dot {
 	region, offset, _ := strings.Cut(text, "/")
 	for id, name := range origins() {
 		if name == region && id > 0 {
@@ -123,7 +110,7 @@ func (s *foldScript) dot(t *testing.T, c *datadriven.TestData, text string) even
 	return event.Dot{}
 }
 
-func number(t *testing.T, c *datadriven.TestData, text string) uint64 {
+func number(t *testing.T, c *script.Command, text string) uint64 {
 	n, err := strconv.ParseUint(text, 10, 63)
 	if err != nil {
 		c.Fatalf(t, "%v", err)
@@ -131,7 +118,7 @@ func number(t *testing.T, c *datadriven.TestData, text string) uint64 {
 	return n
 }
 
-func (s *foldScript) intervals(t *testing.T, c *datadriven.TestData) *event.ValidityTable {
+func (s *foldScript) intervals(t *testing.T, c *script.Command) *event.ValidityTable {
 	table := &event.ValidityTable{Revision: 1}
 	if s.table != nil {
 		table.Revision = s.table.Revision + 1
@@ -159,7 +146,7 @@ func (s *foldScript) tell(from int) {
 			if o.Instead.Region != 0 {
 				instead = "; its record in the merged topic stands for " + dot(o.Instead) + " now"
 			}
-			s.say("orphan: %s%s", dot(o.At), instead)
+			s.Say("orphan: %s%s", dot(o.At), instead)
 		}
 		for i := range out.Merged {
 			m := &out.Merged[i]
@@ -174,10 +161,10 @@ func (s *foldScript) tell(from int) {
 			if m.Corrects {
 				note += ", a correction"
 			}
-			s.say("merged: %s: %s of %s%s", m.Event.Key, what, dot(m.Event.At), note)
+			s.Say("merged: %s: %s of %s%s", m.Event.Key, what, dot(m.Event.At), note)
 		}
 		for _, x := range out.Conflicts {
-			s.say("conflict: %s: %s lost to %s, %s", x.Key, dot(x.Lost.At), dot(x.Won.At), x.Reason)
+			s.Say("conflict: %s: %s lost to %s, %s", x.Key, dot(x.Lost.At), dot(x.Won.At), x.Reason)
 		}
 	}
 }
@@ -193,6 +180,6 @@ func (s *foldScript) entity(t *testing.T, key string) {
 		if i == win {
 			mark = "shown"
 		}
-		s.say("%s: value %s of %s", mark, l.Event.Value, dot(l.Event.At))
+		s.Say("%s: value %s of %s", mark, l.Event.Value, dot(l.Event.At))
 	}
 }

@@ -7,29 +7,19 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/cockroachdb/datadriven"
-
 	"github.com/geogate/geogate/internal/event"
 	"github.com/geogate/geogate/internal/offsets"
 	"github.com/geogate/geogate/internal/txn"
 	"github.com/geogate/geogate/residency"
+	"github.com/geogate/geogate/testbench/script"
 )
 
 // TestScripts plays the scripts of testdata/script: each explains one protocol of a
 // link and shows, under every command, what the core of the shard asks for. With
 // -rewrite the traces are written again.
 func TestScripts(t *testing.T) {
-	datadriven.Walk(t, "testdata/script", func(t *testing.T, path string) {
-		s := &linkScript{hand: newHand(t)}
-		datadriven.RunTest(t, path, func(t *testing.T, c *datadriven.TestData) string {
-			s.t = t
-			s.trace.Reset()
-			s.run(t, c)
-			if s.trace.Len() == 0 {
-				return "(nothing)\n"
-			}
-			return s.trace.String()
-		})
+	script.Run(t, "testdata/script", func(t *testing.T, trace *script.Trace) func(*testing.T, *script.Command) {
+		return (&linkScript{hand: newHand(t), Trace: trace}).run
 	})
 }
 
@@ -37,13 +27,9 @@ func TestScripts(t *testing.T) {
 // orders/0, whose effects are told in words.
 type linkScript struct {
 	*hand
+	*script.Trace
 	guard    *residency.Guard
 	revision uint64 // of the register
-	trace    strings.Builder
-}
-
-func (s *linkScript) say(format string, args ...any) {
-	fmt.Fprintf(&s.trace, format+"\n", args...)
 }
 
 func (s *linkScript) event(ev any) {
@@ -56,55 +42,56 @@ func (s *linkScript) event(ev any) {
 func (s *linkScript) effect(e any) {
 	switch e := e.(type) {
 	case Init:
-		s.say("target: initialise the producer; a transaction that its last owner left open is aborted")
+		s.Say("target: initialise the producer; a transaction that its last owner left open is aborted")
 	case ReadGeneration:
-		s.say("target: read the generation record")
+		s.Say("target: read the generation record")
 	case ReadPositions:
-		s.say("target: read the committed positions")
+		s.Say("target: read the committed positions")
 	case List:
-		s.say("both: list where the logs end")
+		s.Say("both: list where the logs end")
 	case Read:
 		s.read = e.Number
-		s.say("source: fetch orders/0 from offset %d", e.From[part].Offset)
+		s.Say("source: fetch orders/0 from offset %d", e.From[part].Offset)
 	case Leave:
-		s.say("source: fetch orders/0 no longer")
+		s.Say("source: fetch orders/0 no longer")
 	case Audit:
 		for _, d := range e.Decided {
 			for _, r := range d.Runs {
-				s.say("audit: %s", strings.TrimSpace(fmt.Sprintf("%d..%d %s %s", r.From, r.Until-1, r.Code, r.Rule)))
+				s.Say("audit: %s", strings.TrimSpace(fmt.Sprintf("%d..%d %s %s", r.From, r.Until-1, r.Code, r.Rule)))
 			}
 		}
 	case Produce:
 		s.produce(e)
 	case End:
-		s.say("target: commit the transaction")
+		s.Say("target: commit the transaction")
 	case Report:
-		s.say("people: %s, offsets %d to %d", e.Incident.Kind, e.Incident.From, e.Incident.Until)
+		s.Say("people: %s, offsets %d to %d", e.Incident.Kind, e.Incident.From, e.Incident.Until)
 	case Stop:
-		s.say("shard: stop: %v", e.Err)
+		s.Say("shard: stop: %v", e.Err)
 	}
 }
 
 // produce tells the batches of one flight.
 func (s *linkScript) produce(p Produce) {
-	s.say("target: send in one transaction")
+	s.Say("target: send in one transaction")
 	for _, b := range p.Batches {
 		if b.Topic != "pos" && b.Topic != "runs" {
 			keys := ""
 			if err := b.Batch.Each(func(r txn.Record) error { keys += " " + string(r.Key); return nil }); err != nil {
 				s.t.Fatal(err)
 			}
-			s.say("  records of %s/%d:%s", b.Topic, b.Partition, keys)
+			s.Say("  records of %s/%d:%s", b.Topic, b.Partition, keys)
 		}
 	}
 	pos, runs := described(s.t, p)
 	for _, r := range runs {
-		s.say("  run: offsets %d..%d of the target are %d..%d of the source, the last barrier before them %d", r.Target, r.Target+r.Count-1, r.Source, r.Source+r.Count-1, r.Barrier)
+		s.Say("  run: offsets %d..%d of the target are %d..%d of the source, the last barrier before them %d", r.Target, r.Target+r.Count-1, r.Source, r.Source+r.Count-1, r.Barrier)
 	}
-	s.say("  position: the source is covered to %d, the target to %d, last barrier %d", pos.SourceCovered, pos.TargetCovered, pos.Barrier)
+	s.Say("  position: the source is covered to %d, the target to %d, last barrier %d", pos.SourceCovered, pos.TargetCovered, pos.Barrier)
 }
 
-func (s *linkScript) run(t *testing.T, c *datadriven.TestData) {
+func (s *linkScript) run(t *testing.T, c *script.Command) {
+	s.t = t
 	lost := c.HasArg("lost")
 	var err error
 	if lost {
@@ -115,7 +102,7 @@ func (s *linkScript) run(t *testing.T, c *datadriven.TestData) {
 		stream := aStr
 		if s.guard != nil {
 			stream.Ruling = s.guard.Rule(part.Topic, "us", "eu")
-			s.say("policy: %s", stream.Ruling.Reason())
+			s.Say("policy: %s", stream.Ruling.Reason())
 		}
 		s.event(Assigned{[]Stream{stream}})
 	case "policy": // a file is loaded: rules, one a line
@@ -128,7 +115,7 @@ func (s *linkScript) run(t *testing.T, c *datadriven.TestData) {
 		} else {
 			s.guard.Loaded(p)
 		}
-		s.say("policy: version %d is in force", s.guard.Version())
+		s.Say("policy: version %d is in force", s.guard.Version())
 		s.event(Governed{s.guard.Version()})
 	case "register": // what the ownership register says: intervals, one a line
 		s.owned(t, c)
@@ -174,7 +161,7 @@ func (s *linkScript) run(t *testing.T, c *datadriven.TestData) {
 	}
 }
 
-func (s *linkScript) positions(t *testing.T, c *datadriven.TestData) {
+func (s *linkScript) positions(t *testing.T, c *script.Command) {
 	if len(c.CmdArgs) == 0 {
 		s.event(PositionsRead{})
 		return
@@ -187,7 +174,7 @@ func (s *linkScript) positions(t *testing.T, c *datadriven.TestData) {
 
 // owned has the register say which offsets of us's log are authoritative. The first
 // use makes the core one that obeys a register.
-func (s *linkScript) owned(t *testing.T, c *datadriven.TestData) {
+func (s *linkScript) owned(t *testing.T, c *script.Command) {
 	var spans []span
 	for line := range strings.Lines(c.Input) {
 		from, until, ok := strings.Cut(strings.TrimSpace(line), "..")
@@ -211,7 +198,7 @@ func (s *linkScript) owned(t *testing.T, c *datadriven.TestData) {
 }
 
 // items are what was fetched: lines of <offset>: barrier | skip | records <key> ….
-func (s *linkScript) items(t *testing.T, c *datadriven.TestData) (all []Item) {
+func (s *linkScript) items(t *testing.T, c *script.Command) (all []Item) {
 	for line := range strings.Lines(c.Input) {
 		at, what, _ := strings.Cut(strings.TrimSpace(line), ": ")
 		base, err := strconv.ParseInt(at, 10, 64)

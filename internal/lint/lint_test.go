@@ -95,7 +95,7 @@ var confined = map[string][]string{
 	"github.com/anishathalye/porcupine":     {},
 	"github.com/santhosh-tekuri/jsonschema": {},
 	"github.com/rogpeppe/go-internal":       {},
-	"github.com/cockroachdb/datadriven":     {},
+	"github.com/cockroachdb/datadriven":     {"testbench/script"},
 	"go.uber.org/goleak":                    {},
 }
 

@@ -2,42 +2,30 @@ package seat_test
 
 import (
 	"errors"
-	"fmt"
 	"strings"
 	"testing"
 	"time"
 
-	"github.com/cockroachdb/datadriven"
-
 	"github.com/geogate/geogate/internal/event"
 	"github.com/geogate/geogate/internal/seat"
+	"github.com/geogate/geogate/testbench/script"
 )
 
 // TestScripts plays the scripts of testdata/script: each explains one protocol of a
 // seat and shows, under every command, what the core of the seat asks for. With
 // -rewrite the traces are written again.
 func TestScripts(t *testing.T) {
-	datadriven.Walk(t, "testdata/script", func(t *testing.T, path string) {
-		var s *seatScript
-		datadriven.RunTest(t, path, func(t *testing.T, c *datadriven.TestData) string {
-			if s == nil {
-				s = newSeatScript(t)
-			}
-			s.t = t
-			s.trace.Reset()
-			s.run(t, c)
-			if s.trace.Len() == 0 {
-				return "(nothing)\n"
-			}
-			return s.trace.String()
-		})
+	script.Run(t, "testdata/script", func(t *testing.T, trace *script.Trace) func(*testing.T, *script.Command) {
+		s := newSeatScript(t)
+		s.Trace = trace
+		return s.run
 	})
 }
 
 // seatScript is a desk whose effects are told in words.
 type seatScript struct {
 	*desk
-	trace strings.Builder
+	*script.Trace
 	epoch int16 // of the newest barrier's producer
 }
 
@@ -47,36 +35,33 @@ func newSeatScript(t *testing.T) *seatScript {
 	return s
 }
 
-func (s *seatScript) say(format string, args ...any) {
-	fmt.Fprintf(&s.trace, format+"\n", args...)
-}
-
 func (s *seatScript) effect(e seat.Effect) {
 	switch e := e.(type) {
 	case seat.OpenTerm:
-		s.say("seat: write a barrier (attempt %d)", e.Attempt)
+		s.Say("seat: write a barrier (attempt %d)", e.Attempt)
 	case seat.Produce:
 		env, _, _, err := event.Decode(e.Record.Headers)
 		if err != nil {
 			s.t.Fatal(err)
 		}
-		s.say("seat: produce write %d: value %s, under the barrier at %d, stamp %s", e.Ref, e.Record.Value, env.Barrier, env.Stamp)
+		s.Say("seat: produce write %d: value %s, under the barrier at %d, stamp %s", e.Ref, e.Record.Value, env.Barrier, env.Stamp)
 	case seat.Reply:
 		if e.Err != nil {
-			s.say("answer to write %d: %s", e.Ref, strings.ReplaceAll(e.Err.Error(), "seat: ", ""))
+			s.Say("answer to write %d: %s", e.Ref, strings.ReplaceAll(e.Err.Error(), "seat: ", ""))
 			return
 		}
 		how := "stored"
 		if e.Answer.Replayed {
 			how = "replayed: stored before"
 		}
-		s.say("answer to write %d: %s at offset %d, stamp %s", e.Ref, how, e.Answer.At.Offset, e.Answer.Stamp)
+		s.Say("answer to write %d: %s at offset %d, stamp %s", e.Ref, how, e.Answer.At.Offset, e.Answer.Stamp)
 	case seat.Stop:
-		s.say("seat: stop, another instance has it")
+		s.Say("seat: stop, another instance has it")
 	}
 }
 
-func (s *seatScript) run(t *testing.T, c *datadriven.TestData) {
+func (s *seatScript) run(t *testing.T, c *script.Command) {
+	s.t = t
 	switch c.Cmd {
 	case "write": // key=n value=v: a client sends a write
 		key, value := 0, ""
@@ -89,18 +74,18 @@ func (s *seatScript) run(t *testing.T, c *datadriven.TestData) {
 		}
 		attempt := s.opens[len(s.opens)-1]
 		s.opens, s.epoch = nil, s.epoch+1
-		s.say("log: a commit marker at offset %d", s.barrier(103, s.epoch))
+		s.Say("log: a commit marker at offset %d", s.barrier(103, s.epoch))
 		s.step(seat.Opened{Attempt: attempt, Producer: 103, Epochs: []int16{s.epoch}})
 	case "foreign-barrier": // another instance begins a term
-		s.say("log: a commit marker of another instance at offset %d", s.barrier(104, 0))
+		s.Say("log: a commit marker of another instance at offset %d", s.barrier(104, 0))
 	case "land": // write=n: the broker appends what was produced
-		s.say("log: write %d at offset %d", ref(t, c), s.land(ref(t, c)))
+		s.Say("log: write %d at offset %d", ref(t, c), s.land(ref(t, c)))
 	case "stored": // write=n: the broker says so
 		s.step(seat.Produced{Ref: ref(t, c)})
 	case "drop-answer": // write=n: the broker's answer is lost
 		s.step(seat.Produced{Ref: ref(t, c), Err: errors.New("connection lost")})
 	case "read": // the seat reads its log to the end
-		s.say("seat: reads offsets %d to %d", s.desk.read, len(s.log)-1)
+		s.Say("seat: reads offsets %d to %d", s.desk.read, len(s.log)-1)
 		s.readAll()
 	case "wait": // time passes
 		var d time.Duration
@@ -130,7 +115,7 @@ func (s *seatScript) show() {
 	for i, p := range s.log {
 		if p.mark != nil {
 			judge.Marker(int64(i), true)
-			s.say("%d: barrier", i)
+			s.Say("%d: barrier", i)
 			continue
 		}
 		ev, err := event.FromRecord(event.Dot{Region: 1, Offset: int64(i)}, p.rec.Timestamp, p.rec.Key, p.rec.Value, p.rec.Headers)
@@ -138,11 +123,11 @@ func (s *seatScript) show() {
 		if judge.Record(&ev, err) == seat.Void {
 			verdict = "void"
 		}
-		s.say("%d: value %s, under the barrier at %d: %s", i, ev.Value, ev.Barrier, verdict)
+		s.Say("%d: value %s, under the barrier at %d: %s", i, ev.Value, ev.Barrier, verdict)
 	}
 }
 
-func ref(t *testing.T, c *datadriven.TestData) uint64 {
+func ref(t *testing.T, c *script.Command) uint64 {
 	t.Helper()
 	var n uint64
 	c.ScanArgs(t, "write", &n)

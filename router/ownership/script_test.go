@@ -8,34 +8,27 @@ import (
 	"testing"
 	"time"
 
-	"github.com/cockroachdb/datadriven"
-
 	"github.com/geogate/geogate/internal/event"
 	"github.com/geogate/geogate/router"
 	"github.com/geogate/geogate/router/ownership"
+	"github.com/geogate/geogate/testbench/script"
 )
 
 // TestScripts plays the scripts of testdata/script: each explains how ownership moves
 // and shows, under every command, who writes what into the register and who may write
 // records when. With -rewrite the traces are written again.
 func TestScripts(t *testing.T) {
-	datadriven.Walk(t, "testdata/script", func(t *testing.T, path string) {
+	script.Run(t, "testdata/script", func(t *testing.T, trace *script.Trace) func(*testing.T, *script.Command) {
 		s := newOwnersScript(t)
-		datadriven.RunTest(t, path, func(t *testing.T, c *datadriven.TestData) string {
-			s.trace.Reset()
-			s.run(t, c)
-			if s.trace.Len() == 0 {
-				return "(nothing)\n"
-			}
-			return s.trace.String()
-		})
+		s.trace = trace
+		return s.run
 	})
 }
 
 // ownersScript is one register that stores everything at once, and an instance of us
 // and one of eu that drive their cores by it.
 type ownersScript struct {
-	trace     strings.Builder
+	trace     *script.Trace
 	began     time.Duration
 	now       time.Duration
 	topology  *router.Topology
@@ -74,12 +67,12 @@ func newOwnersScript(t *testing.T) *ownersScript {
 func (s *ownersScript) names() []string { return []string{"us", "eu"} }
 
 func (s *ownersScript) say(format string, args ...any) {
-	fmt.Fprintf(&s.trace, "%5.1f s  %s\n", (s.now - s.began).Seconds(), fmt.Sprintf(format, args...))
+	s.trace.Say("%5.1f s  %s", (s.now - s.began).Seconds(), fmt.Sprintf(format, args...))
 }
 
 func home(region string) string { return "air/" + region }
 
-func (s *ownersScript) run(t *testing.T, c *datadriven.TestData) {
+func (s *ownersScript) run(t *testing.T, c *script.Command) {
 	name := ""
 	if len(c.CmdArgs) > 0 {
 		name = c.CmdArgs[0].Key
@@ -113,7 +106,7 @@ func (s *ownersScript) run(t *testing.T, c *datadriven.TestData) {
 			s.serve()
 		}
 	case "view":
-		s.view(t)
+		s.view()
 	default:
 		c.Fatalf(t, "no such command")
 	}
@@ -272,7 +265,7 @@ func intervals(all []ownership.Tenure) string {
 }
 
 // view shows the newest record of every region and unit.
-func (s *ownersScript) view(t *testing.T) {
+func (s *ownersScript) view() {
 	for _, n := range s.names() {
 		for _, subject := range []string{ownership.RegionSubject(n), ownership.UnitSubject(home(n))} {
 			if seq := s.newest[subject]; seq > 0 {
@@ -280,8 +273,5 @@ func (s *ownersScript) view(t *testing.T) {
 				s.say("%s", what(ownership.Write{Subject: m.Subject, Data: m.Data}))
 			}
 		}
-	}
-	if s.trace.Len() == 0 {
-		t.Fatal("nothing is in the register")
 	}
 }
