@@ -23,7 +23,11 @@ func FuzzRecord(f *testing.F) {
 		f.Add([]byte(s))
 	}
 	f.Fuzz(func(t *testing.T, body []byte) {
+		sent := bytes.Clone(body)
 		rec, err := parseRecord(body)
+		if !bytes.Equal(body, sent) {
+			t.Fatalf("reading %q has changed it to %q", sent, body)
+		}
 		if err != nil {
 			var p *problem
 			if !errors.As(err, &p) || len(p.fields) == 0 {

@@ -42,6 +42,7 @@ func newJSONReader(text []byte) (*jsonReader, error) {
 	if at := invalidUTF8(text); at >= 0 {
 		return nil, &syntaxError{at, "bytes that are not UTF-8"}
 	}
+	// From a bytes.Buffer jsontext reads in place, and writes nothing into it.
 	return &jsonReader{text: text, dec: jsontext.NewDecoder(bytes.NewBuffer(text), grammar()...)}, nil
 }
 

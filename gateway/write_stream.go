@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/geogate/geogate/internal/seat"
+	"github.com/geogate/geogate/internal/sleep"
 )
 
 const (
@@ -207,7 +208,7 @@ func (st *stream) write(ctx context.Context, rec *record) (seat.Answer, error) {
 		if !errors.Is(err, seat.ErrOverloaded) || time.Now().After(until) {
 			return a, err
 		}
-		if pause(ctx, wait, nil) != nil {
+		if sleep.For(ctx, wait) != nil {
 			return a, err
 		}
 	}

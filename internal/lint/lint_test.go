@@ -50,7 +50,7 @@ var mayImport = map[string][]string{
 	"router/ownership/register": {"router/ownership"},
 	"router/ownership/mirror":   {"internal/event", "internal/txn", "router/ownership"},
 	"gateway": {
-		"internal/loopback", "internal/event", "internal/hlc", "internal/control", "internal/seat", "router", "router/ownership", "conflict", "conflict/view",
+		"internal/loopback", "internal/sleep", "internal/event", "internal/hlc", "internal/control", "internal/seat", "router", "router/ownership", "conflict", "conflict/view",
 	},
 	"replicate": {
 		"internal/event", "internal/offsets", "internal/txn", "internal/control", "router", "residency",
