@@ -5,7 +5,7 @@ import "fmt"
 // Agreement is the protocol by which an instance comes to run a link under a
 // generation. It is pure: Step takes what happened and says what to do next.
 //
-// The order is what makes it safe: the record with Fenced false stands before any
+// The order is what makes it safe: the record with Fenced false is written before any
 // old id is initialised, so that a shard of the old generation that initialises
 // its id again afterwards finds the change when it reads the record, as it must
 // before it fetches.
@@ -24,7 +24,7 @@ const (
 	agreeRead
 	agreeAnnounce
 	agreeFence
-	agreeSettle
+	agreeConfirm
 	agreeDone
 )
 
@@ -61,7 +61,7 @@ type (
 // Found is what FindGeneration found.
 type Found struct {
 	Record Generation
-	OK     bool // there is one
+	Exists bool // there is one
 }
 
 // Step tells that the last effect was carried out (found matters only after
@@ -81,17 +81,17 @@ func (a *Agreement) Step(found *Found) (effect any, err error) {
 		a.phase = agreeFence
 		return FenceShards{a.now.Previous, a.now.PreviousShards}, nil
 	case agreeFence:
-		a.phase = agreeSettle
+		a.phase = agreeConfirm
 		a.now.Fenced = true
 		return WriteGeneration{a.now}, nil
-	case agreeSettle, agreeDone:
+	case agreeConfirm, agreeDone:
 		a.phase = agreeDone
 	}
 	return Agreed{a.now}, nil
 }
 
 func (a *Agreement) decide(found *Found) (any, error) {
-	if found == nil || !found.OK {
+	if found == nil || !found.Exists {
 		shards := a.shards
 		if shards == 0 {
 			shards = DefaultShards

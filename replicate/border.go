@@ -40,7 +40,7 @@ func prepareAudit(ctx context.Context, source *kgo.Client) error {
 	return err
 }
 
-// audit writes down what was decided. All records of one source partition have one
+// audit stores what was decided. All records of one source partition have one
 // key and so lie in one partition, in order.
 func (s *shard) audit(ctx context.Context, decided []Decided) error {
 	now := time.Now()
@@ -86,7 +86,7 @@ func store(ctx context.Context, cl *kgo.Client, wait time.Duration, records ...*
 
 // refresh forgets the rulings of another version of the policy.
 func (d *discovery) refresh() {
-	d.waiting = false
+	d.announcementPending = false
 	if g := d.cfg.Border; g != nil {
 		if v := g.Version(); v != d.version || d.rulings == nil {
 			d.version, d.rulings = v, map[string]*residency.Ruling{}
@@ -94,9 +94,9 @@ func (d *discovery) refresh() {
 	}
 }
 
-// border asks the policy about a topic that the patterns include, and puts the
+// askPolicy asks the policy about a topic that the patterns include, and puts the
 // answer into r.
-func (d *discovery) border(ctx context.Context, r *TopicRuling) (*residency.Ruling, error) {
+func (d *discovery) askPolicy(ctx context.Context, r *TopicRuling) (*residency.Ruling, error) {
 	g := d.cfg.Border
 	if g == nil || !r.Carried {
 		return nil, nil
@@ -127,8 +127,8 @@ func (d *discovery) border(ctx context.Context, r *TopicRuling) (*residency.Ruli
 	}
 	if !known {
 		r.Carried, r.Remote = false, ""
-		r.Reason += "; waiting until the target knows"
-		d.waiting = true
+		r.Reason += "; waiting until the target has been told that records may be missing"
+		d.announcementPending = true
 	}
 	return ruling, nil
 }
@@ -138,15 +138,15 @@ func (d *discovery) border(ctx context.Context, r *TopicRuling) (*residency.Ruli
 // Before, nothing is sent under such rules: the target's writes would claim to
 // have seen what it was never shown. It is never taken back.
 func (d *discovery) announce(ctx context.Context, topic string) (known bool, err error) {
-	behind, said := d.announced[topic]
-	if !said {
+	after, announced := d.announced[topic]
+	if !announced {
 		x := control.Restriction{Origin: d.cfg.From.ID, To: d.cfg.To.ID, Topic: topic}
 		rec := &kgo.Record{Topic: control.TopicControl, Key: x.AppendKey(nil), Value: x.AppendValue(nil)}
 		if err := store(ctx, d.source, auditWait, rec); err != nil {
 			return false, fmt.Errorf("announce restriction of %s: %w", topic, err)
 		}
-		behind = rec.Offset + 1
-		d.announced[topic] = behind
+		after = rec.Offset + 1
+		d.announced[topic] = after
 	}
-	return d.covered() >= behind, nil
+	return d.covered() >= after, nil
 }

@@ -41,7 +41,7 @@ func BenchmarkBorder(b *testing.B) {
 			b.Fatal(err)
 		}
 		binary.BigEndian.PutUint64(batch, uint64(i*per)) // as a log gives it; not part of the checksum
-		items = append(items, Item{Kind: ItemData, Base: int64(i * per), Next: int64((i + 1) * per), Batch: batch})
+		items = append(items, Item{Kind: ItemData, Base: int64(i * per), Next: int64((i + 1) * per), Batch: batch, LeaderEpoch: -1})
 	}
 	for _, c := range []struct {
 		name, rules string

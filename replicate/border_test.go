@@ -407,8 +407,8 @@ func TestReloadWhileTheTargetIsAway(t *testing.T) {
 	cfg.Border, cfg.Shards = guard, 1
 	cfg.TargetOptions = []kgo.Opt{kgo.Dialer(seen.dial)}
 	var sending, tightened atomic.Bool
-	anew := make(chan struct{}) // closed once the shard has given up what it was sending
-	once := sync.OnceFunc(func() { close(anew) })
+	resent := make(chan struct{}) // closed once the shard has given up what it was sending
+	once := sync.OnceFunc(func() { close(resent) })
 	l := start(t, cfg, func(l *replicate.Link) {
 		l.SetBefore(func(_ int, effect any) error {
 			switch e := effect.(type) {
@@ -432,14 +432,14 @@ func TestReloadWhileTheTargetIsAway(t *testing.T) {
 		}
 		guard.Loaded(policy(t, 2, notOrders))
 		select { // the target is away until then
-		case <-anew:
+		case <-resent:
 		case <-time.After(5 * time.Second):
 		}
 		return nil, nil, false
 	})
 	from.plain(t, marked("orders", 0, 0, 5, func(int) bool { return false })...)
 	select {
-	case <-anew:
+	case <-resent:
 	case <-time.After(20 * time.Second):
 		t.Fatal("the link went on sending")
 	}
@@ -537,7 +537,7 @@ func TestRestrictionComesFirst(t *testing.T) {
 	eventually(t, "two rounds in which the topic waits", func() bool {
 		rulings, _ := l.Topics()
 		if slices.ContainsFunc(rulings, func(r replicate.TopicRuling) bool {
-			return r.Topic == "orders" && !r.Carried && strings.Contains(r.Reason, "waiting until the target knows")
+			return r.Topic == "orders" && !r.Carried && strings.Contains(r.Reason, "waiting until the target has been told")
 		}) && rounds == 0 {
 			rounds = l.Rounds()
 		}

@@ -20,7 +20,7 @@ import (
 )
 
 // BarrierChecker says of a commit marker at the source whether it is a seat's barrier;
-// control.Follower does. An error means that it is not known yet.
+// *control.Follower implements it. An error means that it is not known yet.
 type BarrierChecker interface {
 	IsBarrier(ctx context.Context, topic offsets.TopicID, partition int32, producerID int64, producerEpoch int16) (bool, error)
 }
@@ -61,8 +61,8 @@ type Config struct {
 	Restrictable func(topic string) error
 
 	// Intervals, if not nil, says what the ownership register knows of the logs of a
-	// topic's partition; nil for one that no register governs. What lies behind a
-	// cut of the source's own log is not sent. Revisions do not fall.
+	// topic's partition; nil for one that is in no unit. What lies past a cut of the
+	// source's own log is not sent. Revisions do not fall.
 	Intervals func(topic string, partition int32) *event.ValidityTable
 	// IntervalsChanged gives a channel that is closed when Intervals may say more
 	// than it did before the call. It goes with Intervals.
@@ -83,25 +83,25 @@ type Config struct {
 // network.
 func (c Config) Validate() error {
 	var bad []error
-	complain := func(format string, args ...any) {
+	addProblem := func(format string, args ...any) {
 		bad = append(bad, fmt.Errorf("%w: "+format, append([]any{ErrConfig}, args...)...))
 	}
 	for _, r := range []router.Region{c.From, c.To} {
 		if err := router.CheckAlias(r.Name); err != nil || !r.ID.Valid() {
-			complain("region %q with id %d", r.Name, r.ID)
+			addProblem("region %q with id %d", r.Name, r.ID)
 		}
 	}
 	if c.From == c.To {
-		complain("a link leads to another region")
+		addProblem("from and to are both %q; a link needs two regions", c.From.Name)
 	}
 	if len(c.Source) == 0 || len(c.Target) == 0 {
-		complain("both clusters need seeds")
+		addProblem("no seeds for the source or the target cluster")
 	}
 	if c.Shards < 0 || c.Shards > maxShards {
-		complain("%d shards, want 1 to %d", c.Shards, maxShards)
+		addProblem("%d shards, want 1 to %d", c.Shards, maxShards)
 	}
 	if (c.Intervals == nil) != (c.IntervalsChanged == nil) {
-		complain("intervals without word of their changes")
+		addProblem("Intervals and IntervalsChanged must be set together")
 	}
 	if _, err := router.NewMatcher(c.Include, c.Exclude); err != nil {
 		bad = append(bad, fmt.Errorf("%w: %w", ErrConfig, err))
@@ -151,6 +151,6 @@ func (c *Config) runs() string      { return control.RunsFrom(c.From.Name) }
 func (c *Config) coreConfig(g Generation, shard int) CoreConfig {
 	return CoreConfig{
 		Generation: g, Shard: shard, Positions: c.positions(), Runs: c.runs(), Timeout: txn.DefaultTimeout,
-		Origin: c.From.ID, Owned: c.Intervals != nil,
+		Origin: c.From.ID, HasRegister: c.Intervals != nil,
 	}
 }

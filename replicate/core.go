@@ -29,9 +29,9 @@ type Stream struct {
 	Registered  offsets.TopicID // the source that the remote topic was made for
 	Remote      string          // topic at the target
 	Target      offsets.TopicID // its id when it was made
-	// Facts marks the control topic: records are carried by an allow-list, and
+	// Control marks the control topic: records are carried by an allow-list, and
 	// no runs are written, because nobody maps its offsets.
-	Facts bool
+	Control bool
 	// Ruling is what the residency policy says about the topic: it is not Deny,
 	// for then there is no stream. Nil without a policy.
 	Ruling *residency.Ruling
@@ -59,9 +59,9 @@ type CoreConfig struct {
 	Sweep time.Duration
 	// Origin is the source's region, whose logs the streams are.
 	Origin event.RegionID
-	// Owned: the streams of data are governed by an ownership register. One that
-	// IntervalsKnown has not named stands still.
-	Owned bool
+	// HasRegister: an ownership register says which parts of the data logs count. A stream that
+	// IntervalsChanged has not named does not move.
+	HasRegister bool
 }
 
 // Defaults of CoreConfig.
@@ -80,31 +80,31 @@ const (
 // given in the order in which the effects were carried out. Core is not safe for
 // use by several goroutines.
 //
-//	start ─ Init ─ FindGeneration ─ ReadPositions ─ List ─┐
+//	start ─ Init ─ ReadGeneration ─ ReadPositions ─ List ─┐
 //	  ▲        (stop when it has changed)                 ▼
 //	  │                                       ┌──────── idle ◄───────┐
 //	  └── backoff ◄── anything odd ◄── Produce (records, runs, positions)
 //	                                          └──────── End ─────────┘
 //
 // Invariant: what is fetched begins where the committed position ends, because
-// reading starts anew (with another number) whenever positions were read.
+// reading restarts (with another number) whenever positions were read.
 type Core struct {
-	cfg       CoreConfig
-	phase     phase
-	streams   map[Part]*stream
-	order     []Part // of streams, sorted: decisions do not depend on map order
-	assigned  []Stream
-	changed   bool // assigned differs from streams
-	positions map[posKey]offsets.Position
-	recorded  map[string]bool // keys of incidents that are recorded already
-	reading   int             // number of the current reading
-	plan      *plan
-	gone      Counts // of streams that are no longer there
-	rules     map[RuleKey]int64
-	version   uint64 // of the policy in force; rulings of another one are not used
-	intervals map[Part]*event.ValidityTable
-	wake      time.Time
-	tries     int
+	cfg               CoreConfig
+	phase             phase
+	streams           map[Part]*stream
+	order             []Part // of streams, sorted: decisions do not depend on map order
+	assigned          []Stream
+	assignmentChanged bool // assigned differs from streams
+	positions         map[posKey]offsets.Position
+	recorded          map[string]bool // keys of incidents that are recorded already
+	reading           int             // number of the current reading
+	plan              *plan
+	goneCounts        Counts // of streams that are no longer there
+	rules             map[RuleKey]int64
+	policyVersion     uint64 // of the policy in force; rulings of another one are not used
+	intervals         map[Part]*event.ValidityTable
+	wake              time.Time
+	tries             int
 }
 
 type posKey struct {
@@ -123,7 +123,7 @@ const (
 	phaseIdle
 	phaseAudit
 	phaseProduce
-	phaseDescribe // second flight of a transaction that learns its offsets
+	phaseSecondFlight // second flight of a transaction whose offsets come from the answers
 	phaseEnd
 	phaseBackoff
 	phaseStopped
@@ -132,56 +132,56 @@ const (
 // stream is what a Core knows of a partition.
 type stream struct {
 	Stream
-	known     bool // pos is a committed position, not a beginning
-	listed    bool
-	pos       offsets.Position
-	end       int64 // the offset that the next batch will get
-	epoch     int32 // leader epoch of the remote partition, -1 unknown
-	learn     bool  // take the offset from the answer: somebody else writes here
-	suspect   int64 // an answer below the predicted offset, -1 none
-	limit     int   // batch size that the target takes, 0 no limit met
-	parked    *Incident
-	held      error // why it waits until heldUntil
-	heldUntil time.Time
+	known              bool // pos is a committed position, not a beginning
+	listed             bool
+	pos                offsets.Position
+	end                int64 // the offset that the next batch will get
+	epoch              int32 // leader epoch of the remote partition, -1 unknown
+	offsetsFromAnswers bool  // a foreign writer is active: take offsets from the answers
+	lowBase            int64 // an answer below the predicted offset, -1 none
+	limit              int   // batch size that the target takes, 0 no limit met
+	parked             *Incident
+	held               error // why it waits until heldUntil
+	heldUntil          time.Time
 
-	pending  []Item
-	since    time.Time // when the first pending item came
-	hasData  bool
-	barriers []int64 // since the last run
-	stable   int64   // last stable offset of the source, -1 unknown
-	waiting  int64   // least timestamp of what is pending, Unix ms, 0 none
-	moved    bool    // the source's leader or log changed: validate before reading on
-	trouble  error   // of the source, behind what is pending
-	seen     int64   // end of the remote partition, listed under epoch
-	dirty    bool    // target-covered is to be written though nothing is copied
-	swept    time.Time
+	pending         []Item
+	since           time.Time // when the first pending item came
+	hasData         bool
+	barriers        []int64 // since the last run
+	stable          int64   // last stable offset of the source, -1 unknown
+	oldestTimestamp int64   // least timestamp of what is pending, Unix ms, 0 none
+	revalidate      bool    // the source's leader or log changed: validate before reading on
+	sourceErr       error   // of the source; dealt with once what is pending is copied
+	listedEnd       int64   // end of the remote partition, listed under epoch
+	coverDue        bool    // target-covered is to be written though nothing is copied
+	sweptAt         time.Time
 
-	written    []int64       // keys of the runs' records that are not folded yet
-	runs       []offsets.Run // what they hold
-	asked      int64         // nextOffset when the last listing was asked for
-	unrecorded []Incident
-	foreignAt  time.Time // when a foreign writer was last recorded
-	counts     Counts
+	runRecordKeys    []int64       // keys of the runs' records that are not folded yet
+	unfoldedRuns     []offsets.Run // what they hold
+	coveredWhenAsked int64         // nextOffset when the last listing was asked for
+	unrecorded       []Incident
+	foreignAt        time.Time // when a foreign writer was last recorded
+	counts           Counts
 
-	lapses []lapse // of the log, in order; see intervals.go
-	bounds int     // rises whenever lapses change
-	halted bool    // it stands at a cut and is not fetched
+	lapses        []lapse // of the log, in order; see intervals.go
+	lapsesVersion int     // rises whenever lapses change
+	stopped       bool    // at a cut, and so not fetched
 }
 
 // Counts are what a stream or a shard has done since it was made.
 type Counts struct {
 	Copied  int64 // records of data
-	Facts   int64 // records of control that were copied
+	Control int64 // control records that were copied
 	Passed  int64 // batches of data as they were
 	Opened  int64 // batches of data that were decoded
 	Denied  int64 // records held back by a rule or allow-list
 	Foreign int64 // offsets in remote topics that others have taken
-	Orphans int64 // offsets of data passed over because they lie behind a cut
+	Orphans int64 // offsets of data passed over because they lie past a cut
 }
 
 func (c *Counts) add(o Counts) {
 	c.Copied += o.Copied
-	c.Facts += o.Facts
+	c.Control += o.Control
 	c.Passed += o.Passed
 	c.Opened += o.Opened
 	c.Denied += o.Denied
@@ -211,9 +211,9 @@ func (c *Core) Step(now time.Time, ev any) []any {
 	}
 	switch ev := ev.(type) {
 	case Start:
-		return c.takeOver()
+		return c.beginTakeOver()
 	case Assigned:
-		c.assigned, c.changed = ev.Streams, true
+		c.assigned, c.assignmentChanged = ev.Streams, true
 		return c.next(now)
 	case Inited:
 		return c.inited(now, ev)
@@ -225,10 +225,10 @@ func (c *Core) Step(now time.Time, ev any) []any {
 		return c.listed(now, ev)
 	case Fetched:
 		return c.fetched(now, ev)
-	case Governed:
-		c.version = ev.Version
-		return c.leaveVoid()
-	case IntervalsKnown:
+	case PolicyChanged:
+		c.policyVersion = ev.Version
+		return c.leaveOutdated()
+	case IntervalsChanged:
 		return c.intervalsKnown(ev)
 	case Audited:
 		return c.audited(now, ev)
@@ -238,16 +238,16 @@ func (c *Core) Step(now time.Time, ev any) []any {
 		return c.ended(now, ev)
 	case Tick:
 		if c.phase == phaseBackoff && !now.Before(c.wake) {
-			return c.takeOver()
+			return c.beginTakeOver()
 		}
 		return c.next(now)
 	}
 	panic(fmt.Sprintf("replicate: event %T", ev))
 }
 
-// takeOver is the start and the one recovery: the producer first, so that nobody
+// beginTakeOver is the start and the one recovery: the producer first, so that nobody
 // else can commit under the shard's id; then the generation; then the positions.
-func (c *Core) takeOver() []any {
+func (c *Core) beginTakeOver() []any {
 	c.phase, c.plan = phaseInit, nil
 	return []any{Init{}}
 }
@@ -264,7 +264,7 @@ func (c *Core) generationRead(now time.Time, ev GenerationRead) []any {
 	if ev.Err != nil {
 		return c.recover(now, ev.Err)
 	}
-	if !ev.Found.OK || ev.Found.Record != c.cfg.Generation || !ev.Found.Record.Fenced {
+	if !ev.Found.Exists || ev.Found.Record != c.cfg.Generation || !ev.Found.Record.Fenced {
 		return c.stop(ErrGeneration)
 	}
 	c.phase = phasePositions
@@ -284,7 +284,7 @@ func (c *Core) positionsRead(now time.Time, ev PositionsRead) []any {
 	}
 	for _, s := range c.streams {
 		s.reset()
-		c.place(s)
+		c.restorePosition(s)
 	}
 	c.reading++ // whatever is on its way was read for another beginning
 	c.adopt(now)
@@ -294,18 +294,18 @@ func (c *Core) positionsRead(now time.Time, ev PositionsRead) []any {
 
 // reset forgets everything that is not committed.
 func (s *stream) reset() {
-	s.listed, s.known, s.moved, s.dirty = false, false, false, false
-	s.barriers, s.written, s.runs = nil, nil, nil
+	s.listed, s.known, s.revalidate, s.coverDue = false, false, false, false
+	s.barriers, s.runRecordKeys, s.unfoldedRuns = nil, nil, nil
 	s.drop()
 }
 
 // drop forgets what was fetched.
 func (s *stream) drop() {
-	s.pending, s.hasData, s.waiting, s.trouble = nil, false, 0, nil
+	s.pending, s.hasData, s.oldestTimestamp, s.sourceErr = nil, false, 0, nil
 }
 
-// place gives a stream its committed position.
-func (c *Core) place(s *stream) {
+// restorePosition gives a stream its committed position.
+func (c *Core) restorePosition(s *stream) {
 	s.pos, s.known = c.positions[posKey{s.Source, s.Number}]
 	if !s.known {
 		s.pos = offsets.Position{Incarnation: s.Incarnation, SourceEpoch: -1, TargetEpoch: -1, Barrier: offsets.NoBarrier, Target: s.Target}
@@ -315,10 +315,10 @@ func (c *Core) place(s *stream) {
 // adopt makes the streams those that were assigned, and keeps what is known of
 // those that stay. It tells whether any went.
 func (c *Core) adopt(time.Time) (gone []Part) {
-	if !c.changed {
+	if !c.assignmentChanged {
 		return nil
 	}
-	c.changed = false
+	c.assignmentChanged = false
 	want := make(map[Part]Stream, len(c.assigned))
 	for _, s := range c.assigned {
 		want[s.Part] = s
@@ -326,15 +326,15 @@ func (c *Core) adopt(time.Time) (gone []Part) {
 	for part, s := range c.streams {
 		if w, ok := want[part]; !ok || w != s.Stream {
 			delete(c.streams, part)
-			c.gone.add(s.counts)
+			c.goneCounts.add(s.counts)
 			gone = append(gone, part)
 		}
 	}
 	for part, w := range want {
 		if c.streams[part] == nil {
-			s := &stream{Stream: w, epoch: -1, suspect: -1, stable: -1}
-			c.place(s)
-			c.bound(s)
+			s := &stream{Stream: w, epoch: -1, lowBase: -1, stable: -1}
+			c.restorePosition(s)
+			c.setLapses(s)
 			c.streams[part] = s
 		}
 	}
@@ -353,10 +353,10 @@ func (c *Core) list(now time.Time) []any {
 	var ask []ListStream
 	for _, part := range c.order {
 		s := c.streams[part]
-		if s.parked != nil || !c.governed(s) || now.Before(s.heldUntil) || s.listed && !s.moved && now.Sub(s.swept) < c.cfg.Sweep {
+		if s.parked != nil || !c.rulingCurrent(s) || now.Before(s.heldUntil) || s.listed && !s.revalidate && now.Sub(s.sweptAt) < c.cfg.Sweep {
 			continue
 		}
-		s.asked = s.nextOffset()
+		s.coveredWhenAsked = s.nextOffset()
 		ask = append(ask, ListStream{s.Stream, s.pos.SourceEpoch, s.pos.TargetEpoch})
 	}
 	if len(ask) == 0 {
@@ -376,36 +376,36 @@ func (c *Core) listed(now time.Time, ev Listed) []any {
 	for _, part := range c.order {
 		l, ok := ev.Listings[part]
 		s := c.streams[part]
-		if !ok || s.parked != nil || !c.governed(s) {
+		if !ok || s.parked != nil || !c.rulingCurrent(s) {
 			continue
 		}
-		s.swept = now
+		s.sweptAt = now
 		if l.Err != nil {
 			out = append(out, c.hold(now, s, l.Err)...)
 			continue
 		}
-		read = read || !s.listed || s.moved
+		read = read || !s.listed || s.revalidate
 		out = append(out, c.check(now, s, &l)...)
 	}
 	if read {
-		out = append(out, c.readAnew())
+		out = append(out, c.restartReading())
 	}
-	if c.changed { // streams were assigned meanwhile; no time is set at which they would be looked at
+	if c.assignmentChanged { // streams were assigned meanwhile; no time is set at which they would be looked at
 		return append(out, c.next(now)...)
 	}
-	out = append(out, c.halt()...)
+	out = append(out, c.stopAtCuts()...)
 	return append(out, c.begin(now)...)
 }
 
-// readAnew has everything that may be sent fetched from where it was left.
-func (c *Core) readAnew() Read {
+// restartReading has everything that may be sent fetched from where it was left.
+func (c *Core) restartReading() Read {
 	c.reading++
 	from := map[Part]ReadFrom{}
 	for part, s := range c.streams {
 		if !s.listed || s.parked != nil {
 			continue
 		}
-		if s.halted = s.stands(); s.halted {
+		if s.stopped = s.atCut(); s.stopped {
 			s.drop()
 			continue
 		}
@@ -426,8 +426,8 @@ func (s *stream) nextOffset() int64 {
 // the stream if they agree.
 func (c *Core) check(now time.Time, s *stream, l *Listing) []any {
 	first := !s.listed
-	if !s.known && (first || s.stands()) { // nothing of it has been sent
-		s.pos.SourceCovered, s.asked = l.SourceStart, l.SourceStart // a beginning, not a gap
+	if !s.known && (first || s.atCut()) { // nothing of it has been sent
+		s.pos.SourceCovered, s.coveredWhenAsked = l.SourceStart, l.SourceStart // a beginning, not a gap
 		s.pos.Target, s.pos.TargetEpoch = l.Target, l.TargetEpoch
 	}
 	if x, bad := s.incident(l); bad {
@@ -438,23 +438,24 @@ func (c *Core) check(now time.Time, s *stream, l *Listing) []any {
 	case first:
 		s.end, s.epoch = l.TargetEnd, l.TargetEpoch
 		// More there than our last commit marker, or another leader.
-		s.dirty = s.known && (s.end > s.pos.TargetCovered+1 || s.epoch != s.pos.TargetEpoch)
+		s.coverDue = s.known && (s.end > s.pos.TargetCovered+1 || s.epoch != s.pos.TargetEpoch)
 	case l.TargetEpoch >= 0 && l.TargetEpoch != s.epoch:
 		// Readers judge nothing of the new leader's before a position names it.
-		s.epoch, s.dirty = l.TargetEpoch, true
+		s.epoch, s.coverDue = l.TargetEpoch, true
 	case l.TargetEnd > s.end:
 		out = append(out, c.foreign(now, s, s.end, l.TargetEnd)...)
-		s.end, s.dirty = l.TargetEnd, true
+		s.end, s.coverDue = l.TargetEnd, true
 	}
-	s.seen = l.TargetEnd
-	if s.dirty && len(s.pending) == 0 {
+	s.listedEnd = l.TargetEnd
+	if s.coverDue && len(s.pending) == 0 {
 		s.since = now
 	}
-	s.listed, s.moved, s.held = true, false, nil
+	s.listed, s.revalidate, s.held = true, false, nil
 	return out
 }
 
-// foreign notes offsets of a remote partition that somebody else has taken.
+// foreign counts, and from time to time records, offsets of a remote partition that
+// somebody else has written.
 func (c *Core) foreign(now time.Time, s *stream, from, until int64) []any {
 	s.counts.Foreign += until - from
 	if !s.foreignAt.IsZero() && now.Sub(s.foreignAt) < c.cfg.HoldFor {
@@ -467,7 +468,7 @@ func (c *Core) foreign(now time.Time, s *stream, from, until int64) []any {
 // incident finds what must not be passed over in silence.
 func (s *stream) incident(l *Listing) (Incident, bool) {
 	// What was fetched while the listing was on its way may lie above it.
-	covered := s.asked
+	covered := s.coveredWhenAsked
 	switch {
 	case s.Registered != s.Source:
 		return Incident{Kind: SourceRecreated, Until: s.pos.SourceCovered}, true
@@ -477,7 +478,7 @@ func (s *stream) incident(l *Listing) (Incident, bool) {
 		return Incident{Kind: SourceTruncated, From: l.SourceEpochEnd, Until: covered}, true
 	case l.SourceEnd < covered:
 		return Incident{Kind: SourceTruncated, From: l.SourceEnd, Until: covered}, true
-	case l.SourceStart > covered && !s.lapsed(covered, l.SourceStart):
+	case l.SourceStart > covered && !s.inLapse(covered, l.SourceStart):
 		return Incident{Kind: RetentionGap, From: covered, Until: l.SourceStart}, true
 	}
 	// Abort markers may have refilled a truncated log, so its end alone proves
@@ -486,13 +487,13 @@ func (s *stream) incident(l *Listing) (Incident, bool) {
 	if l.TargetEpochEnd >= 0 {
 		lowest = min(lowest, l.TargetEpochEnd)
 	}
-	if s.suspect >= 0 {
-		lowest = min(lowest, s.suspect)
+	if s.lowBase >= 0 {
+		lowest = min(lowest, s.lowBase)
 	}
 	if lowest < s.pos.TargetCovered {
 		return Incident{Kind: TargetTruncated, From: lowest, Until: s.pos.TargetCovered}, true
 	}
-	s.suspect = -1
+	s.lowBase = -1
 	return Incident{}, false
 }
 
@@ -512,7 +513,7 @@ func (c *Core) park(now time.Time, s *stream, x Incident) []any {
 	return out
 }
 
-// hold leaves a stream out for a while.
+// hold leaves a stream alone for HoldFor.
 func (c *Core) hold(now time.Time, s *stream, why error) []any {
 	s.held, s.heldUntil = why, now.Add(c.cfg.HoldFor)
 	s.listed = false
@@ -528,7 +529,7 @@ func (c *Core) fetched(now time.Time, ev Fetched) []any {
 	for i := range ev.Parts {
 		f := &ev.Parts[i]
 		s := c.streams[f.Part]
-		if s == nil || s.parked != nil || !s.listed || s.moved || s.halted {
+		if s == nil || s.parked != nil || !s.listed || s.revalidate || s.stopped {
 			continue
 		}
 		s.stable = f.Stable
@@ -551,27 +552,28 @@ func (s *stream) take(now time.Time, items []Item) {
 			continue
 		}
 		s.hasData = true
-		if b := items[i].Batch; s.waiting == 0 && b.Magic() == 2 {
-			s.waiting = b.BaseTimestamp()
+		if b := items[i].Batch; s.oldestTimestamp == 0 && b.Magic() == 2 {
+			s.oldestTimestamp = b.BaseTimestamp()
 		}
 	}
 }
 
-// sourceTrouble deals with an error once everything before it is copied.
+// sourceTrouble deals with an error of the source once everything before it is
+// copied.
 func (c *Core) sourceTrouble(now time.Time, s *stream, err error) []any {
-	s.trouble = err
+	s.sourceErr = err
 	if len(s.pending) > 0 {
 		return nil
 	}
-	s.trouble = nil
+	s.sourceErr = nil
 	var trouble *SourceError
 	switch {
 	case !errors.As(err, &trouble):
 		return c.hold(now, s, err)
 	case trouble.Corrupt != nil:
-		return c.park(now, s, Incident{Kind: Corrupt, From: trouble.At, Until: trouble.At + 1, Detail: trouble.Corrupt.Error()})
+		return c.park(now, s, Incident{Kind: Corrupt, From: trouble.Offset, Until: trouble.Offset + 1, Detail: trouble.Corrupt.Error()})
 	}
-	s.moved = true
+	s.revalidate = true
 	return nil
 }
 
@@ -584,20 +586,20 @@ func (c *Core) next(now time.Time) []any {
 	for _, part := range c.adopt(now) {
 		out = append(out, Leave{part})
 	}
-	out = append(out, c.leaveVoid()...)
-	out = append(out, c.halt()...)
+	out = append(out, c.leaveOutdated()...)
+	out = append(out, c.stopAtCuts()...)
 	return append(out, c.list(now)...)
 }
 
-// leaveVoid stops the streams whose ruling is void. What was fetched under it is
-// fetched and decided again, from the committed position on, once the stream has
+// leaveOutdated stops the streams whose ruling is of another policy version. What
+// was fetched under it is fetched and decided again, from the committed position on, once the stream has
 // its new one.
-func (c *Core) leaveVoid() (out []any) {
+func (c *Core) leaveOutdated() (out []any) {
 	if c.phase != phaseIdle {
 		return nil
 	}
 	for _, part := range c.order {
-		if s := c.streams[part]; s.listed && !c.governed(s) {
+		if s := c.streams[part]; s.listed && !c.rulingCurrent(s) {
 			s.listed = false
 			s.drop()
 			out = append(out, Leave{part})
@@ -606,8 +608,10 @@ func (c *Core) leaveVoid() (out []any) {
 	return out
 }
 
-// governed tells whether a stream's ruling is that of the policy in force.
-func (c *Core) governed(s *stream) bool { return s.Ruling == nil || s.Ruling.Version == c.version }
+// rulingCurrent tells whether a stream's ruling is of the policy version in force.
+func (c *Core) rulingCurrent(s *stream) bool {
+	return s.Ruling == nil || s.Ruling.Version == c.policyVersion
+}
 
 // recover goes back to the take-over after a while.
 func (c *Core) recover(now time.Time, err error) []any {
@@ -641,15 +645,15 @@ func (c *Core) Wake() time.Time {
 		for _, s := range c.streams {
 			var at time.Time
 			switch {
-			case s.parked != nil, !c.governed(s):
+			case s.parked != nil, !c.rulingCurrent(s):
 			case s.held != nil:
 				at = s.heldUntil
-			case s.listed && (s.moved || s.halted != s.stands()):
-				at = s.swept // at once
-			case len(s.pending) > 0 || s.dirty:
+			case s.listed && (s.revalidate || s.stopped != s.atCut()):
+				at = s.sweptAt // at once
+			case len(s.pending) > 0 || s.coverDue:
 				at = s.since.Add(c.cfg.IdleAdvance)
 			default:
-				at = s.swept.Add(c.cfg.Sweep)
+				at = s.sweptAt.Add(c.cfg.Sweep)
 			}
 			if !at.IsZero() && (first.IsZero() || at.Before(first)) {
 				first = at

@@ -93,7 +93,7 @@ func data(t *testing.T, base int64, n int) Item {
 		t.Fatal(err)
 	}
 	binary.BigEndian.PutUint64(batch, uint64(base)) // as a log gives it
-	return Item{ItemData, base, base + int64(n), batch, 0}
+	return Item{ItemData, base, base + int64(n), batch, -1}
 }
 
 func (h *hand) fetched(items ...Item) Fetched {
@@ -136,7 +136,7 @@ func described(t *testing.T, p Produce) (pos offsets.Position, runs []offsets.Ru
 func TestCoreTakesOverInOrder(t *testing.T) {
 	h := newHand(t)
 	h.ready(nil, fresh())
-	out := h.step(h.fetched(data(t, 0, 3), Item{ItemBarrier, 3, 4, nil, 0}, data(t, 4, 2)), Produce{})
+	out := h.step(h.fetched(data(t, 0, 3), Item{ItemBarrier, 3, 4, nil, -1}, data(t, 4, 2)), Produce{})
 	pos, runs := described(t, out[0].(Produce))
 	want := []offsets.Run{
 		{Target: 0, Source: 0, Count: 3, Barrier: -1},
@@ -289,7 +289,7 @@ func TestCoreTellsALostIDFromATimeOut(t *testing.T) {
 func TestCoreAdvancesIdlePositions(t *testing.T) {
 	h := newHand(t)
 	h.ready(nil, fresh())
-	h.step(h.fetched(Item{ItemSkip, 0, 1, nil, 0}, Item{ItemBarrier, 1, 2, nil, 0}))
+	h.step(h.fetched(Item{ItemSkip, 0, 1, nil, -1}, Item{ItemBarrier, 1, 2, nil, -1}))
 	h.now = h.core.Wake()
 	if !h.now.Equal(start.Add(defaultIdleAdvance)) {
 		t.Fatalf("wakes %v after", h.now.Sub(start))
@@ -321,20 +321,20 @@ func TestCoreFoldsRuns(t *testing.T) {
 	h := newHand(t)
 	h.ready(nil, fresh())
 	target := int64(0)
-	stands := map[string][]byte{} // the compacted runs topic
+	kept := map[string][]byte{} // the compacted runs topic
 	for i := range int64(3*foldAfter + 7) {
 		item := data(t, 2*i, 1)
 		item.Batch = item.Batch[:len(item.Batch):len(item.Batch)]
-		out := h.step(h.fetched(item, Item{ItemSkip, 2*i + 1, 2*i + 2, nil, 0}), Produce{})
+		out := h.step(h.fetched(item, Item{ItemSkip, 2*i + 1, 2*i + 2, nil, -1}), Produce{})
 		for _, b := range out[0].(Produce).Batches {
 			if b.Topic != "runs" {
 				continue
 			}
 			_ = b.Batch.Each(func(r txn.Record) error {
 				if r.Value == nil {
-					delete(stands, string(r.Key))
+					delete(kept, string(r.Key))
 				} else {
-					stands[string(r.Key)] = r.Value
+					kept[string(r.Key)] = r.Value
 				}
 				return nil
 			})
@@ -343,11 +343,11 @@ func TestCoreFoldsRuns(t *testing.T) {
 		h.step(Ended{})
 		target += 2
 	}
-	if len(stands) > foldAfter+4 {
-		t.Fatalf("%d records of runs stand", len(stands))
+	if len(kept) > foldAfter+4 {
+		t.Fatalf("%d records of runs are kept", len(kept))
 	}
 	var m offsets.Map
-	for key, value := range stands {
+	for key, value := range kept {
 		_, _, first, _ := offsets.ParseKey([]byte(key))
 		runs, err := offsets.ParseRuns(first, value)
 		if err != nil {
@@ -414,23 +414,23 @@ func governed(version uint64) Stream {
 // ruling that the policy in force did not give.
 func TestCoreUnderAPolicy(t *testing.T) {
 	h := newHand(t)
-	h.step(Governed{1})
+	h.step(PolicyChanged{1})
 	h.step(Assigned{[]Stream{governed(1)}})
 	h.step(Start{}, Init{})
 	h.take(nil, fresh(), Read{})
-	out := h.step(h.fetched(data(t, 0, 3), Item{ItemSkip, 3, 4, nil, 0}), Audit{})
+	out := h.step(h.fetched(data(t, 0, 3), Item{ItemSkip, 3, 4, nil, -1}), Audit{})
 	want := []residency.Run{{From: 0, Until: 3, Code: residency.Allowed, Rule: "open"}, {From: 3, Until: 4, Code: residency.NoRecord}}
 	if d := out[0].(Audit).Decided; len(d) != 1 || !slices.Equal(d[0].Runs, want) {
 		t.Fatalf("decided %+v, want %+v", d, want)
 	}
 	// The policy changes while the audit is written: nothing of it goes out.
-	h.step(Governed{2})
+	h.step(PolicyChanged{2})
 	h.step(Audited{}, Leave{})
 	h.step(h.fetched(data(t, 4, 2)))
 	h.now = h.now.Add(time.Minute)
 	h.step(Tick{})
 	if !h.core.Wake().IsZero() {
-		t.Fatalf("wakes at %v for a stream that stands still", h.core.Wake())
+		t.Fatalf("wakes at %v for a stream that has stopped", h.core.Wake())
 	}
 	// The new ruling begins where the committed position is.
 	h.step(Assigned{[]Stream{governed(2)}}, Leave{}, List{})
@@ -445,7 +445,7 @@ func TestCoreUnderAPolicy(t *testing.T) {
 	}
 	h.step(Produced{Produced: at(0)}, End{})
 	// A change while the transaction is under way counts from the next one on.
-	h.step(Governed{3})
+	h.step(PolicyChanged{3})
 	h.step(Ended{}, Leave{})
 	if n := h.core.rules[RuleKey{"open", residency.Allowed}]; n != 3 {
 		t.Fatalf("%d records counted", n)
@@ -455,7 +455,7 @@ func TestCoreUnderAPolicy(t *testing.T) {
 // Without an audit nothing is sent.
 func TestCoreNeedsTheAudit(t *testing.T) {
 	h := newHand(t)
-	h.step(Governed{1})
+	h.step(PolicyChanged{1})
 	h.step(Assigned{[]Stream{governed(1)}})
 	h.step(Start{}, Init{})
 	h.take(nil, fresh(), Read{})

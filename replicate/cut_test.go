@@ -114,13 +114,13 @@ func TestLinkStopsAtACut(t *testing.T) {
 			return st.LagRecords != nil && *st.LagRecords == 0 && *st.LagSeconds == 0
 		})
 		st := r.Status()
-		want := []replicate.StandingEntry{{Topic: "orders", Partition: 0, Unit: "air/us", At: 20, Reason: "stands at the cut of air/us"}}
-		if st.State != replicate.Running || !slices.Equal(st.Standing, want) || r.Covered()[first] != 20 || st.Orphans != 0 || len(st.Parked) != 0 {
+		want := []replicate.StoppedEntry{{Topic: "orders", Partition: 0, Unit: "air/us", Offset: 20, Reason: "stopped at the cut of air/us"}}
+		if st.State != replicate.Running || !slices.Equal(st.Stopped, want) || r.Covered()[first] != 20 || st.Orphans != 0 || len(st.Parked) != 0 {
 			t.Fatalf("%+v, covered %v", st, r.Covered())
 		}
 		rulings, _ := r.Topics()
 		if !slices.ContainsFunc(rulings, func(r replicate.TopicRuling) bool {
-			return r.Topic == "orders" && r.Carried && r.Reason == `include "*"; stands at the cut of air/us (partition 0 at 20)`
+			return r.Topic == "orders" && r.Carried && r.Reason == `include "*"; stopped at the cut of air/us (partition 0 at 20)`
 		}) {
 			t.Fatalf("%+v", rulings)
 		}
@@ -131,7 +131,7 @@ func TestLinkStopsAtACut(t *testing.T) {
 		cfg.Registerer = metrics
 		cfg.DiscoverEvery = time.Hour // a new list of streams would bring the news too
 		r = start(t, cfg)
-		eventually(t, "the restarted link to stand", func() bool { return len(r.Status().Standing) == 1 })
+		eventually(t, "the restarted link to stand", func() bool { return len(r.Status().Stopped) == 1 })
 		if n := sample(t, metrics, "geogate_link_standing_partitions"); n == nil || *n != 1 {
 			t.Fatalf("metric %v", n)
 		}
@@ -162,7 +162,7 @@ func TestLinkStopsAtACut(t *testing.T) {
 		if loc := links.Locate(there["us.orders"].ID, 0, last.Offset, last.LeaderEpoch); loc.Source != 40 || loc.Barrier != 30 {
 			t.Fatalf("%+v", loc)
 		}
-		if st := r.Status(); st.Orphans != 10+4 || len(st.Standing) != 0 {
+		if st := r.Status(); st.Orphans != 10+4 || len(st.Stopped) != 0 {
 			t.Fatalf("%+v", st)
 		}
 		if n := sample(t, metrics, "geogate_link_orphan_offsets_total"); n == nil || *n != 10+4 {
@@ -216,7 +216,7 @@ func TestCutKilledAtEveryStep(t *testing.T) {
 		reg.mu.Unlock()
 		reg.bound(p, max(low, int64(next)-rnd.Int64N(6)))
 	}
-	var behind atomic.Bool
+	var pastCut atomic.Bool
 	seen := &tap{}
 	config := func() replicate.Config {
 		cfg := config(from, to)
@@ -233,7 +233,7 @@ func TestCutKilledAtEveryStep(t *testing.T) {
 				_ = b.Batch.Each(func(r txn.Record) error {
 					var q, at int
 					if n, _ := fmt.Sscanf(string(r.Value), "pub-value-%d-%d-canary", &q, &at); n != 2 || !reg.counts(b.Partition, int64(at), true) {
-						behind.Store(true)
+						pastCut.Store(true)
 					}
 					return nil
 				})
@@ -274,7 +274,7 @@ func TestCutKilledAtEveryStep(t *testing.T) {
 	eventually(t, "the topic to be carried", func() bool { return r.Status().Topics == 1 })
 	r.caughtUp(t, from, "orders")
 	r.stop(t)
-	if behind.Load() {
+	if pastCut.Load() {
 		t.Fatal("something was sent that lay behind a cut that was known, or that no rule allows")
 	}
 	if seen.has("prv-") {

@@ -34,20 +34,20 @@ type TopicRuling struct {
 
 // registry follows a cluster's registry of topics.
 type registry struct {
-	ask    *asker
+	ask    *leaderClient
 	log    *slog.Logger
 	next   int64
 	byName map[string]control.Topic
 }
 
-func newRegistry(ask *asker, log *slog.Logger) *registry {
+func newRegistry(ask *leaderClient, log *slog.Logger) *registry {
 	return &registry{ask: ask, log: log, byName: map[string]control.Topic{}}
 }
 
 // sync reads to a high watermark listed now: only then does it count that a topic
 // is in no record.
 func (g *registry) sync(ctx context.Context) error {
-	next, err := g.ask.readToEnd(ctx, place{Topic: control.TopicTopics}, g.next, func(r *txn.Record) error {
+	next, err := g.ask.readToEnd(ctx, topicPartition{Topic: control.TopicTopics}, g.next, func(r *txn.Record) error {
 		if r.Value == nil {
 			delete(g.byName, string(r.Key))
 			return nil
@@ -78,14 +78,14 @@ type discovery struct {
 	cfg            *Config
 	matcher        *router.Matcher
 	source, target *kgo.Client
-	atSource       *registry
-	atTarget       *registry
+	sourceRegistry *registry
+	targetRegistry *registry
 
-	rulings   map[string]*residency.Ruling // of the version, so that streams stay as they are
-	version   uint64
-	announced map[string]int64 // restricted topics: offset behind what was said of them in control
-	covered   func() int64     // source offset that the facts stream has committed
-	waiting   bool             // an announcement is on its way
+	rulings             map[string]*residency.Ruling // of the version, so that streams stay as they are
+	version             uint64
+	announced           map[string]int64 // restricted topics: the control topic's offset after their Restriction
+	covered             func() int64     // source offset that the control stream has committed
+	announcementPending bool             // an announcement is on its way
 }
 
 // look makes one round. Topics are listed before the registry is read: a topic
@@ -103,11 +103,11 @@ func (d *discovery) look(ctx context.Context) ([]Stream, []TopicRuling, error) {
 		return nil, nil, fmt.Errorf("list target topics: %w", err)
 	}
 	if _, ok := here[control.TopicTopics]; ok {
-		if err := d.atSource.sync(ctx); err != nil {
+		if err := d.sourceRegistry.sync(ctx); err != nil {
 			return nil, nil, err
 		}
 	}
-	if err := d.atTarget.sync(ctx); err != nil {
+	if err := d.targetRegistry.sync(ctx); err != nil {
 		return nil, nil, err
 	}
 	var streams []Stream
@@ -115,14 +115,14 @@ func (d *discovery) look(ctx context.Context) ([]Stream, []TopicRuling, error) {
 	for _, name := range slices.Sorted(maps.Keys(here)) {
 		t := here[name]
 		if name == control.TopicControl {
-			streams = append(streams, d.facts(t, there)...)
+			streams = append(streams, d.controlStream(t, there)...)
 			continue
 		}
 		if t.Internal || router.Internal(name) {
 			continue
 		}
 		r := d.rule(name)
-		ruling, err := d.border(ctx, &r)
+		ruling, err := d.askPolicy(ctx, &r)
 		if err != nil {
 			return nil, nil, err
 		}
@@ -144,14 +144,14 @@ func (d *discovery) look(ctx context.Context) ([]Stream, []TopicRuling, error) {
 // rule decides by registry and patterns.
 func (d *discovery) rule(name string) TopicRuling {
 	r := TopicRuling{Topic: name}
-	if reg, ok := d.atSource.byName[name]; ok {
+	if reg, ok := d.sourceRegistry.byName[name]; ok {
 		switch reg.Kind {
 		case control.KindRemote:
 			r.Reason = fmt.Sprintf("remote topic of region %d", reg.Origin)
 		case control.KindDerived:
 			r.Reason = "derived topic"
 		default:
-			r.Blocked, r.Reason = true, "its record in the registry does not parse"
+			r.Blocked, r.Reason = true, "its record in the registry is malformed"
 		}
 		return r
 	}
@@ -181,17 +181,17 @@ func isBlocked(err error) bool {
 }
 
 // carry finds or makes the remote topic of a local one and returns its streams.
-// The registry record stands before the topic does: whoever sees the topic knows
-// that it is not local.
+// The registry record is written before the topic is made: whoever sees the topic
+// knows that it is not local.
 func (d *discovery) carry(ctx context.Context, t txn.Topic, there map[string]txn.Topic, ruling *residency.Ruling) ([]Stream, error) {
 	remote := router.RemoteName(d.cfg.From.Name, t.Name)
-	reg, registered := d.atTarget.byName[remote]
+	reg, registered := d.targetRegistry.byName[remote]
 	now, exists := there[remote]
 	switch {
 	case registered && (reg.Kind != control.KindRemote || reg.Origin != d.cfg.From.ID || reg.Source != t.Name):
-		return nil, &blockedError{fmt.Sprintf("%s is another topic of geogate's at the target", remote)}
+		return nil, &blockedError{fmt.Sprintf("the target's registry has %s as another topic", remote)}
 	case !registered && exists:
-		return nil, &blockedError{fmt.Sprintf("%s is a local topic at the target", remote)}
+		return nil, &blockedError{fmt.Sprintf("%s exists at the target as a local topic", remote)}
 	case !registered:
 		reg = control.Topic{
 			Name: remote, Kind: control.KindRemote, Origin: d.cfg.From.ID, Link: d.cfg.Name, Source: t.Name, SourceID: t.ID,
@@ -235,21 +235,21 @@ func (d *discovery) streams(t txn.Topic, remote string, reg control.Topic, rulin
 	return out
 }
 
-// facts is the stream of the control topic, which has one partition.
-func (d *discovery) facts(t txn.Topic, there map[string]txn.Topic) []Stream {
+// controlStream is the stream of the control topic, which has one partition.
+func (d *discovery) controlStream(t txn.Topic, there map[string]txn.Topic) []Stream {
 	remote := control.ControlFrom(d.cfg.From.Name)
 	now, ok := there[remote]
 	if !ok {
 		return nil
 	}
-	return []Stream{{Part: Part{t.Name, 0}, Source: t.ID, Registered: t.ID, Remote: remote, Target: now.ID, Facts: true}}
+	return []Stream{{Part: Part{t.Name, 0}, Source: t.ID, Registered: t.ID, Remote: remote, Target: now.ID, Control: true}}
 }
 
 func (d *discovery) register(ctx context.Context, t control.Topic) error {
 	if err := control.Register(ctx, d.target, t); err != nil {
 		return err
 	}
-	d.atTarget.byName[t.Name] = t
+	d.targetRegistry.byName[t.Name] = t
 	return nil
 }
 
@@ -276,7 +276,7 @@ func (d *discovery) create(ctx context.Context, t txn.Topic, remote string) (txn
 	if err := createTopic(ctx, d.target, remote, int32(len(t.Leaders)), configs); err != nil {
 		return txn.Topic{}, err
 	}
-	d.cfg.Logger.Info("made remote topic", "topic", remote, "partitions", len(t.Leaders))
+	d.cfg.Logger.Info("created remote topic", "topic", remote, "partitions", len(t.Leaders))
 	return awaitTopic(ctx, d.target, remote)
 }
 

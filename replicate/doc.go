@@ -18,11 +18,11 @@
 // The rest of the package does it: reader.go fetches, shard.go produces, link.go
 // discovers topics.
 //
-// A log counts by intervals, which the ownership register of the source's region
-// holds (event.ValidityTable). A link sends nothing that lies behind a cut which it knew
-// when it planned the transaction: it stops there, inside a batch if need be, and
-// once the next interval's start is known it covers what lies between, carries its
-// barriers with the next run, and goes on. The position is all that is kept of it.
+// Of a source log only the intervals count that the ownership register of its region
+// holds (event.ValidityTable). A link sends nothing past a cut which it knew when it
+// planned the transaction: it stops there, inside a batch if need be. Once the next
+// interval's start is known it covers what lies between, carries its barriers with
+// the next run, and goes on. The position is all that is kept of that.
 // Which records inside an interval do not count is left to those who fold, for to
 // find them every batch would have to be opened.
 //

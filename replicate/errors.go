@@ -8,8 +8,9 @@ var (
 	ErrSameCluster = errors.New("replicate: source and target are the same cluster")
 
 	// ErrSettings is returned when the generation record at the target was made
-	// by a link from another cluster. Such a link does not run.
-	ErrSettings = errors.New("replicate: the link's record at the target is another source's")
+	// by a link from another source cluster. The link does not run: either its seeds
+	// reach the wrong cluster, or the source cluster was replaced.
+	ErrSettings = errors.New("replicate: the link's generation record at the target names another source cluster")
 
 	// ErrGeneration is returned by a shard when the link has moved to another
 	// generation: another instance runs it now.
@@ -18,6 +19,6 @@ var (
 	// ErrTakenOver is returned when another instance has taken a shard over.
 	ErrTakenOver = errors.New("replicate: another instance has taken the shard over")
 
-	// ErrConfig is wrapped by every complaint about a Config.
+	// ErrConfig is wrapped by every error about a Config.
 	ErrConfig = errors.New("replicate: bad configuration")
 )

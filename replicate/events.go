@@ -17,7 +17,7 @@ type (
 	Assigned struct{ Streams []Stream }
 	// Inited ends Init.
 	Inited struct{ Err error }
-	// GenerationRead ends FindGeneration.
+	// GenerationRead ends ReadGeneration.
 	GenerationRead struct {
 		Found Found
 		Err   error
@@ -38,14 +38,13 @@ type (
 		Reading int
 		Parts   []FetchedPart
 	}
-	// Governed says which version of the residency policy is in force; it comes
+	// PolicyChanged says which version of the residency policy is in force; it comes
 	// before any other event that follows the change.
-	Governed struct{ Version uint64 }
-	// IntervalsKnown says what the ownership register knows of the streams'
-	// partitions; nil for one that no register governs. It comes before any other
-	// event that follows the change, and before streams are assigned that it had
-	// not named.
-	IntervalsKnown struct{ Authorities map[Part]*event.ValidityTable }
+	PolicyChanged struct{ Version uint64 }
+	// IntervalsChanged says what the ownership register knows of the streams'
+	// partitions; nil for one that is in no unit. It comes before any other event that
+	// follows the change, and before streams are assigned that it had not named.
+	IntervalsChanged struct{ Tables map[Part]*event.ValidityTable }
 	// Audited ends Audit.
 	Audited struct{ Err error }
 	// Produced ends Produce. Epochs are the leader epochs of the remote
@@ -107,10 +106,10 @@ type (
 		Number int
 		From   map[Part]ReadFrom
 	}
-	// Leave: fetch a partition no longer.
+	// Leave: stop fetching a partition.
 	Leave struct{ Part Part }
-	// Audit: write down, durably, what was decided about stretches of streams
-	// before any of it is sent; answered with Audited.
+	// Audit: store durably what was decided about stretches of streams, before any
+	// of it is sent; answered with Audited.
 	Audit struct{ Decided []Decided }
 	// Produce: send the batches in the open transaction, then list the leader
 	// epochs of Check.
@@ -120,7 +119,7 @@ type (
 	}
 	// End: commit the transaction.
 	End struct{}
-	// Report: tell people.
+	// Report: log it for operators.
 	Report struct{ Incident Incident }
 	// Stop: the shard's work is over; nothing may be sent any more.
 	Stop struct{ Err error }
@@ -144,18 +143,18 @@ type ReadFrom struct {
 	Offset int64
 }
 
-// SourceError is trouble with fetching one partition: a batch that cannot be
-// read, or else a leader or a log that is not what it was, so that the position
-// must be validated before reading goes on.
+// SourceError says that one partition cannot be fetched further: a batch cannot be
+// read (Corrupt), or else its leader or log has changed, so that the position must be
+// validated first.
 type SourceError struct {
 	Corrupt error
-	At      int64 // offset of the batch that cannot be read
+	Offset  int64 // offset of the batch that cannot be read
 }
 
 // Error implements error.
 func (e *SourceError) Error() string {
 	if e.Corrupt != nil {
-		return fmt.Sprintf("batch at %d: %v", e.At, e.Corrupt)
+		return fmt.Sprintf("batch at %d: %v", e.Offset, e.Corrupt)
 	}
-	return "leader or log changed"
+	return "leader or log of the source partition changed"
 }

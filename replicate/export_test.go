@@ -16,7 +16,7 @@ func (l *Link) Covered() map[Part]int64 {
 	return out
 }
 
-// Resets is how often shards have begun anew.
+// Resets is how often shards have been restarted.
 func (s Status) Resets() int64 { return s.resets }
 
 // Commits is how many transactions were committed.
@@ -26,7 +26,7 @@ func (s Status) Commits() int64 { return s.commits }
 func (l *Link) Rounds() int {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	return l.rounds
+	return l.discoveries
 }
 
 // Origin is the region whose intervals Owned gives.

@@ -458,9 +458,9 @@ func locate(t testing.TB, from, to *end, topic string) (foreign, ours int) {
 	return foreign, ours
 }
 
-// Garbage in the topics that a link reads its own facts from stops nothing, also
+// Garbage in the topics that a link reads its own records from stops nothing, also
 // not a link that starts with it: each record is passed over.
-func TestGarbageAmongTheFacts(t *testing.T) {
+func TestMalformedControlRecords(t *testing.T) {
 	from, to := fakeEnd(t, us), fakeEnd(t, eu)
 	from.create(t, 1, nil, "orders")
 	first := start(t, config(from, to))

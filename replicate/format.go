@@ -85,7 +85,7 @@ const (
 	ForeignWriter   Kind = 6 // somebody else wrote into the remote topic
 	Refused         Kind = 7 // the target refuses a batch
 	Corrupt         Kind = 8 // a batch of the source cannot be read
-	OrphansGone     Kind = 9 // the source deleted offsets behind a cut before the link passed over them
+	OrphansGone     Kind = 9 // the source deleted offsets past a cut before the link passed over them
 )
 
 // String is the kind's name in logs and status.

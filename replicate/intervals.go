@@ -31,19 +31,19 @@ func lapsesOf(a *event.ValidityTable, origin event.RegionID, incarnation uint16)
 }
 
 // intervalsKnown takes what the register knows now.
-func (c *Core) intervalsKnown(ev IntervalsKnown) []any {
-	c.intervals = ev.Authorities
+func (c *Core) intervalsKnown(ev IntervalsChanged) []any {
+	c.intervals = ev.Tables
 	for _, s := range c.streams {
-		c.bound(s)
+		c.setLapses(s)
 	}
-	return c.halt()
+	return c.stopAtCuts()
 }
 
-// bound gives a stream its lapses. Nothing of one that the register was not asked
-// about may be sent.
-func (c *Core) bound(s *stream) {
+// setLapses gives a stream its lapses. One that the register was not asked about is
+// one lapse: nothing of it may be sent.
+func (c *Core) setLapses(s *stream) {
 	var now []lapse
-	if c.cfg.Owned && !s.Facts {
+	if c.cfg.HasRegister && !s.Control {
 		now = []lapse{{0, event.NoCut}}
 		if a, asked := c.intervals[s.Part]; asked {
 			now = lapsesOf(a, c.cfg.Origin, s.Incarnation)
@@ -51,7 +51,7 @@ func (c *Core) bound(s *stream) {
 	}
 	if !slices.Equal(now, s.lapses) {
 		s.lapses = now
-		s.bounds++
+		s.lapsesVersion++
 	}
 }
 
@@ -63,12 +63,12 @@ func (s *stream) cut() int64 {
 	return event.NoCut
 }
 
-// stands tells whether the stream has come to a cut behind which it may not go. A
-// position above it was committed before the cut was known.
-func (s *stream) stands() bool { return s.pos.SourceCovered >= s.cut() }
+// atCut tells whether the stream has come to the cut that it may not pass. A position
+// above it was committed before the cut was known.
+func (s *stream) atCut() bool { return s.pos.SourceCovered >= s.cut() }
 
-// lapsed tells whether no offset of a stretch counts.
-func (s *stream) lapsed(from, until int64) bool {
+// inLapse tells whether no offset of a stretch counts.
+func (s *stream) inLapse(from, until int64) bool {
 	for _, l := range s.lapses {
 		if l.from <= from && until <= l.until {
 			return true
@@ -77,96 +77,96 @@ func (s *stream) lapsed(from, until int64) bool {
 	return false
 }
 
-// standing is why a stream stands, if it does.
-type standing uint8
+// stopReason is why a stream sends nothing more of its log for now.
+type stopReason uint8
 
 const (
-	goesOn     standing = iota
-	unread              // the register has not been read
-	neverOwned          // the region has not owned the unit
-	cutOff              // it has, and does not any more
+	notStopped     stopReason = iota
+	registerUnread            // the register has not been read
+	neverOwned                // the region has not owned the unit
+	cutOff                    // it has, and does not any more
 )
 
-func (c *Core) standing(s *stream) standing {
-	if !s.stands() {
-		return goesOn
+func (c *Core) stopReason(s *stream) stopReason {
+	if !s.atCut() {
+		return notStopped
 	}
 	switch a := c.intervals[s.Part]; {
 	case a == nil || a.Revision == 0:
-		return unread
+		return registerUnread
 	case len(a.Logs[c.cfg.Origin].List) == 0:
 		return neverOwned
 	}
 	return cutOff
 }
 
-// halt stops the fetching of streams that have come to a cut, and has those looked
-// at again that may go on. A stream that stands is looked at as a quiet one is.
-func (c *Core) halt() (out []any) {
+// stopAtCuts stops the fetching of streams that have come to a cut, and has those
+// looked at again that may go on. A stopped stream is looked at as a quiet one is.
+func (c *Core) stopAtCuts() (out []any) {
 	if c.phase != phaseIdle {
 		return nil
 	}
 	for _, part := range c.order {
 		s := c.streams[part]
-		switch stands := s.stands(); {
-		case !s.listed || s.parked != nil || stands == s.halted:
-		case stands:
-			s.halted = true
+		switch atCut := s.atCut(); {
+		case !s.listed || s.parked != nil || atCut == s.stopped:
+		case atCut:
+			s.stopped = true
 			s.drop()
 			out = append(out, Leave{part})
 		default:
-			s.halted, s.moved = false, true
+			s.stopped, s.revalidate = false, true
 		}
 	}
 	return out
 }
 
-// orphansGone passes over what the source has deleted behind a cut. Nothing that
+// orphansGone passes over what the source has deleted past a cut. Nothing that
 // counts is lost with it, but that it was never looked at is recorded.
 //
 // HAZARD: a barrier that lay there is not known at the target. It would matter to
-// a record that was accepted before it and written behind the start of the next
+// a record that was accepted before it and written past the start of the next
 // interval, that is, after the source's whole retention.
 func (c *Core) orphansGone(now time.Time, s *stream, l *Listing) []any {
 	at := s.nextOffset()
-	if l.SourceStart <= at || s.stands() {
+	if l.SourceStart <= at || s.atCut() {
 		return nil
 	}
-	s.take(now, []Item{{Kind: ItemSkip, Base: at, Next: l.SourceStart}})
+	s.take(now, []Item{{Kind: ItemSkip, Base: at, Next: l.SourceStart, LeaderEpoch: -1}})
 	return c.park(now, s, Incident{Kind: OrphansGone, From: at, Until: l.SourceStart})
 }
 
-// standing tells of the streams that stand.
-func (l *Link) standing(views []streamView) (out []StandingEntry) {
+// stoppedEntries lists the streams that have stopped at a cut, and why.
+func (l *Link) stoppedEntries(views []streamView) (out []StoppedEntry) {
 	for _, v := range views {
-		if v.stands == goesOn {
+		if v.stopped == notStopped {
 			continue
 		}
-		e := StandingEntry{Topic: v.part.Topic, Partition: v.part.Number, At: v.covered}
+		e := StoppedEntry{Topic: v.part.Topic, Partition: v.part.Number, Offset: v.covered}
 		unit := "its unit"
 		if l.cfg.Unit != nil {
 			e.Unit = l.cfg.Unit(v.part.Topic)
 			unit = e.Unit
 		}
-		switch v.stands {
-		case unread:
-			e.Reason = "waits for the ownership register"
+		switch v.stopped {
+		case registerUnread:
+			e.Reason = "stopped: the ownership register has not been read yet"
 		case neverOwned:
-			e.Reason = fmt.Sprintf("stands still: %s has not owned %s yet", l.cfg.From.Name, unit)
+			e.Reason = fmt.Sprintf("stopped: %s has not owned %s yet", l.cfg.From.Name, unit)
 		default:
-			e.Reason = "stands at the cut of " + unit
+			e.Reason = "stopped at the cut of " + unit
 		}
 		out = append(out, e)
 	}
 	return out
 }
 
-// tellStanding adds to what is said of topics why some of their partitions stand.
-func tellStanding(rulings []TopicRuling, standing []StandingEntry) {
+// addStopReasons adds to the rulings of topics why some of their partitions stopped.
+func addStopReasons(rulings []TopicRuling, stopped []StoppedEntry) {
 	for i := range rulings {
 		where := map[string]string{}
 		var reasons []string
-		for _, e := range standing {
+		for _, e := range stopped {
 			if e.Topic != rulings[i].Topic {
 				continue
 			}
@@ -176,7 +176,7 @@ func tellStanding(rulings []TopicRuling, standing []StandingEntry) {
 			} else {
 				where[e.Reason] += ", "
 			}
-			where[e.Reason] += fmt.Sprintf("%d at %d", e.Partition, e.At)
+			where[e.Reason] += fmt.Sprintf("%d at %d", e.Partition, e.Offset)
 		}
 		for _, r := range reasons {
 			rulings[i].Reason += fmt.Sprintf("; %s (%s)", r, where[r])

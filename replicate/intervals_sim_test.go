@@ -56,10 +56,10 @@ func newOwnedLog(t rapid.TB, rnd *rand.Rand, number int32, ruling *residency.Rul
 		switch rnd.IntN(6) {
 		case 0:
 			n := 1 + rnd.Int64N(3)
-			l.items = append(l.items, Item{Kind: ItemSkip, Base: l.end, Next: l.end + n})
+			l.items = append(l.items, Item{Kind: ItemSkip, Base: l.end, Next: l.end + n, LeaderEpoch: -1})
 			l.end += n
 		case 1:
-			l.items = append(l.items, Item{Kind: ItemBarrier, Base: l.end, Next: l.end + 1})
+			l.items = append(l.items, Item{Kind: ItemBarrier, Base: l.end, Next: l.end + 1, LeaderEpoch: -1})
 			l.barriers = append(l.barriers, l.end)
 			l.end++
 		default:
@@ -107,7 +107,7 @@ func (l *ownedLog) batch(t rapid.TB, rnd *rand.Rand) {
 	}); err != nil {
 		t.Fatal(err)
 	}
-	item := Item{Kind: ItemData, Base: l.end, Next: l.end + int64(n), Led: 1}
+	item := Item{Kind: ItemData, Base: l.end, Next: l.end + int64(n), LeaderEpoch: 0}
 	switch {
 	case len(kept) == 0:
 		item.Kind = ItemSkip
@@ -142,8 +142,8 @@ func (l *ownedLog) knownAt(stage int) *event.ValidityTable {
 	return owned(uint64(stage)+1, spans...)
 }
 
-// behind tells whether an offset does not count, as far as is known.
-func (l *ownedLog) behind(offset int64) bool {
+// inLapse tells whether an offset does not count, as far as is known.
+func (l *ownedLog) inLapse(offset int64) bool {
 	a := l.known()
 	return a.Judge(event.Dot{Region: origin, Offset: offset}, 0) != event.Authoritative
 }
@@ -174,7 +174,7 @@ func (k *ownedLink) chance(one int) bool {
 // restart is a process that begins anew: only what was committed is left.
 func (k *ownedLink) restart() {
 	k.abort()
-	k.core = NewCore(CoreConfig{Generation: gen1, Positions: "pos", Runs: "runs", Origin: origin, Owned: true})
+	k.core = NewCore(CoreConfig{Generation: gen1, Positions: "pos", Runs: "runs", Origin: origin, HasRegister: true})
 	k.queue = nil
 	for _, l := range k.logs {
 		l.cursor = -1
@@ -273,7 +273,7 @@ func (k *ownedLink) check(p Produce) {
 		}
 		l := k.logs[Part{"orders", b.Partition}]
 		k.must(b.Batch.Each(func(r txn.Record) error {
-			if at := offsetOf(k.t, r.Value); l.behind(at) {
+			if at := offsetOf(k.t, r.Value); l.inLapse(at) {
 				k.t.Fatalf("%d of partition %d is sent; known is %+v", at, b.Partition, l.known().Logs[origin])
 			}
 			return nil
@@ -386,7 +386,7 @@ func (k *ownedLink) tell() {
 	for p, l := range k.logs {
 		now[p] = l.known()
 	}
-	k.step(IntervalsKnown{now})
+	k.step(IntervalsChanged{now})
 }
 
 // learn makes more known, of some log.
@@ -475,7 +475,7 @@ func (l *ownedLog) retain(rnd *rand.Rand) {
 	}
 	behind := func(until int64) bool { // now and whatever comes to be known
 		for stage := l.stage; stage <= 2*len(l.spans); stage++ {
-			if s := (stream{lapses: lapsesOf(l.knownAt(stage), origin, 0)}); !s.lapsed(covered, until) {
+			if s := (stream{lapses: lapsesOf(l.knownAt(stage), origin, 0)}); !s.inLapse(covered, until) {
 				return false
 			}
 		}
@@ -514,7 +514,7 @@ func (k *ownedLink) verify(l *ownedLog) {
 		switch {
 		case copied[at] && (!may || at >= l.pos.SourceCovered):
 			t.Fatalf("partition %d: %d was copied", part, at)
-		case !copied[at] && may && at < l.pos.SourceCovered && !l.behind(at):
+		case !copied[at] && may && at < l.pos.SourceCovered && !l.inLapse(at):
 			t.Fatalf("partition %d: %d counts and was not copied; position %+v", part, at, l.pos)
 		}
 		if l.stream.Ruling == nil || at >= l.pos.SourceCovered {
@@ -522,9 +522,9 @@ func (k *ownedLink) verify(l *ownedLog) {
 		}
 		code, ruled := l.verdict[at]
 		ok := code == residency.Allowed && copied[at] || code == residency.Denied && !copied[at] && !may ||
-			code == residency.Orphan && !copied[at] && l.behind(at) || l.gone[at] && !copied[at] && l.behind(at)
+			code == residency.Orphan && !copied[at] && l.inLapse(at) || l.gone[at] && !copied[at] && l.inLapse(at)
 		if !ruled || !ok {
-			t.Fatalf("partition %d: verdict %v on %d, copied %v, behind a cut %v", part, code, at, copied[at], l.behind(at))
+			t.Fatalf("partition %d: verdict %v on %d, copied %v, behind a cut %v", part, code, at, copied[at], l.inLapse(at))
 		}
 	}
 	if l.stream.Ruling != nil {

@@ -33,15 +33,15 @@ func owned(revision uint64, spans ...span) *event.ValidityTable {
 	return a
 }
 
-func known(a *event.ValidityTable) IntervalsKnown {
-	return IntervalsKnown{map[Part]*event.ValidityTable{part: a}}
+func known(a *event.ValidityTable) IntervalsChanged {
+	return IntervalsChanged{map[Part]*event.ValidityTable{part: a}}
 }
 
 // newOwnedHand steps a core whose streams a register governs.
 func newOwnedHand(t *testing.T) *hand {
 	return &hand{
 		t: t, now: start,
-		core: NewCore(CoreConfig{Generation: gen1, Positions: "pos", Runs: "runs", Origin: origin, Owned: true}),
+		core: NewCore(CoreConfig{Generation: gen1, Positions: "pos", Runs: "runs", Origin: origin, HasRegister: true}),
 	}
 }
 
@@ -75,7 +75,7 @@ func TestCoreStopsAtACutAndGoesOnFromAStart(t *testing.T) {
 	h := newOwnedHand(t)
 	h.step(known(owned(1, span{0, 5})))
 	h.ready(nil, fresh())
-	out := h.step(h.fetched(data(t, 0, 3), Item{ItemBarrier, 3, 4, nil, 0}, data(t, 4, 4), data(t, 8, 1)), Produce{})
+	out := h.step(h.fetched(data(t, 0, 3), Item{ItemBarrier, 3, 4, nil, -1}, data(t, 4, 4), data(t, 8, 1)), Produce{})
 	pos, runs := described(t, out[0].(Produce))
 	if !slices.Equal(sources(runs), []int64{0, 1, 2, 4}) || pos.SourceCovered != 5 || pos.Barrier != 3 {
 		t.Fatalf("position %+v, runs %+v", pos, runs)
@@ -85,7 +85,7 @@ func TestCoreStopsAtACutAndGoesOnFromAStart(t *testing.T) {
 	if len(h.core.streams[part].pending) > 0 {
 		t.Fatal("something behind the cut is kept")
 	}
-	if v := h.status(); v.stands != cutOff || v.end(100) != 5 {
+	if v := h.status(); v.stopped != cutOff || v.end(100) != 5 {
 		t.Fatalf("%+v", v)
 	}
 	// It is looked at like a quiet stream, and not read.
@@ -105,7 +105,7 @@ func TestCoreStopsAtACutAndGoesOnFromAStart(t *testing.T) {
 	if read.From[part].Offset != 5 {
 		t.Fatalf("reads from %+v", read.From)
 	}
-	out = h.step(h.fetched(data(t, 4, 4), Item{ItemBarrier, 8, 9, nil, 0}, data(t, 9, 3), Item{ItemBarrier, 12, 13, nil, 0}), Produce{})
+	out = h.step(h.fetched(data(t, 4, 4), Item{ItemBarrier, 8, 9, nil, -1}, data(t, 9, 3), Item{ItemBarrier, 12, 13, nil, -1}), Produce{})
 	pos, runs = described(t, out[0].(Produce))
 	if !slices.Equal(sources(runs), []int64{10, 11}) || pos.SourceCovered != 13 || pos.Barrier != 12 {
 		t.Fatalf("position %+v, runs %+v", pos, runs)
@@ -117,7 +117,7 @@ func TestCoreStopsAtACutAndGoesOnFromAStart(t *testing.T) {
 	if _, c := h.core.view(); c.Orphans != 3+1 || c.Copied != 6 {
 		t.Fatalf("%+v", c)
 	}
-	if v := h.status(); v.stands != goesOn || v.end(100) != 100 {
+	if v := h.status(); v.stopped != notStopped || v.end(100) != 100 {
 		t.Fatalf("%+v", v)
 	}
 }
@@ -129,7 +129,7 @@ func TestCoreLearnsOfACutOnTheWay(t *testing.T) {
 	t.Run("while the audit is written", func(t *testing.T) {
 		h := newOwnedHand(t)
 		h.step(known(running))
-		h.step(Governed{1})
+		h.step(PolicyChanged{1})
 		h.step(Assigned{[]Stream{governed(1)}})
 		h.step(Start{}, Init{})
 		h.take(nil, fresh(), Read{})
@@ -188,11 +188,11 @@ func TestCoreLearnsOfACutOnTheWay(t *testing.T) {
 func TestCoreStandsWithoutAnInterval(t *testing.T) {
 	for name, c := range map[string]struct {
 		ev   any
-		want standing
+		want stopReason
 	}{
-		"not asked":          {nil, unread},
-		"not about this one": {IntervalsKnown{}, unread},
-		"not read":           {known(&event.ValidityTable{}), unread},
+		"not asked":          {nil, registerUnread},
+		"not about this one": {IntervalsChanged{}, registerUnread},
+		"not read":           {known(&event.ValidityTable{}), registerUnread},
 		"never owned":        {known(&event.ValidityTable{Revision: 3}), neverOwned},
 		"cut at once":        {known(owned(3, span{0, 0})), cutOff},
 	} {
@@ -204,10 +204,10 @@ func TestCoreStandsWithoutAnInterval(t *testing.T) {
 			h.step(Assigned{[]Stream{aStr}})
 			h.step(Start{}, Init{})
 			h.take(nil, fresh(), Read{})
-			if v := h.status(); v.stands != c.want || v.end(100) != 0 {
+			if v := h.status(); v.stopped != c.want || v.end(100) != 0 {
 				t.Fatalf("%+v", v)
 			}
-			if h.core.streams[part].halted != true {
+			if h.core.streams[part].stopped != true {
 				t.Fatal("it is read")
 			}
 			h.step(h.fetched(data(t, 0, 3)))
@@ -230,11 +230,11 @@ func TestCoreStandsWithoutAnInterval(t *testing.T) {
 func TestCoreCarriesFactsWhoeverOwns(t *testing.T) {
 	h := newOwnedHand(t)
 	s := aStr
-	s.Facts = true
+	s.Control = true
 	h.step(Assigned{[]Stream{s}})
 	h.step(Start{}, Init{})
 	h.take(nil, fresh(), Read{})
-	if v := h.status(); v.stands != goesOn {
+	if v := h.status(); v.stopped != notStopped {
 		t.Fatalf("%+v", v)
 	}
 }
@@ -325,7 +325,7 @@ func TestCoreTellsLostOrphansFromAGap(t *testing.T) {
 	}
 	l := fresh()
 	l.SourceStart, l.TargetEpoch = 9, -1
-	t.Run("standing", func(t *testing.T) {
+	t.Run("stopped", func(t *testing.T) {
 		h := begin(t, l, []span{{0, 6}}, Read{})
 		if h.core.streams[part].parked != nil {
 			t.Fatal("parked")
@@ -398,7 +398,7 @@ func TestPrepareRulesOrphans(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	items := []Item{{Kind: ItemData, Base: 0, Next: 10, Batch: batch}, {Kind: ItemBarrier, Base: 10, Next: 11}}
+	items := []Item{{Kind: ItemData, Base: 0, Next: 10, Batch: batch, LeaderEpoch: -1}, {Kind: ItemBarrier, Base: 10, Next: 11, LeaderEpoch: -1}}
 	perKey := compiled(t, `{id: k, effect: allow, topics: [orders], from: [us], to: [eu], when: 'key == "pub"'}`)
 	open := compiled(t, `{id: o, effect: allow, topics: [orders], from: [us], to: [eu]}`)
 	for name, c := range map[string]struct {
@@ -447,19 +447,19 @@ func compiled(t testing.TB, rule string) *residency.Ruling {
 func TestStandingIsTold(t *testing.T) {
 	l := &Link{cfg: Config{From: router.Region{Name: "us", ID: 1}, Unit: func(topic string) string { return "air/" + topic }}}
 	part := func(topic string, n int32) Part { return Part{topic, n} }
-	standing := l.standing([]streamView{
-		{part: part("a", 0), covered: 5, stands: cutOff},
+	stopped := l.stoppedEntries([]streamView{
+		{part: part("a", 0), covered: 5, stopped: cutOff},
 		{part: part("a", 1)},
-		{part: part("a", 2), covered: 7, stands: cutOff},
-		{part: part("b", 0), stands: neverOwned},
-		{part: part("c", 0), covered: 3, stands: unread},
+		{part: part("a", 2), covered: 7, stopped: cutOff},
+		{part: part("b", 0), stopped: neverOwned},
+		{part: part("c", 0), covered: 3, stopped: registerUnread},
 	})
 	rulings := []TopicRuling{{Topic: "a", Reason: "a"}, {Topic: "b", Reason: "b"}, {Topic: "c", Reason: "c"}, {Topic: "d", Reason: "d"}}
-	tellStanding(rulings, standing)
+	addStopReasons(rulings, stopped)
 	for i, want := range []string{
-		"a; stands at the cut of air/a (partition 0 at 5, 2 at 7)",
-		"b; stands still: us has not owned air/b yet (partition 0 at 0)",
-		"c; waits for the ownership register (partition 0 at 3)",
+		"a; stopped at the cut of air/a (partition 0 at 5, 2 at 7)",
+		"b; stopped: us has not owned air/b yet (partition 0 at 0)",
+		"c; stopped: the ownership register has not been read yet (partition 0 at 3)",
 		"d",
 	} {
 		if rulings[i].Reason != want {

@@ -18,7 +18,7 @@ import (
 const (
 	startRetry = 500 * time.Millisecond
 	lagEvery   = time.Second
-	lagStale   = 10 * time.Second // without news of the source, lag is unknown
+	lagStale   = 10 * time.Second // without an answer from the source, lag is unknown
 )
 
 // Link copies the local topics of one region to another. New makes it, Run runs
@@ -33,14 +33,14 @@ type Link struct {
 
 	before func(shard int, effect any) error // see shard.before
 
-	mu      sync.Mutex
-	shards  []*shard // guarded by mu, as everything below
-	rulings []TopicRuling
-	data    int // topics of data that are carried
-	rounds  int // of looking for topics
-	err     error
-	badFrom time.Time
-	lag     lag
+	mu           sync.Mutex
+	shards       []*shard      // guarded by mu, as everything below
+	rulings      []TopicRuling // of the last look at the topics
+	dataTopics   int           // topics of data that are carried
+	discoveries  int           // how often topics were looked for
+	err          error
+	failingSince time.Time
+	lag          lag
 }
 
 // New checks the configuration (ErrConfig) and makes a link. It connects to
@@ -85,10 +85,10 @@ func (l *Link) Run(ctx context.Context) error {
 	}
 	gen, err := l.start(ctx, source, target)
 	if err != nil || ctx.Err() != nil {
-		l.fail(err)
+		l.setErr(err)
 		return err
 	}
-	return l.work(ctx, source, target, gen)
+	return l.runShards(ctx, source, target, gen)
 }
 
 // start tries until the clusters have answered and the generation is agreed on.
@@ -97,28 +97,28 @@ func (l *Link) start(ctx context.Context, source, target *kgo.Client) (Generatio
 		gen, err := l.tryStart(ctx, source, target)
 		switch {
 		case err == nil:
-			l.fail(nil)
+			l.setErr(nil)
 			return gen, nil
 		case ctx.Err() != nil:
 			return Generation{}, nil
 		case errors.Is(err, ErrSameCluster), errors.Is(err, ErrSettings):
 			return Generation{}, err
 		}
-		l.fail(err)
-		l.cfg.Logger.Warn("start link", "err", err)
+		l.setErr(err)
+		l.cfg.Logger.Warn("start link; will try again", "err", err)
 		txn.Pause(ctx, startRetry)
 	}
 }
 
-func (l *Link) fail(err error) {
+func (l *Link) setErr(err error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.err = err
 	switch {
 	case err == nil:
-		l.badFrom = time.Time{}
-	case l.badFrom.IsZero():
-		l.badFrom = time.Now()
+		l.failingSince = time.Time{}
+	case l.failingSince.IsZero():
+		l.failingSince = time.Now()
 	}
 }
 
@@ -180,7 +180,7 @@ func (l *Link) prepareTarget(ctx context.Context, target *kgo.Client) error {
 
 // agree carries out an Agreement.
 func (l *Link) agree(ctx context.Context, target *kgo.Client, cluster string) (Generation, error) {
-	ask := newAsker(target)
+	ask := newLeaderClient(target)
 	p := txn.New(target, GenerationID(l.cfg.From.Name, l.cfg.To.Name), txn.Options{Topics: ask.topics})
 	a := NewAgreement(l.cfg.Shards, cluster)
 	var found *Found
@@ -222,8 +222,8 @@ func (l *Link) agree(ctx context.Context, target *kgo.Client, cluster string) (G
 	}
 }
 
-// work runs the shards and gives them their streams.
-func (l *Link) work(ctx context.Context, source, target *kgo.Client, gen Generation) error {
+// runShards runs the shards and gives them their streams.
+func (l *Link) runShards(ctx context.Context, source, target *kgo.Client, gen Generation) error {
 	for i := range gen.Shards {
 		s, err := newShard(&l.cfg, gen, i, source)
 		if err != nil {
@@ -236,7 +236,7 @@ func (l *Link) work(ctx context.Context, source, target *kgo.Client, gen Generat
 		l.shards = append(l.shards, s)
 		l.mu.Unlock()
 	}
-	l.cfg.Logger.Info("link runs", "generation", gen.Number, "shards", gen.Shards)
+	l.cfg.Logger.Info("link started", "generation", gen.Number, "shards", gen.Shards)
 	wctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	var shards, others sync.WaitGroup
@@ -252,19 +252,19 @@ func (l *Link) work(ctx context.Context, source, target *kgo.Client, gen Generat
 		})
 	}
 	others.Go(func() { l.discover(wctx, source, target, gen) })
-	others.Go(func() { l.follow(wctx, source) })
+	others.Go(func() { l.followLag(wctx, source) })
 	shards.Wait()
 	cancel()
 	others.Wait()
 	return errors.Join(errs...)
 }
 
-// discover looks for topics until ctx ends.
+// discover lists topics, again and again, until ctx ends.
 func (l *Link) discover(ctx context.Context, source, target *kgo.Client, gen Generation) {
 	d := discovery{
 		cfg: &l.cfg, matcher: l.matcher, source: source, target: target,
-		atSource: newRegistry(newAsker(source), l.cfg.Logger), atTarget: newRegistry(newAsker(target), l.cfg.Logger),
-		announced: map[string]int64{}, covered: l.factsCovered,
+		sourceRegistry: newRegistry(newLeaderClient(source), l.cfg.Logger), targetRegistry: newRegistry(newLeaderClient(target), l.cfg.Logger),
+		announced: map[string]int64{}, covered: l.controlCovered,
 	}
 	if l.cfg.Ready != nil {
 		select {
@@ -275,26 +275,26 @@ func (l *Link) discover(ctx context.Context, source, target *kgo.Client, gen Gen
 	}
 	blocked := map[string]bool{}
 	for ctx.Err() == nil {
-		changed := l.changed() // before the policy is asked
+		changed := l.policyChanged() // before the policy is asked
 		streams, rulings, err := d.look(ctx)
 		if ctx.Err() != nil {
 			return
 		}
-		l.fail(err)
+		l.setErr(err)
 		if err != nil {
-			l.cfg.Logger.Warn("look for topics", "err", err)
+			l.cfg.Logger.Warn("look for topics to copy; will try again", "err", err)
 			txn.Pause(ctx, startRetry)
-			continue // streams whose ruling is void stand still meanwhile
+			continue // streams whose ruling is outdated send nothing meanwhile
 		}
 		for _, r := range rulings {
 			if r.Blocked && !blocked[r.Topic] {
-				l.cfg.Logger.Warn("topic is blocked", "topic", r.Topic, "reason", r.Reason)
+				l.cfg.Logger.Warn("topic is not copied: blocked", "topic", r.Topic, "reason", r.Reason)
 			}
 			blocked[r.Topic] = r.Blocked
 		}
 		l.assign(streams, rulings, gen)
 		wait := l.cfg.DiscoverEvery
-		if d.waiting {
+		if d.announcementPending {
 			wait = min(wait, announceRetry)
 		}
 		timer := time.NewTimer(wait)
@@ -307,19 +307,19 @@ func (l *Link) discover(ctx context.Context, source, target *kgo.Client, gen Gen
 	}
 }
 
-// changed is closed when the policy changes; nil without one.
-func (l *Link) changed() <-chan struct{} {
+// policyChanged is closed when the policy changes; nil without one.
+func (l *Link) policyChanged() <-chan struct{} {
 	if l.cfg.Border == nil {
 		return nil
 	}
 	return l.cfg.Border.Changed()
 }
 
-// factsCovered is how far the source's control topic has been carried.
-func (l *Link) factsCovered() int64 {
+// controlCovered is how far the source's control topic has been carried.
+func (l *Link) controlCovered() int64 {
 	views, _ := l.views()
 	for _, v := range views {
-		if v.facts && v.known {
+		if v.control && v.known {
 			return v.covered
 		}
 	}
@@ -340,8 +340,8 @@ func (l *Link) assign(streams []Stream, rulings []TopicRuling, gen Generation) {
 		}
 	}
 	l.mu.Lock()
-	l.rulings, l.data = rulings, data
-	l.rounds++
+	l.rulings, l.dataTopics = rulings, data
+	l.discoveries++
 	l.mu.Unlock()
 	for i, s := range l.shards {
 		s.assign(by[i])
@@ -349,10 +349,10 @@ func (l *Link) assign(streams []Stream, rulings []TopicRuling, gen Generation) {
 }
 
 // Topics tells for every topic of the source what the link does with it and whether
-// it stands at a cut, and which include or exclude patterns match nothing.
+// it has stopped at a cut, and which include or exclude patterns match nothing.
 func (l *Link) Topics() (rulings []TopicRuling, idle []string) {
 	views, _ := l.views()
-	standing := l.standing(views)
+	stopped := l.stoppedEntries(views)
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	names := make([]string, len(l.rulings))
@@ -360,6 +360,6 @@ func (l *Link) Topics() (rulings []TopicRuling, idle []string) {
 		names[i] = r.Topic
 	}
 	rulings = append(rulings, l.rulings...)
-	tellStanding(rulings, standing)
+	addStopReasons(rulings, stopped)
 	return rulings, l.matcher.Idle(names)
 }

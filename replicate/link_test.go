@@ -154,7 +154,7 @@ func TestLoopGuard(t *testing.T) {
 	}
 	for topic, want := range map[string]replicate.TopicRuling{
 		"orders":                 {Topic: "orders", Remote: "us.orders", Carried: true, Reason: `include "*"`},
-		"taken":                  {Topic: "taken", Remote: "us.taken", Blocked: true, Reason: "us.taken is a local topic at the target"},
+		"taken":                  {Topic: "taken", Remote: "us.taken", Blocked: true, Reason: "us.taken exists at the target as a local topic"},
 		"skipped.one":            {Topic: "skipped.one", Reason: `exclude "skipped.*"`},
 		"eu.orders":              {Topic: "eu.orders", Reason: "remote topic of region 2"},
 		strings.Repeat("l", 248): {Topic: strings.Repeat("l", 248), Blocked: true},
@@ -263,7 +263,7 @@ func TestRunsCarryBarriers(t *testing.T) {
 	})
 }
 
-// Facts of the control topic that other regions need are carried, others not.
+// Control records that other regions need are carried, others not.
 func TestControlFactsAreCarried(t *testing.T) {
 	onAll(t, func(t *testing.T, from, to *end) {
 		from.create(t, 1, map[string]string{"cleanup.policy": "compact"}, control.TopicControl)
@@ -283,7 +283,7 @@ func TestControlFactsAreCarried(t *testing.T) {
 			got = append(got, string(rec.Key))
 		}
 		if !slices.Equal(got, want) {
-			t.Fatalf("%d facts carried, want %d", len(got), len(want))
+			t.Fatalf("%d records carried, want %d", len(got), len(want))
 		}
 		if st := r.Status(); st.Denied != 20 || st.Topics != 0 {
 			t.Fatalf("status %+v", st)

@@ -38,8 +38,8 @@ type Item struct {
 	Base  int64
 	Next  int64     // first offset after it
 	Batch txn.Batch // data; its memory is the item's own
-	// Led is the leader epoch of the batch or marker there plus one, 0 unknown.
-	Led int32
+	// LeaderEpoch is that of the batch or marker there, -1 unknown.
+	LeaderEpoch int32
 }
 
 // segment is a stretch of source offsets that is copied whole.
@@ -51,14 +51,14 @@ type segment struct {
 
 // prepared is what becomes of the items of one partition in a transaction.
 type prepared struct {
-	batches  []txn.Batch
-	counts   []int64
-	segments []segment
-	next     int64   // everything below is dealt with
-	epoch    int32   // leader epoch of the last data batch, or as before
-	barrier  int64   // last barrier below next
-	waiting  []int64 // barriers since the last segment
-	oldest   int64   // least base timestamp, Unix milliseconds, 0 none
+	batches       []txn.Batch
+	counts        []int64
+	segments      []segment
+	next          int64   // everything below is dealt with
+	epoch         int32   // leader epoch of the last data batch, or as before
+	barrier       int64   // last barrier below next
+	barriersSince []int64 // barriers since the last segment
+	oldest        int64   // least base timestamp, Unix milliseconds, 0 none
 
 	// verdicts are the residency decisions about the items' offsets, without gaps;
 	// none without a policy.
@@ -80,21 +80,21 @@ type preparer struct {
 	builder txn.Builder
 	codec   kgo.CompressionCodecType
 	held    *Item          // a small batch that may be joined with the next
-	stays   map[int64]bool // offsets of records that the policy denies
+	denied  map[int64]bool // offsets of records that the policy denies
 }
 
-// prepare deals with items in order, up to a cut behind which no interval is known
+// prepare deals with items in order, up to a cut after which no interval is known
 // to start. An error says that a batch cannot be read: the result then holds what
 // lies before it.
 func prepare(s *Stream, from prepared, limit int, lapses []lapse, items []Item) (prepared, error) {
 	p := preparer{stream: s, limit: limit, lapses: lapses, out: from}
-	p.out.waiting = slices.Clone(from.waiting)
+	p.out.barriersSince = slices.Clone(from.barriersSince)
 	for i := range items {
 		it := &items[i]
 		if it.Next <= p.out.next {
 			continue
 		}
-		p.approach(it)
+		p.limitTo(it)
 		if max(it.Base, p.out.next) >= p.until { // a hole leads up to the cut, or it is reached
 			p.rule(p.out.next, p.until, residency.NoRecord, "")
 			p.out.next = max(p.out.next, p.until)
@@ -105,8 +105,8 @@ func prepare(s *Stream, from prepared, limit int, lapses []lapse, items []Item) 
 			return before, fmt.Errorf("open batch at %d: %w", it.Base, err)
 		}
 		p.out.next = p.until
-		if it.Led > 0 {
-			p.out.epoch = it.Led - 1 // also of what is not copied: the position lies behind it
+		if it.LeaderEpoch >= 0 {
+			p.out.epoch = it.LeaderEpoch // also of what is not copied: the position lies past it
 		}
 		if p.until < it.Next {
 			break
@@ -124,7 +124,7 @@ func (p *preparer) take(it *Item) error {
 		return nil
 	case ItemBarrier:
 		p.out.barrier = it.Base
-		p.out.waiting = append(p.out.waiting, it.Base)
+		p.out.barriersSince = append(p.out.barriersSince, it.Base)
 		return nil
 	}
 	if n := p.orphaned(it); n > 0 {
@@ -155,7 +155,7 @@ func (p *preparer) take(it *Item) error {
 		}
 		p.pass(it.Batch)
 	}
-	p.describe(it.Base, int64(it.Batch.Count()), it)
+	p.addSegment(it.Base, int64(it.Batch.Count()), it)
 	return nil
 }
 
@@ -189,10 +189,10 @@ func (p *preparer) mustOpen(it *Item) (bool, error) {
 		b.Attributes()&txn.AttrLogAppendTime != 0, // remote topics are CreateTime: keep the time readers see
 		p.limit > 0 && len(b) > p.limit:
 		return true, nil
-	case len(p.stays) > 0, // the map holds this batch's offsets only
+	case len(p.denied) > 0, // the map holds this batch's offsets only
 		p.until < it.Next, p.orphaned(it) > 0:
 		return true, nil
-	case p.stream.Facts:
+	case p.stream.Control:
 		denied := false
 		err := b.EachRaw(false, func(r txn.Raw) error {
 			rec, err := r.Decode()
@@ -207,7 +207,7 @@ func (p *preparer) mustOpen(it *Item) (bool, error) {
 // decide asks the policy about an item and notes what it says. Records are looked
 // at only where a rule does.
 func (p *preparer) decide(it *Item) error {
-	clear(p.stays)
+	clear(p.denied)
 	ruling := p.stream.Ruling
 	if ruling == nil {
 		return nil
@@ -228,7 +228,7 @@ func (p *preparer) decide(it *Item) error {
 		}
 		p.rule(at, r.Offset, residency.NoRecord, "")
 		at = r.Offset + 1
-		if p.behind(r.Offset) {
+		if p.inLapse(r.Offset) {
 			p.rule(r.Offset, at, residency.Orphan, "")
 			return nil
 		}
@@ -241,10 +241,10 @@ func (p *preparer) decide(it *Item) error {
 			code = residency.Denied
 		}
 		if !v.Allow {
-			if p.stays == nil {
-				p.stays = map[int64]bool{}
+			if p.denied == nil {
+				p.denied = map[int64]bool{}
 			}
-			p.stays[r.Offset] = true
+			p.denied[r.Offset] = true
 			p.out.denied++
 		}
 		p.rule(r.Offset, at, code, v.Rule)
@@ -276,14 +276,14 @@ func (p *preparer) rule(from, until int64, code residency.Code, rule string) {
 	note(until, code, rule)
 }
 
-// staysHere tells whether the record at an offset of the item at hand is not sent.
-func (p *preparer) staysHere(offset int64) bool {
-	return p.stays[offset] || p.behind(offset)
+// notSent tells whether the record at an offset of the item at hand is not sent.
+func (p *preparer) notSent(offset int64) bool {
+	return p.denied[offset] || p.inLapse(offset)
 }
 
-// approach finds out how far an item may be looked at, and forgets the lapses that
+// limitTo finds out how far an item may be looked at, and forgets the lapses that
 // lie before it.
-func (p *preparer) approach(it *Item) {
+func (p *preparer) limitTo(it *Item) {
 	for len(p.lapses) > 0 && p.lapses[0].until <= max(it.Base, p.out.next) {
 		p.lapses = p.lapses[1:]
 	}
@@ -293,8 +293,8 @@ func (p *preparer) approach(it *Item) {
 	}
 }
 
-// behind tells whether an offset of the item at hand lies in a lapse.
-func (p *preparer) behind(offset int64) bool {
+// inLapse tells whether an offset of the item at hand lies in a lapse.
+func (p *preparer) inLapse(offset int64) bool {
 	for _, l := range p.lapses {
 		if l.from <= offset && offset < l.until {
 			return true
@@ -324,21 +324,21 @@ func carried(r *txn.Record) bool {
 	return err == nil && router.CheckTopic(topic) == nil
 }
 
-// describe adds copied source offsets to the segments.
-func (p *preparer) describe(source, count int64, it *Item) {
-	if n := len(p.out.segments); n > 0 && len(p.out.waiting) == 0 {
+// addSegment adds copied source offsets to the segments.
+func (p *preparer) addSegment(source, count int64, it *Item) {
+	if n := len(p.out.segments); n > 0 && len(p.out.barriersSince) == 0 {
 		if s := &p.out.segments[n-1]; s.source+s.count == source {
 			s.count += count
-			p.note(it, count)
+			p.addCounts(it, count)
 			return
 		}
 	}
-	p.out.segments = append(p.out.segments, segment{source, count, p.out.barrier, p.out.waiting})
-	p.out.waiting = nil
-	p.note(it, count)
+	p.out.segments = append(p.out.segments, segment{source, count, p.out.barrier, p.out.barriersSince})
+	p.out.barriersSince = nil
+	p.addCounts(it, count)
 }
 
-func (p *preparer) note(it *Item, count int64) {
+func (p *preparer) addCounts(it *Item, count int64) {
 	p.out.copied += count
 	if it.Batch.Magic() >= 2 {
 		p.out.epoch = it.Batch.LeaderEpoch()
@@ -374,7 +374,7 @@ func (p *preparer) open(it *Item) error {
 			p.codec = it.Batch.Codec()
 		}
 	}
-	return p.unpack(it, p.out.next, func(source int64) { p.describe(source, 1, it) })
+	return p.unpack(it, p.out.next, func(source int64) { p.addSegment(source, 1, it) })
 }
 
 // unpack adds the records of a batch from an offset on, telling of each that is
@@ -397,17 +397,17 @@ func (p *preparer) unpack(it *Item, from int64, copied func(source int64)) error
 	}
 	if it.Batch.Magic() < 2 {
 		return it.Batch.Each(func(r txn.Record) error {
-			if r.Offset < from || p.staysHere(r.Offset) {
+			if r.Offset < from || p.notSent(r.Offset) {
 				return nil
 			}
 			return add(r.Offset, func() bool { return p.builder.Add(&r) })
 		})
 	}
 	return it.Batch.EachRaw(true, func(r txn.Raw) error {
-		if r.Offset < from || p.staysHere(r.Offset) {
+		if r.Offset < from || p.notSent(r.Offset) {
 			return nil
 		}
-		if p.stream.Facts {
+		if p.stream.Control {
 			rec, err := r.Decode()
 			if err != nil {
 				return err

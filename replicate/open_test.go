@@ -62,7 +62,7 @@ func (s *source) batch(t testing.TB, codec kgo.CompressionCodecType, n, size int
 		out = withHoles(b, kept)
 	}
 	binary.BigEndian.PutUint64(out, uint64(s.next))
-	s.items = append(s.items, Item{ItemData, s.next, s.next + int64(n), out, 0})
+	s.items = append(s.items, Item{ItemData, s.next, s.next + int64(n), out, -1})
 	s.next += int64(n)
 }
 
@@ -97,10 +97,10 @@ func TestPrepareCopiesEveryRecordOnce(t *testing.T) {
 		for range 1 + shape.IntN(25) {
 			switch shape.IntN(6) {
 			case 0:
-				s.items = append(s.items, Item{ItemSkip, s.next, s.next + 1, nil, 0})
+				s.items = append(s.items, Item{ItemSkip, s.next, s.next + 1, nil, -1})
 				s.next++
 			case 1:
-				s.items = append(s.items, Item{ItemBarrier, s.next, s.next + 1, nil, 0})
+				s.items = append(s.items, Item{ItemBarrier, s.next, s.next + 1, nil, -1})
 				barriers[s.next] = true
 				s.next++
 			case 2: // holes
@@ -197,7 +197,7 @@ func TestPrepareCarriesFactsByAllowList(t *testing.T) {
 	restriction := control.Restriction{Origin: 1, To: 2, Topic: "t"}
 	odd := control.Progress{Topic: "octo cat"}
 	more := []byte("canary")
-	facts := []txn.Record{
+	carriedRecords := []txn.Record{
 		{Key: progress.AppendKey(nil), Value: progress.AppendValue(nil)},
 		{Key: incarnation.AppendKey(nil), Value: incarnation.AppendValue(nil)},
 		{Key: restriction.AppendKey(nil), Value: restriction.AppendValue(nil)},
@@ -217,7 +217,7 @@ func TestPrepareCarriesFactsByAllowList(t *testing.T) {
 		{Key: incarnation.AppendKey(nil), Value: progress.AppendValue(nil)},
 		{Key: restriction.AppendKey(nil), Value: append(restriction.AppendValue(nil), more...)},
 	}
-	for name, all := range map[string][]txn.Record{"facts": facts, "mixed": slices.Concat(facts[:1], stay, facts[1:])} {
+	for name, all := range map[string][]txn.Record{"carriedRecords": carriedRecords, "mixed": slices.Concat(carriedRecords[:1], stay, carriedRecords[1:])} {
 		var b txn.Builder
 		for i := range all {
 			b.Add(&all[i])
@@ -227,8 +227,8 @@ func TestPrepareCarriesFactsByAllowList(t *testing.T) {
 			t.Fatal(err)
 		}
 		end := int64(len(all))
-		p, err := prepare(&Stream{Facts: true}, prepared{barrier: -1}, 0, nil, []Item{{ItemData, 0, end, batch, 0}})
-		if err != nil || p.denied != int64(len(all)-len(facts)) || len(p.batches) != 1 || p.counts[0] != int64(len(facts)) || p.next != end {
+		p, err := prepare(&Stream{Control: true}, prepared{barrier: -1}, 0, nil, []Item{{ItemData, 0, end, batch, -1}})
+		if err != nil || p.denied != int64(len(all)-len(carriedRecords)) || len(p.batches) != 1 || p.counts[0] != int64(len(carriedRecords)) || p.next != end {
 			t.Fatalf("%s: %+v, %v", name, p, err)
 		}
 		if bytes.Contains(p.batches[0], more) {
@@ -284,7 +284,7 @@ func TestScanSkipsAbortedTransactions(t *testing.T) {
 	}
 	raw[len(raw)-2] ^= 1
 	var bad *SourceError
-	if items, _, err = scan(raw, aborted, 0); !errors.As(err, &bad) || bad.At != 7 || len(items) != 7 {
+	if items, _, err = scan(raw, aborted, 0); !errors.As(err, &bad) || bad.Offset != 7 || len(items) != 7 {
 		t.Fatalf("corrupt: %d items, %v", len(items), err)
 	}
 }
@@ -309,7 +309,7 @@ func FuzzScan(f *testing.F) {
 				t.Fatalf("commit %+v of %d items", c, len(items))
 			}
 		}
-		p, err := prepare(&Stream{Facts: true}, prepared{next: max(from, 0), barrier: -1}, 0, nil, items)
+		p, err := prepare(&Stream{Control: true}, prepared{next: max(from, 0), barrier: -1}, 0, nil, items)
 		if err == nil && p.next != next {
 			t.Fatalf("prepared to %d of %d", p.next, next)
 		}

@@ -15,21 +15,21 @@ import (
 
 // plan is one transaction.
 type plan struct {
-	parts   []plannedPart
-	batches int         // data batches; they come first
-	sent    []txn.Batch // data batches, for what a refusal is about
-	learn   bool        // offsets come from the answers, runs in a second flight
-	records []Incident  // recorded with it
-	began   time.Time
+	parts              []plannedPart
+	batches            int         // data batches; they come first
+	sent               []txn.Batch // data batches, for what a refusal is about
+	offsetsFromAnswers bool        // offsets come from the answers, runs in a second flight
+	incidents          []Incident  // recorded with it
+	began              time.Time
 }
 
 // plannedPart is one stream's share of a transaction.
 type plannedPart struct {
 	s *stream
 	prepared
-	first  int     // index of its first data batch
-	bounds int     // of the stream when it was planned
-	bases  []int64 // of its batches, predicted or learnt
+	first         int     // index of its first data batch
+	lapsesVersion int     // of the stream when it was planned
+	bases         []int64 // of its batches, predicted or learnt
 
 	described []offsets.Run // the part's runs as they are sent
 	folded    bool          // the transaction folds the stream's earlier runs
@@ -40,11 +40,11 @@ func (c *Core) begin(now time.Time) []any {
 	data, due := false, false
 	for _, part := range c.order {
 		s := c.streams[part]
-		if !c.governed(s) {
+		if !c.rulingCurrent(s) {
 			due = due || len(s.unrecorded) > 0
 			continue
 		}
-		waits := len(s.pending) > 0 || s.dirty && s.parked == nil
+		waits := len(s.pending) > 0 || s.coverDue && s.parked == nil
 		data = data || s.hasData
 		due = due || len(s.unrecorded) > 0 || waits && !now.Before(s.since.Add(c.cfg.IdleAdvance))
 	}
@@ -55,23 +55,23 @@ func (c *Core) begin(now time.Time) []any {
 	var out []any
 	for _, part := range c.order {
 		s := c.streams[part]
-		if len(s.pending) == 0 && !s.dirty || s.parked != nil || !s.listed || !c.governed(s) {
+		if len(s.pending) == 0 && !s.coverDue || s.parked != nil || !s.listed || !c.rulingCurrent(s) {
 			continue
 		}
-		from := prepared{next: s.pos.SourceCovered, epoch: s.pos.SourceEpoch, barrier: s.pos.Barrier, waiting: s.barriers}
+		from := prepared{next: s.pos.SourceCovered, epoch: s.pos.SourceEpoch, barrier: s.pos.Barrier, barriersSince: s.barriers}
 		ready, err := prepare(&s.Stream, from, s.limit, s.lapses, s.pending)
 		if err != nil {
 			out = append(out, c.park(now, s, Incident{Kind: Corrupt, From: ready.next, Until: ready.next + 1, Detail: err.Error()})...)
 		}
-		p.parts = append(p.parts, plannedPart{s: s, prepared: ready, first: p.batches, bounds: s.bounds})
+		p.parts = append(p.parts, plannedPart{s: s, prepared: ready, first: p.batches, lapsesVersion: s.lapsesVersion})
 		p.batches += len(ready.batches)
 		p.sent = append(p.sent, ready.batches...)
-		p.learn = p.learn || s.learn && len(ready.batches) > 0
+		p.offsetsFromAnswers = p.offsetsFromAnswers || s.offsetsFromAnswers && len(ready.batches) > 0
 	}
 	for _, part := range c.order {
-		p.records = append(p.records, c.streams[part].unrecorded...)
+		p.incidents = append(p.incidents, c.streams[part].unrecorded...)
 	}
-	if len(p.parts) == 0 && len(p.records) == 0 {
+	if len(p.parts) == 0 && len(p.incidents) == 0 {
 		return out
 	}
 	c.plan = p
@@ -86,7 +86,7 @@ func (c *Core) begin(now time.Time) []any {
 		return append(out, Audit{decided})
 	}
 	c.phase = phaseProduce
-	return append(out, c.flight(now))
+	return append(out, c.firstFlight(now))
 }
 
 // audited goes on once the decisions are written down. If that cannot be done,
@@ -97,17 +97,17 @@ func (c *Core) audited(now time.Time, ev Audited) []any {
 		return c.recover(now, ev.Err)
 	}
 	for i := range c.plan.parts {
-		if part := &c.plan.parts[i]; !c.governed(part.s) || part.bounds != part.s.bounds {
+		if part := &c.plan.parts[i]; !c.rulingCurrent(part.s) || part.lapsesVersion != part.s.lapsesVersion {
 			c.plan, c.phase = nil, phaseIdle
 			return c.next(now)
 		}
 	}
 	c.phase = phaseProduce
-	return []any{c.flight(now)}
+	return []any{c.firstFlight(now)}
 }
 
-// flight is the first flight: data, and with predicted offsets everything.
-func (c *Core) flight(now time.Time) any {
+// firstFlight is the first flight: data, and with predicted offsets everything.
+func (c *Core) firstFlight(now time.Time) any {
 	p := c.plan
 	var send Produce
 	for i := range p.parts {
@@ -125,7 +125,7 @@ func (c *Core) flight(now time.Time) any {
 			at += part.counts[j]
 		}
 	}
-	if !p.learn {
+	if !p.offsetsFromAnswers {
 		send.Batches = append(send.Batches, c.describe(now)...)
 	}
 	return send
@@ -167,25 +167,25 @@ func (c *Core) describe(now time.Time) []txn.PartitionBatch {
 		s := part.s
 		pos := part.position()
 		add(c.cfg.Positions, s.Slot(), offsets.AppendPositionKey(nil, s.Source, s.Number), pos.Append(nil))
-		if s.Facts {
+		if s.Control {
 			continue
 		}
 		part.described = part.runs()
 		for block := range slices.Chunk(part.described, maxRunsInBlock) {
 			add(c.cfg.Runs, s.Slot(), offsets.AppendKey(nil, s.Target, s.Number, block[0].Target), offsets.AppendRuns(nil, block))
 		}
-		if len(s.written) < foldAfter {
+		if len(s.runRecordKeys) < foldAfter {
 			continue
 		}
 		// One block takes the place of the oldest record; the tombstones of the
-		// others come behind it, so that no reader ever misses a run.
+		// others come after it, so that no reader ever misses a run.
 		part.folded = true
-		add(c.cfg.Runs, s.Slot(), offsets.AppendKey(nil, s.Target, s.Number, s.written[0]), offsets.AppendRuns(nil, s.runs))
-		for _, first := range s.written[1:] {
+		add(c.cfg.Runs, s.Slot(), offsets.AppendKey(nil, s.Target, s.Number, s.runRecordKeys[0]), offsets.AppendRuns(nil, s.unfoldedRuns))
+		for _, first := range s.runRecordKeys[1:] {
 			add(c.cfg.Runs, s.Slot(), offsets.AppendKey(nil, s.Target, s.Number, first), nil)
 		}
 	}
-	for _, x := range p.records {
+	for _, x := range p.incidents {
 		s := c.streams[Part{x.Topic, x.Partition}]
 		add(c.cfg.Positions, s.Slot(), x.AppendKey(nil), x.AppendValue(nil))
 	}
@@ -216,7 +216,7 @@ func (p *plannedPart) position() offsets.Position {
 		// Nothing is written, so all that was listed, markers included, is
 		// described. What was only predicted does not count: another leader may
 		// have written the last marker, and then it would seem to be lost.
-		pos.TargetCovered = max(pos.TargetCovered, p.s.seen)
+		pos.TargetCovered = max(pos.TargetCovered, p.s.listedEnd)
 	}
 	return pos
 }
@@ -264,7 +264,7 @@ func (c *Core) produced(now time.Time, ev Produced) []any {
 		}
 		return c.produceFailed(now, ev.Err)
 	}
-	if c.phase == phaseDescribe {
+	if c.phase == phaseSecondFlight {
 		c.phase = phaseEnd
 		return []any{End{}}
 	}
@@ -287,17 +287,17 @@ func (c *Core) produced(now time.Time, ev Produced) []any {
 		}
 	}
 	if odd {
-		return append(out, c.recover(now, errOdd)...)
+		return append(out, c.recover(now, errUnpredicted)...)
 	}
-	if p.learn {
-		c.phase = phaseDescribe
+	if p.offsetsFromAnswers {
+		c.phase = phaseSecondFlight
 		return append(out, Produce{Batches: c.describe(now)})
 	}
 	c.phase = phaseEnd
 	return append(out, End{})
 }
 
-var errOdd = errors.New("replicate: records lie elsewhere than predicted")
+var errUnpredicted = errors.New("replicate: records have other offsets or leader epochs than predicted")
 
 // unwritable finds the stream that a failed produce is about.
 func (c *Core) unwritable(err error) (s *stream, refused *txn.RefusedError, notWritable *txn.NotWritableError) {
@@ -317,7 +317,7 @@ func (c *Core) unwritable(err error) (s *stream, refused *txn.RefusedError, notW
 	return nil, refused, notWritable
 }
 
-// produceFailed decides what one partition's trouble means for it; the
+// produceFailed decides what an error about one partition means for it; the
 // transaction is lost either way.
 func (c *Core) produceFailed(now time.Time, err error) []any {
 	s, refused, notWritable := c.unwritable(err)
@@ -363,12 +363,12 @@ func (c *Core) compare(now time.Time, part *plannedPart, got []txn.Produced) (ou
 	for i, g := range got {
 		switch {
 		case g.Base < expected:
-			s.suspect = g.Base
+			s.lowBase = g.Base
 			return out, false
 		case g.Base > expected:
 			out = append(out, c.foreign(now, s, expected, g.Base)...)
-			s.learn = true
-			ok = c.plan.learn
+			s.offsetsFromAnswers = true
+			ok = c.plan.offsetsFromAnswers
 		}
 		part.bases[i] = g.Base
 		expected = g.Base + part.counts[i]
@@ -389,28 +389,28 @@ func (c *Core) ended(now time.Time, ev Ended) []any {
 		c.positions[posKey{s.Source, s.Number}] = s.pos
 		if len(part.batches) > 0 {
 			s.end = part.targetEnd() + 1 // the commit marker
-			s.learn = false
-			s.swept = now // the answers told where the log ends, as a sweep would
+			s.offsetsFromAnswers = false
+			s.sweptAt = now // the answers told where the log ends, as a sweep would
 		}
-		s.barriers = part.waiting
+		s.barriers = part.barriersSince
 		if n := len(s.barriers); n > maxBarriersWaiting {
 			s.barriers = s.barriers[n-maxBarriersWaiting:]
 		}
-		s.dirty = false
+		s.coverDue = false
 		s.remember(part)
 		for _, r := range part.verdicts {
 			if r.Code.Ruled() {
 				c.rules[RuleKey{r.Rule, r.Code}] += r.Until - r.From
 			}
 		}
-		if s.Facts { // told apart: they flow while nobody writes
-			s.counts.add(Counts{Facts: part.copied, Denied: part.denied})
+		if s.Control { // told apart: they flow while nobody writes
+			s.counts.add(Counts{Control: part.copied, Denied: part.denied})
 		} else {
 			s.counts.add(Counts{Copied: part.copied, Passed: part.passed, Opened: part.opened, Denied: part.denied, Orphans: part.orphans})
 		}
 		s.commit(part.next)
 	}
-	for _, x := range p.records {
+	for _, x := range p.incidents {
 		c.recorded[string(x.AppendKey(nil))] = true
 		s := c.streams[Part{x.Topic, x.Partition}]
 		s.unrecorded = slices.DeleteFunc(s.unrecorded, func(u Incident) bool { return c.recorded[string(u.AppendKey(nil))] })
@@ -418,8 +418,8 @@ func (c *Core) ended(now time.Time, ev Ended) []any {
 	c.plan, c.phase, c.tries = nil, phaseIdle, 0
 	var out []any
 	for i := range p.parts {
-		if s := p.parts[i].s; s.trouble != nil && s.parked == nil {
-			out = append(out, c.sourceTrouble(now, s, s.trouble)...)
+		if s := p.parts[i].s; s.sourceErr != nil && s.parked == nil {
+			out = append(out, c.sourceTrouble(now, s, s.sourceErr)...)
 		}
 	}
 	return append(out, c.next(now)...)
@@ -428,17 +428,17 @@ func (c *Core) ended(now time.Time, ev Ended) []any {
 // remember keeps the runs that are to be folded later.
 func (s *stream) remember(p *plannedPart) {
 	if p.folded {
-		s.written, s.runs = nil, nil
+		s.runRecordKeys, s.unfoldedRuns = nil, nil
 	}
 	for i, r := range p.described {
 		// A block is of one incarnation and its barriers follow on each other.
-		if len(s.runs) >= maxRunsInBlock {
-			s.written, s.runs = nil, nil
+		if len(s.unfoldedRuns) >= maxRunsInBlock {
+			s.runRecordKeys, s.unfoldedRuns = nil, nil
 		}
 		if i%maxRunsInBlock == 0 {
-			s.written = append(s.written, r.Target)
+			s.runRecordKeys = append(s.runRecordKeys, r.Target)
 		}
-		s.runs = append(s.runs, r)
+		s.unfoldedRuns = append(s.unfoldedRuns, r)
 	}
 }
 
@@ -449,7 +449,7 @@ func (s *stream) commit(next int64) {
 		n++
 	}
 	s.pending = slices.Clone(s.pending[n:])
-	s.hasData, s.waiting = false, 0
+	s.hasData, s.oldestTimestamp = false, 0
 	for i := range s.pending {
 		if s.pending[i].Kind == ItemData {
 			s.hasData = true

@@ -39,18 +39,18 @@ type reader struct {
 	ready    chan struct{} // holds one signal: something was collected
 	wake     chan struct{} // holds one signal
 
-	mu       sync.Mutex
-	basket   Fetched             // guarded by mu, as everything below
-	weight   int                 // bytes in the basket
-	room     chan struct{}       // closed when the basket is emptied
-	reading  int                 // number of the current reading
-	parts    map[Part]*cursor    // what is fetched
-	sessions map[int32]bool      // brokers that have a goroutine
-	shape    map[int32]int       // by broker: counts changes of its partitions
-	names    map[[16]byte]string // topics by id
+	mu                sync.Mutex
+	collected         Fetched             // guarded by mu, as everything below
+	collectedBytes    int                 // bytes in collected
+	room              chan struct{}       // closed when collected is emptied
+	reading           int                 // number of the current reading
+	parts             map[Part]*cursor    // what is fetched
+	sessions          map[int32]bool      // brokers that have a goroutine
+	assignmentVersion map[int32]int       // by broker: counts changes of its partitions
+	names             map[[16]byte]string // topics by id
 }
 
-// cursor is where the reading of a partition stands.
+// cursor is how far the reading of a partition has come.
 type cursor struct {
 	stream   Stream
 	offset   int64
@@ -63,7 +63,7 @@ func newReader(cl *kgo.Client, bytes int, barriers BarrierChecker, log *slog.Log
 	return &reader{
 		cl: cl, bytes: bytes, barriers: barriers, log: log,
 		ready: make(chan struct{}, 1), wake: make(chan struct{}, 1), room: make(chan struct{}),
-		parts: map[Part]*cursor{}, sessions: map[int32]bool{}, shape: map[int32]int{}, names: map[[16]byte]string{},
+		parts: map[Part]*cursor{}, sessions: map[int32]bool{}, assignmentVersion: map[int32]int{}, names: map[[16]byte]string{},
 	}
 }
 
@@ -82,8 +82,8 @@ func (r *reader) read(number int, from map[Part]ReadFrom) {
 		r.parts[part] = c
 		r.names[f.Stream.Source] = part.Topic
 	}
-	for b := range r.shape {
-		r.shape[b]++
+	for b := range r.assignmentVersion {
+		r.assignmentVersion[b]++
 	}
 	r.mu.Unlock()
 	r.signal()
@@ -96,20 +96,20 @@ func (r *reader) take() Fetched {
 	return r.empty()
 }
 
-// empty empties the basket; the caller holds mu.
+// empty takes what was collected; the caller holds mu.
 func (r *reader) empty() Fetched {
-	out := r.basket
-	r.basket, r.weight = Fetched{Reading: r.reading}, 0
+	out := r.collected
+	r.collected, r.collectedBytes = Fetched{Reading: r.reading}, 0
 	close(r.room)
 	r.room = make(chan struct{})
 	return out
 }
 
-// collect adds an answer to the basket as soon as there is room for it; an empty
-// basket takes any. An answer of an earlier reading is dropped.
+// collect adds an answer as soon as there is room for it; where nothing is collected
+// any fits. An answer of an earlier reading is dropped.
 func (r *reader) collect(ctx context.Context, answer Fetched, weight int) {
 	r.mu.Lock()
-	for answer.Reading == r.reading && len(r.basket.Parts) > 0 && r.weight+weight > r.bytes {
+	for answer.Reading == r.reading && len(r.collected.Parts) > 0 && r.collectedBytes+weight > r.bytes {
 		room := r.room
 		r.mu.Unlock()
 		select {
@@ -123,8 +123,8 @@ func (r *reader) collect(ctx context.Context, answer Fetched, weight int) {
 	if answer.Reading != r.reading {
 		return
 	}
-	r.basket.Parts = append(r.basket.Parts, answer.Parts...)
-	r.weight += weight
+	r.collected.Parts = append(r.collected.Parts, answer.Parts...)
+	r.collectedBytes += weight
 	select {
 	case r.ready <- struct{}{}:
 	default:
@@ -135,7 +135,7 @@ func (r *reader) collect(ctx context.Context, answer Fetched, weight int) {
 func (r *reader) leave(part Part) {
 	r.mu.Lock()
 	if c := r.parts[part]; c != nil {
-		r.shape[c.leader]++
+		r.assignmentVersion[c.leader]++
 		delete(r.parts, part)
 	}
 	r.mu.Unlock()
@@ -213,7 +213,7 @@ func (r *reader) resolve(ctx context.Context) (missing bool) {
 			continue
 		}
 		c.leader, c.epoch, c.resolved = t.Leaders[part.Number], t.Epochs[part.Number], true
-		r.shape[c.leader]++
+		r.assignmentVersion[c.leader]++
 	}
 	return missing
 }
@@ -223,12 +223,12 @@ type session struct {
 	r      *reader
 	broker int32
 
-	id       int32
-	epoch    int32
-	shape    int // of the reader's partitions when the session was made
-	told     map[Part]int64
-	partsMax int32
-	again    bool // a partition's leader must be looked up; do not hurry
+	id                int32
+	epoch             int32
+	assignmentVersion int // of the reader's partitions when the session was made
+	lastOffsets       map[Part]int64
+	partsMax          int32
+	leaderUnknown     bool // a partition's leader must be looked up; do not hurry
 }
 
 // run fetches until ctx ends or no partition is left at the broker.
@@ -242,37 +242,37 @@ func (s *session) run(ctx context.Context) {
 		resp, isFetch := kresp.(*kmsg.FetchResponse)
 		switch {
 		case err != nil:
-			s.lost(ctx, err)
+			s.requestFailed(ctx, err)
 			continue
 		case !isFetch:
-			s.lost(ctx, fmt.Errorf("answer %T", kresp))
+			s.requestFailed(ctx, fmt.Errorf("answer %T", kresp))
 			continue
 		case resp.ErrorCode == kerr.FetchSessionIDNotFound.Code || resp.ErrorCode == kerr.InvalidFetchSessionEpoch.Code:
-			s.id, s.told = noSession, nil
+			s.id, s.lastOffsets = noSession, nil
 			continue
 		case resp.ErrorCode != 0:
-			s.lost(ctx, kerr.ErrorForCode(resp.ErrorCode))
+			s.requestFailed(ctx, kerr.ErrorForCode(resp.ErrorCode))
 			continue
 		}
 		s.id = resp.SessionID
 		s.epoch++
 		answer := s.take(ctx, resp, reading)
 		if s.id == noSession {
-			s.told = nil // the broker keeps none for us: ask for everything each time
+			s.lastOffsets = nil // the broker keeps none for us: ask for everything each time
 		}
-		if s.again {
-			s.again = false
+		if s.leaderUnknown {
+			s.leaderUnknown = false
 			txn.Pause(ctx, fetchRetry)
 		}
 		if len(answer.Parts) == 0 {
 			continue
 		}
-		s.r.collect(ctx, answer, weigh(resp))
+		s.r.collect(ctx, answer, batchBytes(resp))
 	}
 }
 
-// weigh is the size of an answer's batches.
-func weigh(resp *kmsg.FetchResponse) (bytes int) {
+// batchBytes is the size of an answer's batches.
+func batchBytes(resp *kmsg.FetchResponse) (bytes int) {
 	for i := range resp.Topics {
 		for j := range resp.Topics[i].Partitions {
 			bytes += len(resp.Topics[i].Partitions[j].RecordBatches)
@@ -281,9 +281,10 @@ func weigh(resp *kmsg.FetchResponse) (bytes int) {
 	return bytes
 }
 
-// lost begins anew after a request failed: leaders are looked up again.
-func (s *session) lost(ctx context.Context, err error) {
-	s.id, s.told = noSession, nil
+// requestFailed drops the session after a request failed, and has leaders looked up
+// again.
+func (s *session) requestFailed(ctx context.Context, err error) {
+	s.id, s.lastOffsets = noSession, nil
 	if ctx.Err() != nil {
 		return
 	}
@@ -315,8 +316,8 @@ func (s *session) request() (req *kmsg.FetchRequest, reading int, ok bool) {
 		delete(r.sessions, s.broker)
 		return nil, 0, false
 	}
-	if s.told == nil || s.shape != r.shape[s.broker] {
-		s.told, s.epoch, s.shape = map[Part]int64{}, 0, r.shape[s.broker]
+	if s.lastOffsets == nil || s.assignmentVersion != r.assignmentVersion[s.broker] {
+		s.lastOffsets, s.epoch, s.assignmentVersion = map[Part]int64{}, 0, r.assignmentVersion[s.broker]
 		// An answer cut short inside a partition may lose its list of aborted
 		// transactions on the embedded broker: let every partition fit.
 		s.partsMax = int32(max(r.bytes/mine, minPartFetch))
@@ -329,10 +330,10 @@ func (s *session) request() (req *kmsg.FetchRequest, reading int, ok bool) {
 	req.SessionID, req.SessionEpoch = s.id, s.epoch
 	at := map[string]int{}
 	for part, c := range r.parts {
-		if told, was := s.told[part]; !c.resolved || c.leader != s.broker || was && told == c.offset {
+		if told, was := s.lastOffsets[part]; !c.resolved || c.leader != s.broker || was && told == c.offset {
 			continue
 		}
-		s.told[part] = c.offset
+		s.lastOffsets[part] = c.offset
 		n, ok := at[part.Topic]
 		if !ok {
 			rt := kmsg.NewFetchRequestTopic()
@@ -399,7 +400,7 @@ func (s *session) partError(part Part, code int16) error {
 			c.resolved = false
 		}
 		s.r.mu.Unlock()
-		s.told, s.again = nil, true
+		s.lastOffsets, s.leaderUnknown = nil, true
 		s.r.signal()
 		return nil
 	default:
@@ -429,14 +430,14 @@ func (r *reader) move(part Part, reading int, next int64) {
 // a barrier.
 func (r *reader) scan(ctx context.Context, s *Stream, rp *kmsg.FetchResponseTopicPartition, from int64) ([]Item, error) {
 	items, commits, err := scan(rp.RecordBatches, rp.AbortedTransactions, from)
-	if s.Facts || r.barriers == nil {
+	if s.Control || r.barriers == nil {
 		return items, err
 	}
 	for _, m := range commits {
 		barrier, berr := r.barriers.IsBarrier(ctx, s.Source, s.Number, m.producer, m.epoch)
 		if berr != nil {
 			if ctx.Err() == nil {
-				r.log.Warn("ask for a barrier", "topic", s.Topic, "partition", s.Number, "err", berr)
+				r.log.Warn("decide whether a marker is a barrier; will fetch it again", "topic", s.Topic, "partition", s.Number, "err", berr)
 			}
 			// The verdict must not be guessed: what lies before goes on, the
 			// rest is fetched again.

@@ -23,16 +23,16 @@ func scan(raw []byte, aborted []kmsg.FetchResponseTopicPartitionAbortedTransacti
 	for _, b := range batches {
 		if b.Magic() == 2 {
 			if cerr := b.Check(); cerr != nil {
-				return items, commits, &SourceError{Corrupt: cerr, At: max(b.BaseOffset(), from)}
+				return items, commits, &SourceError{Corrupt: cerr, Offset: max(b.BaseOffset(), from)}
 			}
 		}
 		skip, commit, merr := aborts.Take(b)
 		if merr != nil {
-			return items, commits, &SourceError{Corrupt: merr, At: b.BaseOffset()}
+			return items, commits, &SourceError{Corrupt: merr, Offset: b.BaseOffset()}
 		}
-		it := Item{Kind: ItemData, Base: b.BaseOffset(), Next: b.NextOffset(), Batch: b}
+		it := Item{Kind: ItemData, Base: b.BaseOffset(), Next: b.NextOffset(), Batch: b, LeaderEpoch: -1}
 		if b.Magic() == 2 {
-			it.Led = b.LeaderEpoch() + 1
+			it.LeaderEpoch = b.LeaderEpoch()
 		}
 		if it.Next <= next {
 			continue // a fetch inside a batch brings what lies before it too
@@ -47,7 +47,7 @@ func scan(raw []byte, aborted []kmsg.FetchResponseTopicPartitionAbortedTransacti
 		next = it.Next
 	}
 	if err != nil {
-		return items, commits, &SourceError{Corrupt: err, At: next}
+		return items, commits, &SourceError{Corrupt: err, Offset: next}
 	}
 	return items, commits, nil
 }

@@ -32,25 +32,25 @@ type shard struct {
 	log    *slog.Logger
 
 	source, fetch, target *kgo.Client
-	atSource, atTarget    *asker
+	atSource, atTarget    *leaderClient
 	producer              *txn.Producer
 	reader                *reader
 	assigned              chan []Stream
 	streams               []Stream        // that were assigned; only handle touches them
-	known                 <-chan struct{} // closed when the register may say more of them; likewise
+	intervalsChanged      <-chan struct{} // closed when the register may know more of them; likewise
 
 	// before is called before each effect is carried out; an error ends the shard
 	// on the spot, as a kill would. Only tests set it.
 	before func(effect any) error
 
-	mu      sync.Mutex
-	core    *Core  // guarded by mu, as everything below
-	version uint64 // of the policy that the core knows of
-	commits int64
-	resets  int64
-	lastErr error
-	badFrom time.Time // since when nothing has succeeded, zero while all is well
-	ended   error
+	mu           sync.Mutex
+	core         *Core  // guarded by mu, as everything below
+	version      uint64 // of the policy that the core knows of
+	commits      int64
+	resets       int64
+	lastErr      error
+	failingSince time.Time // since when nothing has succeeded, zero while all is well
+	stopErr      error
 }
 
 func newShard(cfg *Config, gen Generation, number int, source *kgo.Client) (*shard, error) {
@@ -68,7 +68,7 @@ func newShard(cfg *Config, gen Generation, number int, source *kgo.Client) (*sha
 		s.fetch.Close()
 		return nil, err
 	}
-	s.atSource, s.atTarget = newAsker(source), newAsker(s.target)
+	s.atSource, s.atTarget = newLeaderClient(source), newLeaderClient(s.target)
 	s.producer = txn.New(s.target, ShardID(cfg.From.Name, cfg.To.Name, gen.Number, number), txn.Options{Topics: s.atTarget.topics})
 	s.reader = newReader(s.fetch, max(cfg.FetchBytes/gen.Shards, minPartFetch), cfg.Barriers, s.log)
 	return s, nil
@@ -105,7 +105,7 @@ func (s *shard) run(ctx context.Context) error {
 		err = nil
 	}
 	s.mu.Lock()
-	s.ended = err
+	s.stopErr = err
 	s.mu.Unlock()
 	return err
 }
@@ -130,7 +130,7 @@ func (s *shard) wait(ctx context.Context) any {
 		return nil
 	case streams := <-s.assigned:
 		return Assigned{streams}
-	case <-s.known:
+	case <-s.intervalsChanged:
 		return Tick{}
 	case <-fetched:
 		return s.reader.take()
@@ -146,7 +146,7 @@ func (s *shard) handle(ctx context.Context, ev any) error {
 	for len(queue) > 0 {
 		s.mu.Lock()
 		now := time.Now().Round(0) // wall clock: a suspended machine counts
-		effects := append(s.govern(now), s.learn(now, queue[0])...)
+		effects := append(s.applyPolicyVersion(now), s.applyIntervals(now, queue[0])...)
 		effects = append(effects, s.core.Step(now, queue[0])...)
 		s.observe(queue[0])
 		s.mu.Unlock()
@@ -157,7 +157,7 @@ func (s *shard) handle(ctx context.Context, ev any) error {
 					return err
 				}
 			}
-			next, err := s.do(ctx, e)
+			next, err := s.carryOut(ctx, e)
 			if err != nil {
 				return err
 			}
@@ -169,9 +169,9 @@ func (s *shard) handle(ctx context.Context, ev any) error {
 	return nil
 }
 
-// govern tells the core of a change of the policy, before anything that follows
+// applyPolicyVersion tells the core of a change of the policy, before anything that follows
 // the change; mu is held.
-func (s *shard) govern(now time.Time) []any {
+func (s *shard) applyPolicyVersion(now time.Time) []any {
 	if s.cfg.Border == nil {
 		return nil
 	}
@@ -180,12 +180,12 @@ func (s *shard) govern(now time.Time) []any {
 		return nil
 	}
 	s.version = v
-	return s.core.Step(now, Governed{v})
+	return s.core.Step(now, PolicyChanged{v})
 }
 
-// learn tells the core what the register knows of its streams, whenever that may
-// be more than before, in front of an event; mu is held.
-func (s *shard) learn(now time.Time, ev any) []any {
+// applyIntervals tells the core what the register knows of its streams, whenever that
+// may be more than before, ahead of an event; mu is held.
+func (s *shard) applyIntervals(now time.Time, ev any) []any {
 	if s.cfg.Intervals == nil {
 		return nil
 	}
@@ -193,22 +193,22 @@ func (s *shard) learn(now time.Time, ev any) []any {
 		s.streams = a.Streams
 	} else {
 		select {
-		case <-s.known:
+		case <-s.intervalsChanged:
 		default:
 			return nil
 		}
 	}
-	s.known = s.cfg.IntervalsChanged() // before it is asked: nothing is missed
+	s.intervalsChanged = s.cfg.IntervalsChanged() // before it is asked: nothing is missed
 	authorities := make(map[Part]*event.ValidityTable, len(s.streams))
 	for i := range s.streams {
-		if st := &s.streams[i]; !st.Facts {
+		if st := &s.streams[i]; !st.Control {
 			authorities[st.Part] = s.cfg.Intervals(st.Topic, st.Number)
 		}
 	}
-	return s.core.Step(now, IntervalsKnown{authorities})
+	return s.core.Step(now, IntervalsChanged{authorities})
 }
 
-// observe keeps what status tells.
+// observe keeps what status shows.
 func (s *shard) observe(ev any) {
 	var err error
 	switch ev := ev.(type) {
@@ -233,18 +233,18 @@ func (s *shard) observe(ev any) {
 	}
 	if s.core.phase == phaseBackoff {
 		s.resets++
-		if s.badFrom.IsZero() {
-			s.badFrom = time.Now()
+		if s.failingSince.IsZero() {
+			s.failingSince = time.Now()
 		}
 		s.lastErr = err
-		s.log.Warn("begin the shard anew", "err", err)
+		s.log.Warn("restart the shard: initialise its producer and read its positions again", "err", err)
 	} else if s.core.phase == phaseIdle {
-		s.badFrom, s.lastErr = time.Time{}, nil
+		s.failingSince, s.lastErr = time.Time{}, nil
 	}
 }
 
-// do carries out one effect and returns the event that ends it, if any.
-func (s *shard) do(ctx context.Context, effect any) (any, error) {
+// carryOut carries out one effect and returns the event that ends it, if any.
+func (s *shard) carryOut(ctx context.Context, effect any) (any, error) {
 	switch e := effect.(type) {
 	case Init:
 		if ctx.Err() != nil {
@@ -267,13 +267,13 @@ func (s *shard) do(ctx context.Context, effect any) (any, error) {
 	case Produce:
 		return s.produce(ctx, e)
 	case End:
-		fctx, cancel := s.finish(ctx)
-		defer cancel()
-		_, err := s.producer.End(fctx, true)
+		tctx, release := txn.WithGrace(ctx, finishWait)
+		defer release()
+		_, err := s.producer.End(tctx, true)
 		return Ended{err}, nil
 	case Report:
 		x := e.Incident
-		s.log.Error("incident", "kind", x.Kind.String(), "topic", x.Topic, "partition", x.Partition,
+		s.log.Error("incident on a link", "kind", x.Kind.String(), "topic", x.Topic, "partition", x.Partition,
 			"from", x.From, "until", x.Until, "parked", x.Kind.Parks(), "detail", x.Detail)
 	case Stop:
 		return nil, e.Err
@@ -283,16 +283,6 @@ func (s *shard) do(ctx context.Context, effect any) (any, error) {
 	return nil, nil
 }
 
-// finish lets a transaction that is under way end although ctx has.
-func (s *shard) finish(ctx context.Context) (context.Context, context.CancelFunc) {
-	if ctx.Err() != nil {
-		return context.WithTimeout(context.WithoutCancel(ctx), finishWait)
-	}
-	fctx, cancel := context.WithCancel(context.WithoutCancel(ctx))
-	stop := context.AfterFunc(ctx, func() { time.AfterFunc(finishWait, cancel) })
-	return fctx, func() { stop(); cancel() }
-}
-
 func (s *shard) produce(ctx context.Context, e Produce) (any, error) {
 	s.mu.Lock()
 	first := s.core.phase == phaseProduce
@@ -300,23 +290,23 @@ func (s *shard) produce(ctx context.Context, e Produce) (any, error) {
 	if first && ctx.Err() != nil {
 		return nil, ctx.Err() // nothing of this transaction was sent
 	}
-	fctx, cancel := s.finish(ctx)
-	defer cancel()
-	fctx, release := s.obey(fctx, &e)
+	tctx, release := txn.WithGrace(ctx, finishWait)
 	defer release()
+	tctx, stop := s.cancelOnPolicyChange(tctx, &e)
+	defer stop()
 	out := Produced{}
-	if out.Produced, out.Err = s.producer.Produce(fctx, e.Batches); out.Err != nil {
-		if errors.Is(context.Cause(fctx), errPolicyChanged) {
+	if out.Produced, out.Err = s.producer.Produce(tctx, e.Batches); out.Err != nil {
+		if errors.Is(context.Cause(tctx), errPolicyChanged) {
 			out.Err = errPolicyChanged
 		}
 		return out, nil
 	}
-	// Behind the produce: a leader that changed in between shows.
-	parts := make([]place, len(e.Check))
+	// After the produce: a leader that changed in between shows.
+	parts := make([]topicPartition, len(e.Check))
 	for i, c := range e.Check {
-		parts[i] = place{Topic: c.Remote, Partition: c.Number}
+		parts[i] = topicPartition{Topic: c.Remote, Partition: c.Number}
 	}
-	listed := s.atTarget.offsets(fctx, latest, false, parts)
+	listed := s.atTarget.listOffsets(tctx, latest, false, parts)
 	out.Epochs = make(map[Part]int32, len(parts))
 	for i, c := range e.Check {
 		l := listed[parts[i]]
@@ -333,10 +323,10 @@ func (s *shard) produce(ctx context.Context, e Produce) (any, error) {
 
 var errPolicyChanged = errors.New("replicate: the residency policy has changed while records were being sent")
 
-// obey ends ctx when the policy changes under which records are being sent. A
+// cancelOnPolicyChange ends ctx when the policy changes under which records are being sent. A
 // target that is away makes that last, and what was allowed when it began may not
 // be when it is back. What is on its way by then stays aborted.
-func (s *shard) obey(ctx context.Context, e *Produce) (context.Context, func()) {
+func (s *shard) cancelOnPolicyChange(ctx context.Context, e *Produce) (context.Context, func()) {
 	if s.cfg.Border == nil || !slices.ContainsFunc(e.Check, func(st Stream) bool { return st.Ruling != nil }) {
 		return ctx, func() {}
 	}
@@ -357,12 +347,12 @@ func (s *shard) obey(ctx context.Context, e *Produce) (context.Context, func()) 
 }
 
 // findGeneration finds the record, read to a high watermark listed now.
-func findGeneration(ctx context.Context, a *asker, topic string) (Found, error) {
+func findGeneration(ctx context.Context, a *leaderClient, topic string) (Found, error) {
 	ctx, cancel := context.WithTimeout(ctx, readWait)
 	defer cancel()
 	var found Found
 	counts := func(r *txn.Record) bool { return string(r.Key) == GenerationKey }
-	err := a.readSettled(ctx, place{Topic: topic}, counts, func(r *txn.Record) error {
+	err := a.readWithoutWaiting(ctx, topicPartition{Topic: topic}, counts, func(r *txn.Record) error {
 		if !counts(r) {
 			return nil
 		}
@@ -387,7 +377,7 @@ func (s *shard) readPositions(ctx context.Context) PositionsRead {
 	last := map[key]PositionRecord{}
 	var out PositionsRead
 	for slot := s.number; slot < control.LinkPartitions; slot += s.gen.Shards {
-		at := place{Topic: s.cfg.positions(), Partition: int32(slot)}
+		at := topicPartition{Topic: s.cfg.positions(), Partition: int32(slot)}
 		_, err := s.atTarget.readToEnd(ctx, at, 0, func(r *txn.Record) error {
 			if string(r.Key) == GenerationKey || r.Value == nil {
 				return nil
@@ -408,7 +398,7 @@ func (s *shard) readPositions(ctx context.Context) PositionsRead {
 			pos, err := offsets.ParsePosition(r.Value)
 			if _, known := last[k]; err != nil && known {
 				// What the link itself wrote last still holds. Without it the partition
-				// would be copied twice, so then the error stands.
+				// would be copied twice, so then the error is returned.
 				s.log.Error("position is malformed", "slot", slot, "offset", r.Offset, "err", err)
 				return nil
 			}
@@ -427,10 +417,10 @@ func (s *shard) readPositions(ctx context.Context) PositionsRead {
 
 // list asks both clusters about streams.
 func (s *shard) list(ctx context.Context, streams []ListStream) map[Part]Listing {
-	var at, to []place
-	atEpochs, toEpochs := map[place]int32{}, map[place]int32{}
+	var at, to []topicPartition
+	atEpochs, toEpochs := map[topicPartition]int32{}, map[topicPartition]int32{}
 	for _, l := range streams {
-		from, there := place{Topic: l.Topic, Partition: l.Number}, place{Topic: l.Remote, Partition: l.Number}
+		from, there := topicPartition{Topic: l.Topic, Partition: l.Number}, topicPartition{Topic: l.Remote, Partition: l.Number}
 		s.atSource.topics.Forget(l.Topic)
 		s.atTarget.topics.Forget(l.Remote)
 		at, to = append(at, from), append(to, there)
@@ -441,15 +431,15 @@ func (s *shard) list(ctx context.Context, streams []ListStream) map[Part]Listing
 			toEpochs[there] = l.TargetEpoch
 		}
 	}
-	var starts, sourceEnds, sourceEpochs map[place]offsetAnswer
+	var starts, sourceEnds, sourceEpochs map[topicPartition]offsetAnswer
 	var source sync.WaitGroup
 	source.Go(func() {
-		starts = s.atSource.offsets(ctx, earliest, false, at)
-		sourceEnds = s.atSource.offsets(ctx, latest, false, at)
+		starts = s.atSource.listOffsets(ctx, earliest, false, at)
+		sourceEnds = s.atSource.listOffsets(ctx, latest, false, at)
 		sourceEpochs = s.atSource.epochEnds(ctx, atEpochs)
 	})
 	targetEpochs := s.atTarget.epochEnds(ctx, toEpochs)
-	targetEnds := s.atTarget.offsets(ctx, latest, false, to)
+	targetEnds := s.atTarget.listOffsets(ctx, latest, false, to)
 	source.Wait()
 	out := make(map[Part]Listing, len(streams))
 	for i, l := range streams {
@@ -459,8 +449,8 @@ func (s *shard) list(ctx context.Context, streams []ListStream) map[Part]Listing
 	return out
 }
 
-// endOf is what was said of an epoch's end; no question is "unknown".
-func endOf(ends map[place]offsetAnswer, p place) offsetAnswer {
+// endOf is what was answered about an epoch's end; -1 (unknown) if nothing was asked.
+func endOf(ends map[topicPartition]offsetAnswer, p topicPartition) offsetAnswer {
 	if e, ok := ends[p]; ok {
 		return e
 	}

@@ -14,7 +14,7 @@ import (
 	"github.com/geogate/geogate/residency"
 )
 
-// State is what a link is doing.
+// State is a link's state in its status.
 type State string
 
 // The states.
@@ -29,26 +29,26 @@ const failAfter = 10 * time.Second
 
 // Status is what a link tells about itself. A nil lag is unknown, which is not 0.
 type Status struct {
-	Name       string        `json:"name"`
-	From       string        `json:"from"`
-	To         string        `json:"to"`
-	State      State         `json:"state"`
-	Topics     int           `json:"topics"`
-	LagRecords *int64        `json:"lag_records"` // offsets, markers included, that are committed at the source, not behind a cut, and not covered
-	LagSeconds *float64      `json:"lag_seconds"`
-	Copied     int64         `json:"copied"` // records of data, as are the batches
-	Facts      int64         `json:"facts"`  // records of control
-	Passed     int64         `json:"passed_batches"`
-	Opened     int64         `json:"opened_batches"`
-	Denied     int64         `json:"denied"`
-	Parked     []ParkedEntry `json:"parked"`
-	Foreign    int64         `json:"foreign"`
-	// Orphans are offsets of data that were passed over because they lie behind a
+	Name           string        `json:"name"`
+	From           string        `json:"from"`
+	To             string        `json:"to"`
+	State          State         `json:"state"`
+	Topics         int           `json:"topics"`
+	LagRecords     *int64        `json:"lag_records"` // offsets, markers included, that are committed at the source, not past a cut, and not covered
+	LagSeconds     *float64      `json:"lag_seconds"`
+	Copied         int64         `json:"copied"` // records of data, as are the batches
+	ControlRecords int64         `json:"facts"`  // records of control
+	Passed         int64         `json:"passed_batches"`
+	Opened         int64         `json:"opened_batches"`
+	Denied         int64         `json:"denied"`
+	Parked         []ParkedEntry `json:"parked"`
+	Foreign        int64         `json:"foreign"`
+	// Orphans are offsets of data that were passed over because they lie past a
 	// cut.
-	Orphans  int64           `json:"orphans"`
-	Standing []StandingEntry `json:"standing,omitempty"`
-	Rules    []RuleCount     `json:"rules,omitempty"` // of the residency policy, by rule and verdict
-	Error    string          `json:"error,omitempty"`
+	Orphans int64          `json:"orphans"`
+	Stopped []StoppedEntry `json:"standing,omitempty"`
+	Rules   []RuleCount    `json:"rules,omitempty"` // of the residency policy, by rule and verdict
+	Error   string         `json:"error,omitempty"`
 
 	commits, resets int64
 }
@@ -60,14 +60,15 @@ type ParkedEntry struct {
 	Reason    string `json:"reason"`
 }
 
-// StandingEntry is a partition of whose log nothing counts from an offset on, as far
+// StoppedEntry is a partition of whose log nothing counts from an offset on, as far
 // as is known: mostly because it was cut there and the source's region has not owned
-// the unit since. It is no trouble of the link's, and what lies behind is no lag.
-type StandingEntry struct {
+// the unit since. The link is healthy all the same, and what lies past the cut is no
+// lag.
+type StoppedEntry struct {
 	Topic     string `json:"topic"`
 	Partition int32  `json:"partition"`
 	Unit      string `json:"unit,omitempty"`
-	At        int64  `json:"at"` // source offset
+	Offset    int64  `json:"at"` // of the source log, at which it stopped
 	Reason    string `json:"reason"`
 }
 
@@ -80,14 +81,14 @@ type RuleCount struct {
 
 // streamView is what status needs of a stream.
 type streamView struct {
-	part    Part
-	covered int64
-	known   bool // covered is known
-	waiting int64
-	facts   bool
-	parked  *ParkedEntry
-	cut     int64 // at which it has to stop, event.NoCut if none is known
-	stands  standing
+	part            Part
+	covered         int64
+	known           bool // covered is known
+	oldestTimestamp int64
+	control         bool
+	parked          *ParkedEntry
+	cut             int64 // at which it has to stop, event.NoCut if none is known
+	stopped         stopReason
 }
 
 // end is where the stream has everything that it may send.
@@ -95,11 +96,11 @@ func (v *streamView) end(stable int64) int64 { return min(stable, max(v.cut, v.c
 
 // view reads the core; the shard's mutex is held.
 func (c *Core) view() (streams []streamView, counts Counts) {
-	counts = c.gone
+	counts = c.goneCounts
 	for _, part := range c.order {
 		s := c.streams[part]
-		v := streamView{part: part, covered: s.pos.SourceCovered, known: s.known || s.listed, waiting: s.waiting, facts: s.Facts}
-		v.cut, v.stands = s.cut(), c.standing(s)
+		v := streamView{part: part, covered: s.pos.SourceCovered, known: s.known || s.listed, oldestTimestamp: s.oldestTimestamp, control: s.Control}
+		v.cut, v.stopped = s.cut(), c.stopReason(s)
 		switch {
 		case s.parked != nil:
 			reason := s.parked.Kind.String()
@@ -118,28 +119,28 @@ func (c *Core) view() (streams []streamView, counts Counts) {
 
 // lag follows the ends of the source's partitions.
 type lag struct {
-	stable  map[Part]int64     // last stable offsets
-	behind  map[Part]time.Time // since when a partition has been behind
-	listed  time.Time          // when all of them were listed
-	missing bool               // some could not be
+	stable       map[Part]int64     // last stable offsets
+	laggingSince map[Part]time.Time // since when a partition has been lagging
+	listed       time.Time          // when all of them were listed
+	missing      bool               // some could not be
 }
 
-func newLag() lag { return lag{stable: map[Part]int64{}, behind: map[Part]time.Time{}} }
+func newLag() lag { return lag{stable: map[Part]int64{}, laggingSince: map[Part]time.Time{}} }
 
-// follow lists the source's ends until ctx ends. It does so apart from the
-// fetching, which stands still while the target cannot be reached.
-func (l *Link) follow(ctx context.Context, source *kgo.Client) {
-	ask := newAsker(source)
+// followLag lists the source's ends until ctx ends. It does so apart from the
+// fetching, which pauses while the target cannot be reached.
+func (l *Link) followLag(ctx context.Context, source *kgo.Client) {
+	ask := newLeaderClient(source)
 	for ctx.Err() == nil {
 		views, _ := l.views()
-		parts := make([]place, 0, len(views))
+		parts := make([]topicPartition, 0, len(views))
 		for _, v := range views {
-			if !v.facts {
-				parts = append(parts, place{Topic: v.part.Topic, Partition: v.part.Number})
+			if !v.control {
+				parts = append(parts, topicPartition{Topic: v.part.Topic, Partition: v.part.Number})
 			}
 		}
 		began := time.Now()
-		ends := ask.offsets(ctx, latest, true, parts)
+		ends := ask.listOffsets(ctx, latest, true, parts)
 		l.mu.Lock()
 		l.lag.missing = false
 		for p, e := range ends {
@@ -175,14 +176,14 @@ func (l *Link) views() ([]streamView, Counts) {
 	return all, counts
 }
 
-// Status tells how the link is. Counts begin with the process.
+// Status is the link's state and its counts. Counts begin with the process.
 func (l *Link) Status() Status {
 	views, counts := l.views()
 	now := time.Now()
 	st := Status{
 		Name: l.cfg.Name, From: l.cfg.From.Name, To: l.cfg.To.Name, State: Running,
-		Copied: counts.Copied, Facts: counts.Facts, Passed: counts.Passed, Opened: counts.Opened, Denied: counts.Denied, Foreign: counts.Foreign,
-		Orphans: counts.Orphans, Parked: []ParkedEntry{}, Standing: l.standing(views),
+		Copied: counts.Copied, ControlRecords: counts.Control, Passed: counts.Passed, Opened: counts.Opened, Denied: counts.Denied, Foreign: counts.Foreign,
+		Orphans: counts.Orphans, Parked: []ParkedEntry{}, Stopped: l.stoppedEntries(views),
 	}
 	for _, v := range views {
 		if v.parked != nil {
@@ -193,13 +194,13 @@ func (l *Link) Status() Status {
 	st.Rules = l.ruleCounts()
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	st.Topics = l.data
-	st.LagRecords, st.LagSeconds = l.lag.measure(now, views, l.rounds > 0)
+	st.Topics = l.dataTopics
+	st.LagRecords, st.LagSeconds = l.lag.measure(now, views, l.discoveries > 0)
 	if b := l.cfg.Border; b != nil && b.Status().State == residency.Stopped {
 		// What a policy would let go waits, and nobody can tell how much that is.
 		st.LagRecords, st.LagSeconds = nil, nil
 	}
-	l.errors(now, &st)
+	l.addErrors(now, &st)
 	return st
 }
 
@@ -226,17 +227,17 @@ func (l *Link) ruleCounts() []RuleCount {
 	return out
 }
 
-// errors adds what has gone wrong; the link's mutex is held.
-func (l *Link) errors(now time.Time, st *Status) {
-	since, err := l.badFrom, l.err
+// addErrors adds what has gone wrong; the link's mutex is held.
+func (l *Link) addErrors(now time.Time, st *Status) {
+	since, err := l.failingSince, l.err
 	for _, s := range l.shards {
 		s.mu.Lock()
 		st.commits += s.commits
 		st.resets += s.resets
-		if s.ended != nil {
-			since, err = time.Unix(0, 0), s.ended
-		} else if !s.badFrom.IsZero() && (since.IsZero() || s.badFrom.Before(since)) {
-			since, err = s.badFrom, s.lastErr
+		if s.stopErr != nil {
+			since, err = time.Unix(0, 0), s.stopErr
+		} else if !s.failingSince.IsZero() && (since.IsZero() || s.failingSince.Before(since)) {
+			since, err = s.failingSince, s.lastErr
 		}
 		s.mu.Unlock()
 	}
@@ -258,7 +259,7 @@ func (g *lag) measure(now time.Time, views []streamView, started bool) (records 
 	var sum int64
 	var worst time.Duration
 	for _, v := range views {
-		if v.facts {
+		if v.control {
 			continue
 		}
 		stable, ok := g.stable[v.part]
@@ -267,18 +268,18 @@ func (g *lag) measure(now time.Time, views []streamView, started bool) (records 
 		}
 		stable = v.end(stable)
 		if stable <= v.covered {
-			delete(g.behind, v.part)
+			delete(g.laggingSince, v.part)
 			continue
 		}
 		sum += stable - v.covered
-		since, ok := g.behind[v.part]
+		since, ok := g.laggingSince[v.part]
 		if !ok {
 			since = now
-			g.behind[v.part] = now
+			g.laggingSince[v.part] = now
 		}
 		age := now.Sub(since)
-		if v.waiting > 0 {
-			age = max(age, now.Sub(time.UnixMilli(v.waiting)))
+		if v.oldestTimestamp > 0 {
+			age = max(age, now.Sub(time.UnixMilli(v.oldestTimestamp)))
 		}
 		worst = max(worst, age)
 	}
@@ -300,7 +301,7 @@ type metric struct {
 
 func newMetrics(l *Link) *metrics {
 	labels := prometheus.Labels{"link": l.cfg.Name, "from": l.cfg.From.Name, "to": l.cfg.To.Name}
-	make := func(name, help string, value func(*Status) (float64, bool)) metric {
+	newMetric := func(name, help string, value func(*Status) (float64, bool)) metric {
 		return metric{prometheus.NewDesc("geogate_link_"+name, help, nil, labels), value}
 	}
 	count := func(f func(*Status) int64) func(*Status) (float64, bool) {
@@ -311,32 +312,32 @@ func newMetrics(l *Link) *metrics {
 		rules: prometheus.NewDesc("geogate_residency_records_total", "Records decided by the residency policy, by rule and verdict.",
 			[]string{"rule", "verdict"}, labels),
 		gauges: []metric{
-			make("lag_records", "Offsets committed at the source and not covered; absent while unknown.", func(s *Status) (float64, bool) {
-				return float64(deref(s.LagRecords)), s.LagRecords != nil
+			newMetric("lag_records", "Offsets committed at the source and not covered; absent while unknown.", func(s *Status) (float64, bool) {
+				return float64(valueOrZero(s.LagRecords)), s.LagRecords != nil
 			}),
-			make("lag_seconds", "How long the oldest of them has been waiting; absent while unknown.", func(s *Status) (float64, bool) {
-				return deref(s.LagSeconds), s.LagSeconds != nil
+			newMetric("lag_seconds", "How long the oldest of them has been waiting; absent while unknown.", func(s *Status) (float64, bool) {
+				return valueOrZero(s.LagSeconds), s.LagSeconds != nil
 			}),
-			make("topics", "Topics of data that are carried.", count(func(s *Status) int64 { return int64(s.Topics) })),
-			make("parked_partitions", "Partitions held back.", count(func(s *Status) int64 { return int64(len(s.Parked)) })),
-			make("standing_partitions", "Partitions that stand at a cut of their log.", count(func(s *Status) int64 { return int64(len(s.Standing)) })),
-			make("up", "1 unless the link has failed.", func(s *Status) (float64, bool) { return 1 - float64(btoi(s.State == Failed)), true }),
+			newMetric("topics", "Topics of data that are carried.", count(func(s *Status) int64 { return int64(s.Topics) })),
+			newMetric("parked_partitions", "Partitions held back.", count(func(s *Status) int64 { return int64(len(s.Parked)) })),
+			newMetric("standing_partitions", "Partitions that have stopped at a cut of their log.", count(func(s *Status) int64 { return int64(len(s.Stopped)) })),
+			newMetric("up", "1 unless the link has failed.", func(s *Status) (float64, bool) { return 1 - float64(boolToInt(s.State == Failed)), true }),
 		},
 		counters: []metric{
-			make("copied_records_total", "Records of data copied.", count(func(s *Status) int64 { return s.Copied })),
-			make("copied_facts_total", "Control facts copied.", count(func(s *Status) int64 { return s.Facts })),
-			make("passed_batches_total", "Batches of data passed on as they were.", count(func(s *Status) int64 { return s.Passed })),
-			make("opened_batches_total", "Batches of data decoded and written anew.", count(func(s *Status) int64 { return s.Opened })),
-			make("denied_records_total", "Records held back by a rule or allow-list.", count(func(s *Status) int64 { return s.Denied })),
-			make("orphan_offsets_total", "Offsets of data passed over because they lie behind a cut.", count(func(s *Status) int64 { return s.Orphans })),
-			make("foreign_offsets_total", "Offsets of remote topics taken by others.", count(func(s *Status) int64 { return s.Foreign })),
-			make("commits_total", "Transactions committed.", count(func(s *Status) int64 { return s.commits })),
-			make("resets_total", "Shards begun anew after something odd.", count(func(s *Status) int64 { return s.resets })),
+			newMetric("copied_records_total", "Records of data copied.", count(func(s *Status) int64 { return s.Copied })),
+			newMetric("copied_facts_total", "Control records copied.", count(func(s *Status) int64 { return s.ControlRecords })),
+			newMetric("passed_batches_total", "Batches of data passed on as they were.", count(func(s *Status) int64 { return s.Passed })),
+			newMetric("opened_batches_total", "Batches of data decoded and written again.", count(func(s *Status) int64 { return s.Opened })),
+			newMetric("denied_records_total", "Records held back by a rule or allow-list.", count(func(s *Status) int64 { return s.Denied })),
+			newMetric("orphan_offsets_total", "Offsets of data passed over because they lie past a cut.", count(func(s *Status) int64 { return s.Orphans })),
+			newMetric("foreign_offsets_total", "Offsets of remote topics taken by others.", count(func(s *Status) int64 { return s.Foreign })),
+			newMetric("commits_total", "Transactions committed.", count(func(s *Status) int64 { return s.commits })),
+			newMetric("resets_total", "Shards restarted after an error or an unpredicted offset.", count(func(s *Status) int64 { return s.resets })),
 		},
 	}
 }
 
-func deref[T int64 | float64](p *T) T {
+func valueOrZero[T int64 | float64](p *T) T {
 	if p == nil {
 		return 0
 	}
@@ -374,7 +375,7 @@ func (m *metrics) Collect(ch chan<- prometheus.Metric) {
 	}
 }
 
-func btoi(b bool) int {
+func boolToInt(b bool) int {
 	if b {
 		return 1
 	}

@@ -177,14 +177,11 @@ func (v *View) publish(ctx context.Context) error {
 }
 
 func (v *View) commit(ctx context.Context, records []txn.Record) (map[txn.TopicPartition]int64, error) {
-	run, cancel := context.WithTimeout(context.WithoutCancel(ctx), commitTimeout)
+	longer, release := txn.WithGrace(ctx, stopTimeout)
+	defer release()
+	longer, cancel := context.WithTimeout(longer, commitTimeout)
 	defer cancel()
-	stop := context.AfterFunc(ctx, func() {
-		timer := time.AfterFunc(stopTimeout, cancel)
-		context.AfterFunc(run, func() { timer.Stop() })
-	})
-	defer stop()
-	return v.producer.Commit(run, records)
+	return v.producer.Commit(longer, records)
 }
 
 // appendProgress adds what the seat may say of the partition.

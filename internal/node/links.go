@@ -42,11 +42,11 @@ func (l *linkRun) status(now time.Time) gateway.LinkStatus {
 	st := gateway.LinkStatus{
 		Name: s.Name, From: s.From, To: s.To, State: string(s.State), Topics: s.Topics,
 		LagRecords: s.LagRecords, LagSeconds: s.LagSeconds,
-		Copied: uint64(s.Copied), ControlRecords: uint64(s.Facts), PassedBatches: uint64(s.Passed), OpenedBatches: uint64(s.Opened), Denied: uint64(s.Denied),
+		Copied: uint64(s.Copied), ControlRecords: uint64(s.ControlRecords), PassedBatches: uint64(s.Passed), OpenedBatches: uint64(s.Opened), Denied: uint64(s.Denied),
 		Orphans: uint64(s.Orphans),
 	}
-	for _, x := range s.Standing {
-		st.Stopped = append(st.Stopped, gateway.StoppedStatus{Topic: x.Topic, Partition: x.Partition, Unit: x.Unit, Offset: x.At, Reason: x.Reason})
+	for _, x := range s.Stopped {
+		st.Stopped = append(st.Stopped, gateway.StoppedStatus{Topic: x.Topic, Partition: x.Partition, Unit: x.Unit, Offset: x.Offset, Reason: x.Reason})
 	}
 	l.mu.Lock()
 	defer l.mu.Unlock()

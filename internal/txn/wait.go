@@ -2,6 +2,7 @@ package txn
 
 import (
 	"context"
+	"sync"
 	"time"
 )
 
@@ -15,6 +16,26 @@ func Pause(ctx context.Context, d time.Duration) bool {
 	case <-timer.C:
 		return true
 	}
+}
+
+// WithGrace returns a context that outlives ctx by a while, so that what is under way
+// when ctx ends may still come to its own end. It has no deadline while ctx lives.
+// release must be called; when it returns the context has ended and nothing of it runs
+// any more.
+func WithGrace(ctx context.Context, grace time.Duration) (longer context.Context, release func()) {
+	longer, cancel := context.WithCancel(context.WithoutCancel(ctx))
+	var wg sync.WaitGroup
+	wg.Go(func() {
+		select {
+		case <-longer.Done():
+			return
+		case <-ctx.Done():
+		}
+		if Pause(longer, grace) {
+			cancel()
+		}
+	})
+	return longer, func() { cancel(); wg.Wait() }
 }
 
 // retryWait waits between two tries, twice as long each time up to a quarter of a

@@ -134,7 +134,7 @@ func (l *linkRun) reassign() {
 func (l *linkRun) carried(g replicate.Generation, shard int) (out []replicate.Stream, waits bool) {
 	p := l.p
 	for _, st := range l.streams(g, shard) {
-		if p.w.border == nil || st.Facts {
+		if p.w.border == nil || st.Control {
 			out = append(out, st)
 			continue
 		}
@@ -185,7 +185,7 @@ func (s *shardRun) govern() []any {
 		return nil
 	}
 	s.version = v
-	return s.core.Step(s.l.p.wall(), replicate.Governed{Version: v})
+	return s.core.Step(s.l.p.wall(), replicate.PolicyChanged{Version: v})
 }
 
 // audit writes down what was decided.

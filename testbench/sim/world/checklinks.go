@@ -251,7 +251,7 @@ func (s *shardRun) checkSent(e *replicate.Produce) {
 	}
 	for _, st := range s.l.streams(replicate.Generation{Shards: len(s.l.shards)}, s.n) {
 		for _, b := range e.Batches {
-			if st.Facts || b.Topic != st.Remote || b.Partition != st.Number {
+			if st.Control || b.Topic != st.Remote || b.Partition != st.Number {
 				continue
 			}
 			for _, rec := range unpack(b.Batch) {

@@ -164,7 +164,7 @@ func (l *linkRun) findGeneration(done func(replicate.Found)) {
 		if err != nil {
 			l.p.w.fail("link", "parse generation: %v", err)
 		}
-		f = replicate.Found{Record: g, OK: true}
+		f = replicate.Found{Record: g, Exists: true}
 	}, func() { done(f) })
 }
 
@@ -212,7 +212,7 @@ func (l *linkRun) run(g replicate.Generation) {
 			core: replicate.NewCore(replicate.CoreConfig{
 				Generation: g, Shard: i, Positions: control.PositionsFrom(p.region.name), Runs: control.RunsFrom(p.region.name),
 				IdleAdvance: 100 * time.Millisecond, Timeout: 15 * time.Second, HoldFor: 2 * time.Second,
-				Origin: p.region.id, Owned: p.w.own != nil,
+				Origin: p.region.id, HasRegister: p.w.own != nil,
 			}),
 		}
 		l.shards = append(l.shards, s)
@@ -235,7 +235,7 @@ func (l *linkRun) streams(g replicate.Generation, shard int) []replicate.Stream 
 		if int(slotOf(remote))%g.Shards == shard {
 			out = append(out, replicate.Stream{
 				Part: replicate.Part{Topic: tp.Topic, Number: tp.Partition}, Source: p.region.kafka.TopicID(tp.Topic),
-				Registered: p.region.kafka.TopicID(tp.Topic), Remote: remote.Topic, Target: l.to.kafka.TopicID(remote.Topic), Facts: facts,
+				Registered: p.region.kafka.TopicID(tp.Topic), Remote: remote.Topic, Target: l.to.kafka.TopicID(remote.Topic), Control: facts,
 			})
 		}
 	}
@@ -268,11 +268,11 @@ func (s *shardRun) learn() {
 	}
 	s.given = map[replicate.Part]*event.ValidityTable{}
 	for _, st := range s.l.streams(replicate.Generation{Shards: len(s.l.shards)}, s.n) {
-		if !st.Facts {
+		if !st.Control {
 			s.given[st.Part] = p.tableOf(kafka.TP{Topic: st.Topic, Partition: st.Number})
 		}
 	}
-	s.step(replicate.IntervalsKnown{Authorities: s.given})
+	s.step(replicate.IntervalsChanged{Tables: s.given})
 	s.step(replicate.Tick{})
 }
 
@@ -477,7 +477,7 @@ func (s *shardRun) items(part replicate.Part, source [16]byte, at int64, got kaf
 		for i < len(got.Records) {
 			r := &got.Records[i]
 			if r.Offset > at {
-				out = append(out, replicate.Item{Base: at, Next: r.Offset})
+				out = append(out, replicate.Item{Base: at, Next: r.Offset, LeaderEpoch: -1})
 			}
 			if r.Kind == kafka.Data {
 				n := i + 1
@@ -490,12 +490,12 @@ func (s *shardRun) items(part replicate.Part, source [16]byte, at int64, got kaf
 			}
 			i, at = i+1, r.Offset+1
 			if r.Kind == kafka.Abort || part.Topic == control.TopicControl {
-				out = append(out, replicate.Item{Base: r.Offset, Next: at})
+				out = append(out, replicate.Item{Base: r.Offset, Next: at, LeaderEpoch: -1})
 				continue
 			}
 			m := control.Marker{Topic: source, Partition: part.Number, Producer: r.ProducerID, Epoch: r.ProducerEpoch}
 			s.l.p.ctl.barrier(m, func(is bool) {
-				it := replicate.Item{Base: r.Offset, Next: r.Offset + 1}
+				it := replicate.Item{Base: r.Offset, Next: r.Offset + 1, LeaderEpoch: -1}
 				if is {
 					it.Kind = replicate.ItemBarrier
 				}
@@ -505,7 +505,7 @@ func (s *shardRun) items(part replicate.Part, source [16]byte, at int64, got kaf
 			return
 		}
 		if got.Next > at {
-			out = append(out, replicate.Item{Base: at, Next: got.Next})
+			out = append(out, replicate.Item{Base: at, Next: got.Next, LeaderEpoch: -1})
 		}
 		done(out)
 	}
@@ -523,7 +523,7 @@ func batchItem(rs []kafka.Record) replicate.Item {
 	}
 	binary.BigEndian.PutUint64(batch[0:], uint64(rs[0].Offset))
 	binary.BigEndian.PutUint32(batch[12:], uint32(rs[0].LeaderEpoch))
-	return replicate.Item{Kind: replicate.ItemData, Base: rs[0].Offset, Next: rs[len(rs)-1].Offset + 1, Batch: batch}
+	return replicate.Item{Kind: replicate.ItemData, Base: rs[0].Offset, Next: rs[len(rs)-1].Offset + 1, Batch: batch, LeaderEpoch: -1}
 }
 
 // produce sends one flight: all batches at once, then the leader epochs.
@@ -596,7 +596,7 @@ func parsePosition(r *kafka.Record) (replicate.PositionRecord, error) {
 // eventText is what the trace says of a link's event.
 func eventText(ev any) string {
 	switch f := ev.(type) {
-	case replicate.IntervalsKnown: // no pointers in a trace
+	case replicate.IntervalsChanged: // no pointers in a trace
 		return fmt.Sprintf("intervals of %d partitions", len(f.Authorities))
 	case replicate.Assigned:
 		return fmt.Sprintf("%d streams", len(f.Streams))

@@ -22,16 +22,17 @@ const (
 	askPause = 50 * time.Millisecond
 )
 
-// asker puts questions about partitions to their leaders.
-type asker struct {
+// leaderClient asks the leaders of partitions for offsets and epochs, and reads from
+// them.
+type leaderClient struct {
 	cl     *kgo.Client
 	topics *txn.Topics
 }
 
-func newAsker(cl *kgo.Client) *asker { return &asker{cl, txn.NewTopics(cl)} }
+func newLeaderClient(cl *kgo.Client) *leaderClient { return &leaderClient{cl, txn.NewTopics(cl)} }
 
-// place is a partition of a cluster.
-type place = txn.TopicPartition
+// topicPartition is a partition of a cluster.
+type topicPartition = txn.TopicPartition
 
 // offsetAnswer is an offset with the leader epoch that goes with it.
 type offsetAnswer struct {
@@ -42,15 +43,15 @@ type offsetAnswer struct {
 
 // ask sends one request to each leader and collects what it says of its
 // partitions; those that say "later" are asked again a few times.
-func (a *asker) ask(ctx context.Context, parts []place, one func(ctx context.Context, leader int32, parts []place) (map[place]offsetAnswer, error)) map[place]offsetAnswer {
-	out := make(map[place]offsetAnswer, len(parts))
+func (a *leaderClient) ask(ctx context.Context, parts []topicPartition, one func(ctx context.Context, leader int32, parts []topicPartition) (map[topicPartition]offsetAnswer, error)) map[topicPartition]offsetAnswer {
+	out := make(map[topicPartition]offsetAnswer, len(parts))
 	left := parts
 	for try := 0; len(left) > 0; try++ {
 		if try > 0 {
 			txn.Pause(ctx, askPause)
 		}
 		a.askOnce(ctx, left, one, out)
-		var again []place
+		var again []topicPartition
 		for _, p := range left {
 			err := out[p].err
 			if err == nil || ctx.Err() != nil || try+1 >= askTries || !kerr.IsRetriable(err) && !errors.Is(err, errNoAnswer) {
@@ -66,8 +67,8 @@ func (a *asker) ask(ctx context.Context, parts []place, one func(ctx context.Con
 
 var errNoAnswer = errors.New("replicate: no answer from the leader")
 
-func (a *asker) askOnce(ctx context.Context, parts []place, one func(context.Context, int32, []place) (map[place]offsetAnswer, error), out map[place]offsetAnswer) {
-	byLeader := map[int32][]place{}
+func (a *leaderClient) askOnce(ctx context.Context, parts []topicPartition, one func(context.Context, int32, []topicPartition) (map[topicPartition]offsetAnswer, error), out map[topicPartition]offsetAnswer) {
+	byLeader := map[int32][]topicPartition{}
 	for _, p := range parts {
 		t, err := a.topics.Lookup(ctx, p.Topic)
 		var leader int32
@@ -102,10 +103,10 @@ func (a *asker) askOnce(ctx context.Context, parts []place, one func(context.Con
 	wg.Wait()
 }
 
-// offsets lists the ends of partitions: timestamp is earliest or latest,
+// listOffsets lists the ends of partitions: timestamp is earliest or latest,
 // committed lists the last stable offset instead of the high watermark.
-func (a *asker) offsets(ctx context.Context, timestamp int64, committed bool, parts []place) map[place]offsetAnswer {
-	return a.ask(ctx, parts, func(ctx context.Context, leader int32, parts []place) (map[place]offsetAnswer, error) {
+func (a *leaderClient) listOffsets(ctx context.Context, timestamp int64, committed bool, parts []topicPartition) map[topicPartition]offsetAnswer {
+	return a.ask(ctx, parts, func(ctx context.Context, leader int32, parts []topicPartition) (map[topicPartition]offsetAnswer, error) {
 		req := kmsg.NewPtrListOffsetsRequest()
 		req.ReplicaID = -1
 		if committed {
@@ -125,11 +126,11 @@ func (a *asker) offsets(ctx context.Context, timestamp int64, committed bool, pa
 		if err != nil {
 			return nil, fmt.Errorf("list offsets: %w", err)
 		}
-		out := map[place]offsetAnswer{}
+		out := map[topicPartition]offsetAnswer{}
 		if resp, ok := kresp.(*kmsg.ListOffsetsResponse); ok {
 			for _, t := range resp.Topics {
 				for _, p := range t.Partitions {
-					out[place{Topic: t.Topic, Partition: p.Partition}] = offsetAnswer{p.Offset, p.LeaderEpoch, kerr.ErrorForCode(p.ErrorCode)}
+					out[topicPartition{Topic: t.Topic, Partition: p.Partition}] = offsetAnswer{p.Offset, p.LeaderEpoch, kerr.ErrorForCode(p.ErrorCode)}
 				}
 			}
 		}
@@ -139,12 +140,12 @@ func (a *asker) offsets(ctx context.Context, timestamp int64, committed bool, pa
 
 // epochEnds asks where leader epochs ended; an epoch that the leader does not
 // know has offset -1.
-func (a *asker) epochEnds(ctx context.Context, epochs map[place]int32) map[place]offsetAnswer {
-	parts := make([]place, 0, len(epochs))
+func (a *leaderClient) epochEnds(ctx context.Context, epochs map[topicPartition]int32) map[topicPartition]offsetAnswer {
+	parts := make([]topicPartition, 0, len(epochs))
 	for p := range epochs {
 		parts = append(parts, p)
 	}
-	return a.ask(ctx, parts, func(ctx context.Context, leader int32, parts []place) (map[place]offsetAnswer, error) {
+	return a.ask(ctx, parts, func(ctx context.Context, leader int32, parts []topicPartition) (map[topicPartition]offsetAnswer, error) {
 		req := kmsg.NewPtrOffsetForLeaderEpochRequest()
 		req.ReplicaID = -1
 		for topic, nums := range byTopic(parts) {
@@ -152,7 +153,7 @@ func (a *asker) epochEnds(ctx context.Context, epochs map[place]int32) map[place
 			rt.Topic = topic
 			for _, n := range nums {
 				rp := kmsg.NewOffsetForLeaderEpochRequestTopicPartition()
-				rp.Partition, rp.LeaderEpoch = n, epochs[place{Topic: topic, Partition: n}]
+				rp.Partition, rp.LeaderEpoch = n, epochs[topicPartition{Topic: topic, Partition: n}]
 				rt.Partitions = append(rt.Partitions, rp)
 			}
 			req.Topics = append(req.Topics, rt)
@@ -161,11 +162,11 @@ func (a *asker) epochEnds(ctx context.Context, epochs map[place]int32) map[place
 		if err != nil {
 			return nil, fmt.Errorf("ask for the end of an epoch: %w", err)
 		}
-		out := map[place]offsetAnswer{}
+		out := map[topicPartition]offsetAnswer{}
 		if resp, ok := kresp.(*kmsg.OffsetForLeaderEpochResponse); ok {
 			for _, t := range resp.Topics {
 				for _, p := range t.Partitions {
-					out[place{Topic: t.Topic, Partition: p.Partition}] = offsetAnswer{p.EndOffset, p.LeaderEpoch, kerr.ErrorForCode(p.ErrorCode)}
+					out[topicPartition{Topic: t.Topic, Partition: p.Partition}] = offsetAnswer{p.EndOffset, p.LeaderEpoch, kerr.ErrorForCode(p.ErrorCode)}
 				}
 			}
 		}
@@ -173,7 +174,7 @@ func (a *asker) epochEnds(ctx context.Context, epochs map[place]int32) map[place
 	})
 }
 
-func byTopic(parts []place) map[string][]int32 {
+func byTopic(parts []topicPartition) map[string][]int32 {
 	out := map[string][]int32{}
 	for _, p := range parts {
 		out[p.Topic] = append(out[p.Topic], p.Partition)
@@ -184,20 +185,20 @@ func byTopic(parts []place) map[string][]int32 {
 // readToEnd calls fn for every committed record of a partition from an offset to
 // the high watermark, which is listed first. It waits for transactions that are
 // open below that to end, for as long as ctx lives. It returns the offset read to.
-func (a *asker) readToEnd(ctx context.Context, p place, from int64, fn func(*txn.Record) error) (int64, error) {
-	end := a.offsets(ctx, latest, false, []place{p})[p]
+func (a *leaderClient) readToEnd(ctx context.Context, p topicPartition, from int64, fn func(*txn.Record) error) (int64, error) {
+	end := a.listOffsets(ctx, latest, false, []topicPartition{p})[p]
 	if end.err != nil {
 		return from, fmt.Errorf("list end of %s/%d: %w", p.Topic, p.Partition, end.err)
 	}
 	return a.read(ctx, txn.ReadCommitted, p, from, end.offset, fn)
 }
 
-// readSettled is readToEnd for records of which matters says that they count. It
+// readWithoutWaiting is readToEnd for records of which matters says that they count. It
 // does not wait for a transaction that is open at the end of the partition, of a
-// killed process perhaps, unless a record that counts lies behind its beginning.
-func (a *asker) readSettled(ctx context.Context, p place, matters func(*txn.Record) bool, fn func(*txn.Record) error) error {
-	stable := a.offsets(ctx, latest, true, []place{p})[p]
-	end := a.offsets(ctx, latest, false, []place{p})[p]
+// killed process perhaps, unless a record that counts lies after its beginning.
+func (a *leaderClient) readWithoutWaiting(ctx context.Context, p topicPartition, matters func(*txn.Record) bool, fn func(*txn.Record) error) error {
+	stable := a.listOffsets(ctx, latest, true, []topicPartition{p})[p]
+	end := a.listOffsets(ctx, latest, false, []topicPartition{p})[p]
 	if err := errors.Join(stable.err, end.err); err != nil {
 		return fmt.Errorf("list end of %s/%d: %w", p.Topic, p.Partition, err)
 	}
@@ -219,14 +220,14 @@ func (a *asker) readSettled(ctx context.Context, p place, matters func(*txn.Reco
 }
 
 // readFunc is txn.ReadCommitted or txn.ReadUncommitted.
-type readFunc func(ctx context.Context, topics *txn.Topics, p place, from, end int64, fn func(*txn.Record) error) (int64, error)
+type readFunc func(ctx context.Context, topics *txn.Topics, p topicPartition, from, end int64, fn func(*txn.Record) error) (int64, error)
 
 // read reads up to an offset that the high watermark has reached, from the
 // beginning of the log where the records before that were deleted.
-func (a *asker) read(ctx context.Context, read readFunc, p place, from, end int64, fn func(*txn.Record) error) (int64, error) {
+func (a *leaderClient) read(ctx context.Context, read readFunc, p topicPartition, from, end int64, fn func(*txn.Record) error) (int64, error) {
 	next, err := read(ctx, a.topics, p, from, end, fn)
 	if errors.Is(err, kerr.OffsetOutOfRange) {
-		if start := a.offsets(ctx, earliest, false, []place{p})[p]; start.err == nil && start.offset > next {
+		if start := a.listOffsets(ctx, earliest, false, []topicPartition{p})[p]; start.err == nil && start.offset > next {
 			return read(ctx, a.topics, p, start.offset, end, fn)
 		}
 	}
