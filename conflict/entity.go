@@ -52,7 +52,7 @@ type revision struct {
 // tell adds to the feed what the present winner makes of the losers. r says what
 // this item revoked, if anything. Invariant: each write is named as lost with
 // reason concurrent at most once; every later change is a correction.
-func (e *Entity) tell(rule event.Rule, key []byte, win int, r *revision) []Conflict {
+func (e *Entity) tell(policy *Policy, key []byte, win int, r *revision) []Conflict {
 	if r != nil && r.orphan != (event.Dot{}) {
 		e.Told = slices.DeleteFunc(e.Told, func(t Told) bool { return t.Lost == r.orphan })
 	}
@@ -61,7 +61,7 @@ func (e *Entity) tell(rule event.Rule, key []byte, win int, r *revision) []Confl
 			e.Told[i].Stale = true
 		}
 	}
-	if rule == event.Keep || win < 0 {
+	if !policy.ReportsLosers || win < 0 {
 		return nil
 	}
 	if len(e.Live) == 1 && len(e.Told) == 0 {
@@ -69,7 +69,7 @@ func (e *Entity) tell(rule event.Rule, key []byte, win int, r *revision) []Confl
 	}
 	var feed []Conflict
 	say := func(reason Reason, lost, won Party) {
-		feed = append(feed, Conflict{Key: key, Reason: reason, Rule: rule, Lost: lost, Won: won})
+		feed = append(feed, Conflict{Key: key, Reason: reason, Rule: policy.Rule, Lost: lost, Won: won})
 	}
 	winner := partyOf(&e.Live[win].Event)
 	for i := range e.Live {

@@ -94,8 +94,9 @@ func (s *step) change(key []byte, r *revision, fold func(*Entity) error) error {
 	if err := fold(e); err != nil {
 		return err
 	}
-	win := Winner(s.cfg.Rule, e.Live)
-	for _, c := range e.tell(s.cfg.Rule, key, win, r) {
+	policy := PolicyOf(s.cfg.Rule)
+	win := policy.Winner(e.Live)
+	for _, c := range e.tell(&policy, key, win, r) {
 		if c.Reason == Revoked {
 			s.out.Counts.Corrections++
 		}

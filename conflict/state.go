@@ -96,18 +96,6 @@ func reached(cover *event.Vector, at event.Dot, copies []event.Dot) bool {
 	return false
 }
 
-// Winner is the index in Live of the value that the rule shows, or -1 if nothing
-// is live. Under both rules it is the greatest in the total order of events.
-func Winner(_ event.Rule, live []Live) int {
-	win := -1
-	for i := range live {
-		if win < 0 || event.Less(&live[win].Event, &live[i].Event) {
-			win = i
-		}
-	}
-	return win
-}
-
 // Trim leaves out the cover entries that the partition's vector has reached:
 // every event below them is applied, so they can no longer kill a newcomer.
 func (s *State) Trim(vector *event.Vector) {

@@ -76,7 +76,7 @@ func (s *Server) entity(c *call, key []byte, waitText string) error {
 	seen, _ := view.Committed()
 	h := c.w.Header()
 	h.Set("Cache-Control", "no-cache")
-	win := conflict.Winner(t.Domain.Rule, state.Live)
+	win := conflict.PolicyOf(t.Domain.Rule).Winner(state.Live)
 	if win < 0 {
 		h.Set(headerToken, s.readToken(t, p, seen, 0))
 		return newProblem(codeEntityUnknown, "this key has no value")
@@ -122,7 +122,7 @@ func (s *Server) appendEntity(t Topic, key []byte, p int32, version string, live
 	o.b = appendValue(o.b, w.Value)
 	s.appendParty(&o, w)
 	o.str("timestamp", formatTime(w.Timestamp))
-	o.str("policy", t.Domain.Rule.String())
+	o.str("policy", conflict.PolicyOf(t.Domain.Rule).Name)
 	o.name("siblings")
 	o.b = append(o.b, '[')
 	first := true
@@ -144,7 +144,7 @@ func (s *Server) appendSibling(t Topic, ev *event.Event) []byte {
 	var o object
 	s.appendParty(&o, ev)
 	o.str("op", ev.Op.String())
-	if t.Domain.Rule == event.Keep {
+	if conflict.PolicyOf(t.Domain.Rule).ShowsSiblings {
 		o.name("value")
 		o.b = appendValue(o.b, ev.Value)
 	}

@@ -36,7 +36,7 @@ type (
 func appendFeed(topic string, c *conflict.Conflict, names event.Names) ([]byte, error) {
 	x := feedRecord{Topic: topic, Key: feedKeyOf(c.Key), Reason: c.Reason, Lost: feedPartyOf(c.Lost, names), Won: feedPartyOf(c.Won, names)}
 	if c.Rule != 0 {
-		rule := c.Rule.String()
+		rule := conflict.PolicyOf(c.Rule).Name
 		x.Rule = &rule
 	}
 	var b bytes.Buffer

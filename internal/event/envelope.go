@@ -83,25 +83,15 @@ func (o Op) String() string {
 	return fmt.Sprintf("op-%d", uint8(o))
 }
 
-// Rule is the conflict rule that chose a merged record (header gg-m).
+// Rule is the number of the conflict policy that chose a merged record (header
+// gg-m). conflict.PolicyOf says what a policy does; each says its number there.
 type Rule uint8
 
-// The rules.
+// The rules that records written so far have.
 const (
 	LWW  Rule = 1 // greatest (stamp, region, event id)
 	Keep Rule = 2 // all stay as siblings; the greatest is shown
 )
-
-// String is the rule's name in policies and answers.
-func (r Rule) String() string {
-	switch r {
-	case LWW:
-		return "lww"
-	case Keep:
-		return "keep"
-	}
-	return fmt.Sprintf("rule-%d", uint8(r))
-}
 
 // Flags of a merged record.
 const (

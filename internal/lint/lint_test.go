@@ -45,7 +45,7 @@ var mayImport = map[string][]string{
 	"residency":        {"internal/event", "internal/names", "internal/strict", "internal/expr"},
 	"dedupe":           {"internal/event"},
 	"router":           {"internal/event", "internal/names", "internal/control"},
-	"router/ownership": {"internal/event", "internal/expr", "internal/strict", "router"},
+	"router/ownership": {"conflict", "internal/event", "internal/expr", "internal/strict", "router"},
 	// The client takes both by interface: whoever wires connects them.
 	"router/ownership/register": {"router/ownership"},
 	"router/ownership/mirror":   {"internal/event", "internal/txn", "router/ownership"},
@@ -57,7 +57,7 @@ var mayImport = map[string][]string{
 	},
 	"residency/policyfile": {"internal/sleep", "residency"},
 	"internal/topics": {
-		"internal/event", "internal/control", "internal/seat", "router", "router/ownership", "router/ownership/mirror", "gateway",
+		"conflict", "internal/event", "internal/control", "internal/seat", "router", "router/ownership", "router/ownership/mirror", "gateway",
 	},
 	"internal/seats": {
 		"internal/sleep", "internal/event", "internal/hlc", "internal/txn", "internal/control", "internal/seat", "internal/topics", "router", "router/ownership",

@@ -7,20 +7,21 @@ import (
 	"slices"
 	"time"
 
+	"github.com/geogate/geogate/conflict"
 	"github.com/geogate/geogate/gateway"
-	"github.com/geogate/geogate/internal/event"
 	"github.com/geogate/geogate/residency"
 	"github.com/geogate/geogate/residency/policyfile"
 	"github.com/geogate/geogate/router/ownership"
 )
 
 // restrictable says why records of a topic cannot be denied one by one: under a
-// policy that keeps siblings, regions that were shown different ones would not
-// come to the same value.
+// conflict policy that is not restrictable, regions that were shown different
+// records would not come to the same value.
 func (n *Node) restrictable(topic string) error {
 	d := n.policy.Domain(topic)
-	if d.Kind == ownership.Entity && d.Rule != event.LWW {
-		return fmt.Errorf("residency would deny single records, and domain %s keeps siblings: only policy lww may have rules that look at records", d.Name)
+	policy := conflict.PolicyOf(d.Rule)
+	if d.Kind == ownership.Entity && !policy.Restrictable {
+		return fmt.Errorf("residency would deny single records, and domain %s keeps siblings (policy %s): give the domain policy lww, or the topic no rule that looks at records", d.Name, policy.Name)
 	}
 	return nil
 }

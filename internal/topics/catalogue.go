@@ -14,6 +14,7 @@ import (
 	"github.com/twmb/franz-go/pkg/kadm"
 	"github.com/twmb/franz-go/pkg/kgo"
 
+	"github.com/geogate/geogate/conflict"
 	"github.com/geogate/geogate/gateway"
 	"github.com/geogate/geogate/internal/control"
 	"github.com/geogate/geogate/internal/event"
@@ -292,7 +293,7 @@ func (c *Catalogue) Entries(ctx context.Context) ([]gateway.TopicEntry, error) {
 			d := c.policy.Domain(name)
 			e.Role, e.Domain, e.Kind = RoleLocal, d.Name, d.Kind.String()
 			if d.Rule != 0 {
-				e.Policy = d.Rule.String()
+				e.Policy = conflict.PolicyOf(d.Rule).Name
 			}
 		}
 		out = append(out, e)

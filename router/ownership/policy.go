@@ -6,6 +6,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/geogate/geogate/conflict"
 	"github.com/geogate/geogate/internal/event"
 	"github.com/geogate/geogate/internal/expr"
 	"github.com/geogate/geogate/internal/strict"
@@ -395,15 +396,16 @@ func (e DomainEntry) rule(bad *strict.Problems, at strict.Path, kind Kind) event
 		}
 		return 0
 	}
+	policy, ok := conflict.PolicyNamed(e.Policy)
+	if ok {
+		return policy.Rule
+	}
+	names := conflict.PolicyNames()
 	switch e.Policy {
-	case "", "lww":
-		return event.LWW
-	case "keep":
-		return event.Keep
 	case "home", "counter", "update_wins", "delete_wins", "field", "or_set", "map", "merge":
-		bad.Add(at, "policy %s comes with a later version; this one knows lww and keep", e.Policy)
+		bad.Add(at, "policy %s comes with a later version; this one knows %s", e.Policy, strings.Join(names, " and "))
 	default:
-		bad.Unknown(at, "policy", e.Policy, "lww", "keep")
+		bad.Unknown(at, "policy", e.Policy, names...)
 	}
 	return 0
 }

@@ -597,7 +597,7 @@ func parsePosition(r *kafka.Record) (replicate.PositionRecord, error) {
 func eventText(ev any) string {
 	switch f := ev.(type) {
 	case replicate.IntervalsChanged: // no pointers in a trace
-		return fmt.Sprintf("intervals of %d partitions", len(f.Authorities))
+		return fmt.Sprintf("intervals of %d partitions", len(f.Tables))
 	case replicate.Assigned:
 		return fmt.Sprintf("%d streams", len(f.Streams))
 	case replicate.Fetched:
