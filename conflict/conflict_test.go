@@ -129,7 +129,7 @@ func TestGroups(t *testing.T) {
 		})
 		var flat []event.Dot
 		var heads []event.Dot
-		for _, g := range conflict.Groups(copies, window) {
+		for _, g := range conflict.GroupCopies(copies, window) {
 			heads = append(heads, g[0].At)
 			for _, c := range g {
 				flat = append(flat, c.At)

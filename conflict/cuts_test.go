@@ -169,7 +169,7 @@ func (l *learner) checkOrphans(t rapid.TB) {
 	for _, items := range l.given {
 		for _, it := range items {
 			ev := &it.Event
-			lost := it.Verdict == conflict.Valid && l.cfg.Admit(ev) == "" && l.table.Judge(ev.At, ev.Epoch) == event.Orphan
+			lost := it.Verdict == conflict.Valid && l.cfg.QuarantineReason(ev) == "" && l.table.Judge(ev.At, ev.Epoch) == event.Orphan
 			o, found, _ := l.store.Orphan(ev.At)
 			if lost != found {
 				t.Fatalf("%v is an orphan: %v, listed: %v", ev.At, lost, found)
@@ -392,15 +392,15 @@ func TestCutsEventsOnce(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		logs := adversary(t, rapid.IntRange(2, 4).Draw(t, "regions"), 6)
 		reg := cutAtRandom(t, logs, true)
-		l := newLearner(facts, len(logs))
-		deliverAll(t, l, logs, reg, func() { l.checkFacts(t) })
-		l.checkFacts(t)
+		l := newLearner(eventsTopic, len(logs))
+		deliverAll(t, l, logs, reg, func() { l.checkEvents(t) })
+		l.checkEvents(t)
 		l.checkOrphans(t)
 	})
 }
 
-// checkFacts reads the merged topic of an events topic as its readers do.
-func (l *learner) checkFacts(t rapid.TB) {
+// checkEvents reads the merged topic of an events topic as its readers do.
+func (l *learner) checkEvents(t rapid.TB) {
 	t.Helper()
 	shown, order := map[event.Dot]event.Event{}, event.Vector{}
 	for _, m := range l.merged {

@@ -14,14 +14,14 @@
 //     have no part in any other rule; their offsets stay in contexts and vectors.
 //   - The valid copies of one idempotency key, ordered by (stamp, region, event
 //     id), fall into groups: the smallest copy begins a group, every copy within
-//     one window of its stamp belongs to it, the next one begins anew. The first
+//     one window of its stamp belongs to it, the next one begins another. The first
 //     of a group stands, the others are void (twins).
 //   - The cover of an entity is the join of the contexts, own entry included, of
 //     all its standing events, dead ones too.
 //   - A standing event is live iff the cover reaches no copy of its group under
 //     the same entity. So every region has at most one live value.
-//   - The winner is the greatest live value by event.Less, under lww and, for
-//     showing, under keep.
+//   - The winner is the live value that the topic's policy picks: under lww and keep
+//     the greatest by event.Less.
 //
 // Copies are told apart by entity key and never by fingerprint, because a
 // residency action may leave a fingerprint out in some regions. A key that was
@@ -36,6 +36,12 @@
 // Only where an orphan was emitted is a record taken back, by a retraction; if another
 // copy of its write has no record, the orphan's goes over to that copy instead.
 //
+// # Policies
+//
+// What is shown of several live values, what the feed says of the others, and what
+// answers hold of them is a policy's to say: each is one file, policy_NAME.go, and
+// one entry of Policies (policy.go).
+//
 // # Correction
 //
 // An event that stops standing is revoked: its entity is folded again from the
@@ -48,7 +54,7 @@
 // some events taken out: they stay out, and all of it is done again.
 //
 // HAZARD: a refold needs the metas of every event of the entity that lies at or
-// above the frontier. The frontier stands still at the start of the logs, so a
+// above the frontier. The frontier stays at the start of the logs, so a
 // log that retention has cut can give a refold too little; the live values kept
 // in the state are then joined to what is left.
 package conflict

@@ -49,10 +49,10 @@ type revision struct {
 	orphan     event.Dot // of gone, the one that never comes back; zero: none
 }
 
-// tell adds to the feed what the present winner makes of the losers. r says what
+// report adds to the feed what the present winner makes of the losers. r says what
 // this item revoked, if anything. Invariant: each write is named as lost with
 // reason concurrent at most once; every later change is a correction.
-func (e *Entity) tell(policy *Policy, key []byte, win int, r *revision) []Conflict {
+func (e *Entity) report(policy *Policy, key []byte, win int, r *revision) []Conflict {
 	if r != nil && r.orphan != (event.Dot{}) {
 		e.Told = slices.DeleteFunc(e.Told, func(t Told) bool { return t.Lost == r.orphan })
 	}
@@ -88,12 +88,12 @@ func (e *Entity) tell(policy *Policy, key []byte, win int, r *revision) []Confli
 			e.Told[at] = Told{Lost: loser.At, Won: winner}
 		}
 	}
-	e.forget()
+	e.forgetTold()
 	return feed
 }
 
-// forget keeps all living losers and the youngest dead ones.
-func (e *Entity) forget() {
+// forgetTold keeps all living losers and the youngest dead ones.
+func (e *Entity) forgetTold() {
 	if len(e.Told) <= maxTold {
 		return
 	}

@@ -226,8 +226,8 @@ func checkLastWordOfTwins(t *rapid.T, rep *replica) {
 // counts once.
 func TestFencesEventsOnce(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
-		f := newFencing(t, facts)
-		f.told = func(r int) { f.regions[r].checkFacts(t) }
+		f := newFencing(t, eventsTopic)
+		f.told = func(r int) { f.regions[r].checkEvents(t) }
 		f.run(60)
 		for _, l := range f.regions {
 			l.checkOrphans(t)
@@ -399,7 +399,7 @@ func TestOrphanOfEventsTopic(t *testing.T) {
 	for _, id := range []event.RegionID{a, b, c} {
 		reg.end(id, event.Point{})
 	}
-	l := newLearner(facts, 3)
+	l := newLearner(eventsTopic, 3)
 	l.learn(t, reg.tables[0], 1, -1)
 	for i, ev := range []event.Event{first, second, third} {
 		l.take(t, i, logOf(ev.At.Region, ev), false)
@@ -439,7 +439,7 @@ func TestOrphanOfEventsTopic(t *testing.T) {
 	if err != nil || stamped || len(rest) > 0 || *env.Dot != first.At || *env.Merged != (event.Merged{Flags: event.FlagCorrects}) {
 		t.Fatalf("headers of a retraction: %+v, %v", env, err)
 	}
-	l.checkFacts(t)
+	l.checkEvents(t)
 }
 
 // One copy less can make one write of two that were shown: the later record is
@@ -447,14 +447,14 @@ func TestOrphanOfEventsTopic(t *testing.T) {
 func TestOrphanJoinsWrites(t *testing.T) {
 	early, middle, late := under(keyed(put(a, 0, 10), 1, 1), 0), under(keyed(put(b, 0, 18), 1, 1), 0), under(keyed(put(c, 0, 22), 1, 1), 0)
 	reg := cutLog(a, 0, -1)
-	l := newLearner(facts, 3)
+	l := newLearner(eventsTopic, 3)
 	l.learn(t, reg.tables[0], 1, -1)
 	for _, ev := range []event.Event{middle, early, late} { // early is an alias, late begins anew
 		l.take(t, int(ev.At.Region)-1, logOf(ev.At.Region, ev), false)
 	}
-	l.checkFacts(t)
+	l.checkEvents(t)
 	l.learn(t, reg.last(), 1, -1)
-	l.checkFacts(t)
+	l.checkEvents(t)
 	m := l.merged[len(l.merged)-1]
 	if len(l.merged) != 3 || !m.Corrects || m.Event.At != late.At || string(m.Event.Key) != "x" {
 		t.Fatalf("merged %+v", l.merged)
@@ -562,7 +562,7 @@ func TestEntityIsFoldedAnewAgain(t *testing.T) {
 func TestOrphanFreesItsKey(t *testing.T) {
 	lost, again, twin := under(keyed(put(a, 0, 10), 1, 1), 0), under(keyed(put(b, 0, 12), 1, 1), 0), under(keyed(put(c, 0, 14), 1, 1), 0)
 	reg := cutLog(a, 0, -1)
-	l := newLearner(facts, 3)
+	l := newLearner(eventsTopic, 3)
 	l.learn(t, reg.tables[0], 1, -1)
 	l.take(t, 0, logOf(a, lost), false)
 	l.learn(t, reg.last(), 1, -1)
@@ -575,5 +575,5 @@ func TestOrphanFreesItsKey(t *testing.T) {
 	if want := []string{"1 false", "1 true", "2 false"}; !slices.Equal(got, want) {
 		t.Fatalf("merged %v, want %v", got, want)
 	}
-	l.checkFacts(t)
+	l.checkEvents(t)
 }

@@ -20,15 +20,15 @@ func (s *step) upsert() error {
 		return s.apply(nil)
 	}
 	t := settle(copies, s.ev.At, s.cfg.Window)
-	s.tellTwins(&t)
+	s.reportTwins(&t)
 	switch {
 	case len(t.moved) > 0:
 		return s.revoke(s.ev.Key, &revision{}, &t)
-	case t.leader.At == s.ev.At: // begins anew
+	case t.leader.At == s.ev.At: // begins a group
 		return s.apply(nil)
 	case sameKey(t.leader.Entity, s.ev.Key): // void, and who has seen it has seen the one that stands
-		return s.change(s.ev.Key, nil, func(e *Entity) error {
-			e.AddCopy(t.leader.At, s.ev.At)
+		return s.updateEntity(s.ev.Key, nil, func(e *Entity) error {
+			e.addCopy(t.leader.At, s.ev.At)
 			return nil
 		})
 	}
@@ -37,13 +37,13 @@ func (s *step) upsert() error {
 
 // apply is the plain case: the event stands, and nothing else changes standing.
 func (s *step) apply(copies []event.Dot) error {
-	return s.change(s.ev.Key, nil, func(e *Entity) error {
+	return s.updateEntity(s.ev.Key, nil, func(e *Entity) error {
 		e.Apply(s.ev, copies)
 		return nil
 	})
 }
 
-// revoke folds anew every entity that lost an event or has one back: that of the
+// revoke refolds every entity that lost an event or has one back: that of the
 // copy that came or went, and after it, in the order of the copies, those of all
 // copies whose leader changed. r says what else is revoked.
 func (s *step) revoke(own []byte, r *revision, t *settlement) error {
@@ -60,7 +60,7 @@ func (s *step) revoke(own []byte, r *revision, t *settlement) error {
 		}
 	}
 	for _, key := range keys {
-		err := s.change(key, r, func(e *Entity) error { return s.refoldOnce(key, e) })
+		err := s.updateEntity(key, r, func(e *Entity) error { return s.refoldOnce(key, e) })
 		if err != nil {
 			return fmt.Errorf("refold entity: %w", err)
 		}
@@ -68,9 +68,9 @@ func (s *step) revoke(own []byte, r *revision, t *settlement) error {
 	return nil
 }
 
-// change loads an entity, lets fold alter its state, and concludes what that
-// means for the merged topic and the feed. r is nil but for a refold.
-func (s *step) change(key []byte, r *revision, fold func(*Entity) error) error {
+// updateEntity loads an entity, lets fold alter its state, and puts out what follows
+// for the merged topic and the feed. r is nil but for a refold.
+func (s *step) updateEntity(key []byte, r *revision, fold func(*Entity) error) error {
 	name := entityKey(key)
 	e, loaded := s.entities[name]
 	if !loaded {
@@ -83,9 +83,9 @@ func (s *step) change(key []byte, r *revision, fold func(*Entity) error) error {
 			e = stored.clone()
 		}
 		s.entities[name] = e
-		s.dirty = append(s.dirty, name)
+		s.changedEntities = append(s.changedEntities, name)
 	}
-	shownAt := s.in.Event.Timestamp
+	shownAt := s.item.Event.Timestamp
 	for i := range e.Live {
 		if e.Live[i].Event.At == e.Shown {
 			shownAt = e.Live[i].Event.Timestamp
@@ -96,13 +96,13 @@ func (s *step) change(key []byte, r *revision, fold func(*Entity) error) error {
 	}
 	policy := PolicyOf(s.cfg.Rule)
 	win := policy.Winner(e.Live)
-	for _, c := range e.tell(&policy, key, win, r) {
+	for _, c := range e.report(&policy, key, win, r) {
 		if c.Reason == Revoked {
 			s.out.Counts.Corrections++
 		}
 		s.out.Conflicts = append(s.out.Conflicts, c)
 	}
-	if m, ok := s.emission(key, e, win, shownAt); ok {
+	if m, ok := s.nextMerged(key, e, win, shownAt); ok {
 		// An update by the event in hand corrects nothing, unless what was shown
 		// had to go.
 		update := s.ev != nil && m.Event.At == s.ev.At
@@ -119,9 +119,9 @@ func (s *step) change(key []byte, r *revision, fold func(*Entity) error) error {
 	return nil
 }
 
-// emission is the merged record of an entity whose winner is another one than was
+// nextMerged is the merged record of an entity whose winner is another one than was
 // shown last. shownAt is the timestamp of that one.
-func (s *step) emission(key []byte, e *Entity, win int, shownAt int64) (m Merged, changed bool) {
+func (s *step) nextMerged(key []byte, e *Entity, win int, shownAt int64) (m Merged, changed bool) {
 	switch {
 	case win >= 0 && e.Live[win].Event.At == e.Shown || win < 0 && e.Shown == event.Dot{}:
 		return m, false
@@ -132,7 +132,7 @@ func (s *step) emission(key []byte, e *Entity, win int, shownAt int64) (m Merged
 	return Merged{Event: gone, Rule: s.cfg.Rule}, true // nothing is left of the entity
 }
 
-// refoldOnce folds an entity anew, unless that was done while orphans of the same
+// refoldOnce refolds an entity, unless that was done while orphans of the same
 // table are revoked: the first time has left them all out.
 func (s *step) refoldOnce(key []byte, e *Entity) error {
 	if s.ev == nil {
@@ -146,7 +146,7 @@ func (s *step) refoldOnce(key []byte, e *Entity) error {
 	return s.refold(key, e)
 }
 
-// refold folds an entity anew from the metas of all its events within the
+// refold folds an entity again from the metas of all its events within the
 // vector, leaving out those that do not stand.
 func (s *step) refold(key []byte, e *Entity) error {
 	metas, err := s.metas(key, e)
@@ -162,7 +162,7 @@ func (s *step) refold(key []byte, e *Entity) error {
 			if err != nil {
 				return err
 			}
-			group, c, stands := groupOf(Groups(slices.Clone(copies), s.cfg.Window), m.At)
+			group, c, stands := groupOf(groupCopies(slices.Clone(copies), s.cfg.Window), m.At)
 			if !stands {
 				continue
 			}
@@ -173,7 +173,7 @@ func (s *step) refold(key []byte, e *Entity) error {
 	live, cover := Refold(standing)
 	state := State{Cover: cover}
 	for _, i := range live {
-		ev, err := s.find(e, standing[i].At)
+		ev, err := s.liveEvent(e, standing[i].At)
 		if err != nil {
 			return err
 		}
@@ -227,9 +227,9 @@ func groupOf(groups [][]Copy, at event.Dot) (group []Copy, c Copy, stands bool) 
 	return nil, Copy{At: at}, true
 }
 
-// find gives an event that is live after a refold: it was live before, it is the
+// liveEvent gives an event that is live after a refold: it was live before, it is the
 // one in hand, or it comes from the log.
-func (s *step) find(e *Entity, at event.Dot) (event.Event, error) {
+func (s *step) liveEvent(e *Entity, at event.Dot) (event.Event, error) {
 	if s.ev != nil && s.ev.At == at {
 		return *s.ev, nil
 	}

@@ -21,7 +21,7 @@ type Orphaned struct {
 	Key         []byte               // record key; nil is null
 	Idempotency event.IdempotencyKey // zero: none
 	// Instead is the copy of the same write that the orphan's record in an events
-	// topic's merged topic means now; zero: it means nothing, or was never there.
+	// topic's merged topic stands for now; zero: for none, or it was never there.
 	Instead event.Dot
 }
 
@@ -33,8 +33,8 @@ func OrphanedOf(ev *event.Event) Orphaned {
 	}
 }
 
-// cut puts a table in force. An older one than is in force changes nothing.
-func (p *Position) cut(a *event.ValidityTable) {
+// putInForce puts a table in force. An older one than is in force changes nothing.
+func (p *Position) putInForce(a *event.ValidityTable) {
 	if a == nil || p.Validity != nil && a.Revision <= p.Validity.Revision {
 		return
 	}
@@ -53,12 +53,12 @@ func (s *step) isOrphan(at event.Dot, epoch event.Epoch, table *event.ValidityTa
 	if s.out.Position.Revoking == 0 {
 		return false, nil
 	}
-	_, known, err := s.orphaned(at)
+	_, known, err := s.findOrphan(at)
 	return known, err
 }
 
-// orphaned is what is kept of the orphan at a dot, if that is known to be one.
-func (s *step) orphaned(at event.Dot) (o Orphaned, ok bool, err error) {
+// findOrphan is what is kept of the orphan at a dot, if that is known to be one.
+func (s *step) findOrphan(at event.Dot) (o Orphaned, ok bool, err error) {
 	if o := s.orphans[at]; o != nil {
 		return *o, true, nil
 	}
@@ -73,52 +73,52 @@ func (s *step) setOrphan(o Orphaned) {
 		s.orphans = map[event.Dot]*Orphaned{}
 	}
 	if s.orphans[o.At] == nil {
-		s.found = append(s.found, o.At)
+		s.foundOrphans = append(s.foundOrphans, o.At)
 	}
 	s.orphans[o.At] = &o
 }
 
-// refolds remembers which entities were folded anew while orphans of a table are
-// revoked, so that an entity with many of them is folded anew once and not for each:
+// refolds remembers which entities were refolded while orphans of a table are revoked,
+// so that an entity with many of them is refolded once and not for each:
 // a refold leaves out all of them. Any event that is folded ends it.
 type refolds struct {
-	table *event.ValidityTable
-	names map[string]bool
-	alone bool // what earlier steps remember counts no more
+	table   *event.ValidityTable
+	names   map[string]bool
+	onlyOwn bool // what earlier steps remember does not count any more
 }
 
 func (m *refolds) has(earlier *refolds, table *event.ValidityTable, name string) bool {
-	return m.table == table && m.names[name] || !m.alone && earlier.table == table && earlier.names[name]
+	return m.table == table && m.names[name] || !m.onlyOwn && earlier.table == table && earlier.names[name]
 }
 
 func (m *refolds) add(table *event.ValidityTable, name string) {
 	if m.table != table {
-		m.alone = m.alone || m.table != nil
+		m.onlyOwn = m.onlyOwn || m.table != nil
 		m.table, m.names = table, map[string]bool{}
 	}
 	m.names[name] = true
 }
 
 func (m *refolds) forget() {
-	if !m.alone || m.table != nil {
-		*m = refolds{alone: true}
+	if !m.onlyOwn || m.table != nil {
+		*m = refolds{onlyOwn: true}
 	}
 }
 
 // join takes over what a step remembers.
 func (m *refolds) join(o *refolds) {
 	switch {
-	case o.alone || m.table != o.table && o.table != nil:
+	case o.onlyOwn || m.table != o.table && o.table != nil:
 		m.table, m.names = o.table, o.names
 	default:
 		maps.Copy(m.names, o.names)
 	}
 }
 
-// lost notes the event in hand, which was not folded, as an orphan.
-func (s *step) lost() {
+// noteOrphan notes the event in hand, which was not folded, as an orphan.
+func (s *step) noteOrphan() {
 	s.out.Counts.Orphans++
-	s.setOrphan(OrphanedOf(&s.in.Event))
+	s.setOrphan(OrphanedOf(&s.item.Event))
 }
 
 // revokeOrphan takes the event in hand, which was folded, out again. One that was
@@ -128,11 +128,11 @@ func (s *step) lost() {
 // that each one is told apart; entities are folded by the whole table, so that none
 // of the orphans still to be revoked comes back for a while.
 func (s *step) revokeOrphan() error {
-	ev, at := &s.in.Event, &s.out.Position
-	if s.cfg.Admit(ev) != "" {
+	ev, at := &s.item.Event, &s.out.Position
+	if s.cfg.QuarantineReason(ev) != "" {
 		return nil // it was quarantined
 	}
-	if _, known, err := s.orphaned(ev.At); known || err != nil {
+	if _, known, err := s.findOrphan(ev.At); known || err != nil {
 		return err
 	}
 	var copies []Copy
@@ -145,14 +145,14 @@ func (s *step) revokeOrphan() error {
 	o := OrphanedOf(ev)
 	s.out.Counts.Orphans++
 	s.setOrphan(o)
-	if a := s.in.Validity; at.Validity == nil || a.Revision > at.Validity.Revision {
+	if a := s.item.Validity; at.Validity == nil || a.Revision > at.Validity.Revision {
 		s.table = a
 		at.Revoking = max(at.Revoking, a.Revision)
 	}
 	if s.cfg.Kind == Events {
-		return s.revokeFact(&o, copies)
+		return s.revokeEvent(&o, copies)
 	}
 	t := unsettle(copies, ev.At, s.cfg.Window)
-	s.tellTwins(&t)
+	s.reportTwins(&t)
 	return s.revoke(ev.Key, &revision{gone: []event.Dot{ev.At}, orphan: ev.At}, &t)
 }

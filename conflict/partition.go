@@ -14,7 +14,7 @@ type Kind uint8
 
 // The kinds of topics.
 const (
-	Events   Kind = 1 // append-only facts: the merged view is the union
+	Events   Kind = 1 // records that each stay: the merged view is the union
 	Entities Kind = 2 // upserts by key
 )
 
@@ -77,10 +77,10 @@ const (
 	WrongPartition   = "wrong-partition" // entity topic, the key belongs elsewhere
 )
 
-// Admit says why a valid event is quarantined all the same, or "". It depends on
+// QuarantineReason says why a valid event is quarantined all the same, or "". It depends on
 // nothing but the event and the configuration, so all regions agree, and so do
 // fold and journal.
-func (c Config) Admit(ev *event.Event) string {
+func (c Config) QuarantineReason(ev *event.Event) string {
 	switch {
 	case c.Kind == Events:
 		return ""
@@ -176,19 +176,19 @@ func (p *Partition) Position() Position { return p.at }
 func (p *Partition) Step(items []Item) (*Output, error) {
 	s := &step{Partition: p, out: &Output{Position: p.at}, entities: map[string]*Entity{}, twins: map[event.IdempotencyKey]*Twin{}}
 	for i := range items {
-		if err := s.item(&items[i]); err != nil {
+		if err := s.foldItem(&items[i]); err != nil {
 			return nil, fmt.Errorf("fold item before %v of region %d: %w", items[i].Next, items[i].Origin, err)
 		}
 	}
-	for _, key := range s.dirty {
+	for _, key := range s.changedEntities {
 		e := s.entities[key]
 		e.Trim(&s.out.Position.Vector)
 		s.out.Entities = append(s.out.Entities, Change{Key: []byte(key), Entity: *e})
 	}
-	for _, k := range s.keys {
+	for _, k := range s.changedTwins {
 		s.out.Twins = append(s.out.Twins, *s.twins[k])
 	}
-	for _, d := range s.found {
+	for _, d := range s.foundOrphans {
 		s.out.Orphans = append(s.out.Orphans, *s.orphans[d])
 	}
 	return s.out, nil
@@ -203,24 +203,24 @@ func (p *Partition) Commit(out *Output) {
 // step is one call of Step under way.
 type step struct {
 	*Partition
-	out      *Output
-	entities map[string]*Entity // loaded or changed in this step
-	dirty    []string           // keys of those changed, in order
-	twins    map[event.IdempotencyKey]*Twin
-	keys     []event.IdempotencyKey  // of those changed, in order
-	orphans  map[event.Dot]*Orphaned // found or changed in this step; nil: none
-	found    []event.Dot             // of those, in order
-	in       *Item                   // the item in hand
-	ev       *event.Event            // the event in hand, which is folded now; nil while one is revoked
-	table    *event.ValidityTable    // what refolds go by
+	out             *Output
+	entities        map[string]*Entity // loaded or changed in this step
+	changedEntities []string           // keys of those changed, in order
+	twins           map[event.IdempotencyKey]*Twin
+	changedTwins    []event.IdempotencyKey  // of those changed, in order
+	orphans         map[event.Dot]*Orphaned // found or changed in this step; nil: none
+	foundOrphans    []event.Dot             // of those, in order
+	item            *Item                   // the item in hand
+	ev              *event.Event            // the event in hand, which is folded now; nil while one is revoked
+	table           *event.ValidityTable    // what refolds go by
 }
 
-func (s *step) item(it *Item) error {
+func (s *step) foldItem(it *Item) error {
 	at := &s.out.Position
-	s.in, s.ev, s.table = it, nil, at.Validity
+	s.item, s.ev, s.table = it, nil, at.Validity
 	switch {
 	case it.Verdict == Cuts:
-		at.cut(it.Validity)
+		at.putInForce(it.Validity)
 		s.out.refolds.forget()
 		return nil
 	case it.Next.Compare(at.Vector[it.Origin]) > 0:
@@ -245,17 +245,17 @@ func (s *step) item(it *Item) error {
 	case Quarantined:
 		why := QuarantinedByLog
 		if it.Event.At != (event.Dot{}) {
-			why = cmp.Or(s.cfg.Admit(&it.Event), why) // the log's judge may have asked the same
+			why = cmp.Or(s.cfg.QuarantineReason(&it.Event), why) // the log's judge may have asked the same
 		}
 		s.quarantine(why)
 		return nil
 	}
-	if why := s.cfg.Admit(&it.Event); why != "" {
+	if why := s.cfg.QuarantineReason(&it.Event); why != "" {
 		s.quarantine(why)
 		return nil
 	}
 	if it.Verdict == Orphan || at.Validity.Judge(it.Event.At, it.Event.Epoch) == event.Orphan {
-		s.lost()
+		s.noteOrphan()
 		return nil
 	}
 	n.Folded++
@@ -263,7 +263,7 @@ func (s *step) item(it *Item) error {
 	at.Stamp = max(at.Stamp, it.Event.Stamp)
 	s.ev = &it.Event
 	if s.cfg.Kind == Events {
-		return s.fact()
+		return s.foldEvent()
 	}
 	return s.upsert()
 }
@@ -302,8 +302,8 @@ func (s *step) copies(k event.IdempotencyKey, table *event.ValidityTable) ([]Cop
 	return copies, nil
 }
 
-// tellTwins adds what a settlement says to the feed.
-func (s *step) tellTwins(t *settlement) {
+// reportTwins adds what a settlement says to the feed.
+func (s *step) reportTwins(t *settlement) {
 	rule := s.cfg.Rule
 	if s.cfg.Kind == Events {
 		rule = 0

@@ -174,7 +174,7 @@ func (s *foldScript) entity(t *testing.T, key string) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	win := conflict.Winner(s.cfg.Rule, e.Live)
+	win := conflict.PolicyOf(s.cfg.Rule).Winner(e.Live)
 	for i, l := range e.Live {
 		mark := "sibling"
 		if i == win {

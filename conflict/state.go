@@ -59,9 +59,9 @@ func (s *State) Context(vector event.Vector, restricted uint16) event.Vector {
 	return vector
 }
 
-// AddCopy tells that a void copy of the live value at standing lies at copied:
+// addCopy tells that a void copy of the live value at standing lies at copied:
 // who has seen the copy has seen the write.
-func (s *State) AddCopy(standing, copied event.Dot) {
+func (s *State) addCopy(standing, copied event.Dot) {
 	for i := range s.Live {
 		l := &s.Live[i]
 		if l.Event.At != standing || slices.Contains(l.Copies, copied) {

@@ -28,21 +28,21 @@ func MetaOf(ev *event.Event) Meta {
 // them this region has put into the merged view. The others are aliases.
 type Twin struct {
 	Key    event.IdempotencyKey
-	Copies []TwinCopy // in the total order of events, an orphan behind the copy that it means
+	Copies []TwinCopy // in the total order of events, an orphan after the copy that its record stands for
 }
 
 // TwinCopy is one copy of a Twin.
 type TwinCopy struct {
 	At      event.Dot
 	Stamp   hlc.Stamp
-	Group   int  // number of the write that it means to readers
-	Emitted bool // stands in the merged topic
+	Group   int  // number of the write that it is to readers
+	Emitted bool // has a record in the merged topic
 	// Orphan: the copy does not count any more. It is kept because its record in the
-	// merged topic means another one now (Orphaned.Instead).
+	// merged topic stands for another one now (Orphaned.Instead).
 	Orphan bool
 }
 
-// Aliases are the dots that mean the same write as the one at d to a reader.
+// Aliases are the dots that are, to a reader, the same write as the one at d.
 // Orphans are none: a reader that has come past one need not have been shown it.
 func (t *Twin) Aliases(d event.Dot) []event.Dot {
 	at := slices.IndexFunc(t.Copies, func(c TwinCopy) bool { return c.At == d })
@@ -60,7 +60,7 @@ func (t *Twin) Aliases(d event.Dot) []event.Dot {
 
 // Store is what a partition's fold reads. Entities, twins and orphans are what
 // earlier steps have put out and the caller has committed. Metas and copies come from
-// the journal, which must hold every admitted event (Config.Admit) of the items
+// the journal, which must hold every admitted event (Config.QuarantineReason) of the items
 // of a step before the step is asked for; it may hold later ones, which the fold
 // leaves aside. Results are not changed by the fold and may be shared.
 type Store interface {
@@ -102,8 +102,8 @@ func (m *Memory) Add(items []Item) {
 			continue
 		}
 		m.applied[it.Origin] = it.Next
-		// Orphans too: a fold that begins anew under the table before folds them.
-		if it.Verdict != Valid && it.Verdict != Orphan || m.cfg.Admit(&it.Event) != "" {
+		// Orphans too: a fold that restarts under the table before folds them.
+		if it.Verdict != Valid && it.Verdict != Orphan || m.cfg.QuarantineReason(&it.Event) != "" {
 			continue
 		}
 		ev := it.Event

@@ -30,11 +30,11 @@ func compareCopies(a, b Copy) int {
 	return event.Order{Stamp: a.Stamp, At: a.At, ID: a.ID}.Compare(event.Order{Stamp: b.Stamp, At: b.At, ID: b.ID})
 }
 
-// Groups sorts the copies of one key and splits them into groups: the smallest
+// groupCopies sorts the copies of one key and splits them into groups: the smallest
 // copy begins a group, copies within one window of its stamp (inclusive) belong
-// to it, the next one begins anew. The first of each group stands, the others
+// to it, the next one begins another. The first of each group stands, the others
 // are void.
-func Groups(copies []Copy, window time.Duration) [][]Copy {
+func groupCopies(copies []Copy, window time.Duration) [][]Copy {
 	slices.SortFunc(copies, compareCopies)
 	var groups [][]Copy
 	for start := 0; start < len(copies); {
@@ -49,29 +49,29 @@ func Groups(copies []Copy, window time.Duration) [][]Copy {
 	return groups
 }
 
-// outcome is a copy that lost its standing, or has it back, and the copy that it
+// standingChange is a copy that lost its standing, or has it back, and the copy that it
 // lost to or had lost to.
-type outcome struct{ lost, won Copy }
+type standingChange struct{ lost, won Copy }
 
 // settlement says what one copy more, or one less, of a key changes.
 type settlement struct {
 	groups [][]Copy
-	leader Copy      // of the new copy's group, if there is one; the new copy itself if it stands
-	lost   []outcome // copies that are void now and were not before, the new one included
-	back   []outcome // copies that were void and stand now (won), and what they had lost to
-	moved  []Copy    // the other copies whose group's leader changed
+	leader Copy             // of the new copy's group, if there is one; the new copy itself if it stands
+	lost   []standingChange // copies that are void now and were not before, the new one included
+	back   []standingChange // copies that were void and stand now (won), and what they had lost to
+	moved  []Copy           // the other copies whose group's leader changed
 }
 
 // settle compares the groups of a key before and after the copy at added came.
 // copies holds the new one too; it is sorted in place.
 func settle(copies []Copy, added event.Dot, window time.Duration) settlement {
-	return compareGroups(Groups(without(copies, added), window), Groups(copies, window))
+	return compareGroups(groupCopies(without(copies, added), window), groupCopies(copies, window))
 }
 
 // unsettle compares the groups of a key before and after the copy at gone, which
 // copies still holds, was taken out. copies is sorted in place.
 func unsettle(copies []Copy, gone event.Dot, window time.Duration) settlement {
-	return compareGroups(Groups(copies, window), Groups(without(copies, gone), window))
+	return compareGroups(groupCopies(copies, window), groupCopies(without(copies, gone), window))
 }
 
 func without(copies []Copy, at event.Dot) []Copy {
@@ -98,9 +98,9 @@ func compareGroups(old, now [][]Copy) settlement {
 			}
 			switch {
 			case (stood || !known) && !stands:
-				s.lost = append(s.lost, outcome{lost: c, won: g[0]})
+				s.lost = append(s.lost, standingChange{lost: c, won: g[0]})
 			case known && !stood && stands:
-				s.back = append(s.back, outcome{lost: was, won: c})
+				s.back = append(s.back, standingChange{lost: was, won: c})
 			}
 		}
 	}
@@ -109,7 +109,7 @@ func compareGroups(old, now [][]Copy) settlement {
 
 // reason is cross-region-duplicate, or key-reuse if the two writes are known to
 // have asked for different things.
-func (o outcome) reason() Reason {
+func (o standingChange) reason() Reason {
 	a, b := o.lost.Fingerprint, o.won.Fingerprint
 	if !a.IsZero() && !b.IsZero() && a != b {
 		return KeyReuse

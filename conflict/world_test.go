@@ -55,7 +55,7 @@ func (r *replica) step(t rapid.TB, items []conflict.Item, twice bool) *conflict.
 	r.store.Commit(out)
 	r.fold.Commit(out)
 	for _, it := range items {
-		if it.Verdict == conflict.Valid && r.cfg.Admit(&it.Event) == "" &&
+		if it.Verdict == conflict.Valid && r.cfg.QuarantineReason(&it.Event) == "" &&
 			!slices.ContainsFunc(r.valid, func(e event.Event) bool { return e.At == it.Event.At }) {
 			r.valid = append(r.valid, it.Event)
 		}
@@ -81,7 +81,7 @@ func (r *replica) bytes(t rapid.TB, key string) []byte {
 	for _, l := range e.Live {
 		fmt.Fprintf(&b, "%v %q %v|", l.Event.At, l.Event.Value, l.Copies)
 	}
-	fmt.Fprintf(&b, "cover %v win %d", e.Cover, conflict.Winner(r.cfg.Rule, e.Live))
+	fmt.Fprintf(&b, "cover %v win %d", e.Cover, conflict.PolicyOf(r.cfg.Rule).Winner(e.Live))
 	return b.Bytes()
 }
 
@@ -104,7 +104,7 @@ func (r *replica) check(t rapid.TB) {
 				t.Fatalf("entity %q: live %v, naive %v", key, dots(got.Live), w.Live)
 			}
 		}
-		if win := conflict.Winner(r.cfg.Rule, got.Live); win >= 0 && got.Live[win].Event.At != w.Winner.At {
+		if win := conflict.PolicyOf(r.cfg.Rule).Winner(got.Live); win >= 0 && got.Live[win].Event.At != w.Winner.At {
 			t.Fatalf("entity %q: winner %v, naive %v", key, got.Live[win].Event.At, w.Winner.At)
 		}
 		if got.Shown != w.Winner.At {

@@ -130,7 +130,7 @@ func (s *Badger) Copies(key event.IdempotencyKey) ([]Copy, error) {
 // Apply implements Store. A batch that one transaction cannot hold is stored in
 // several, the vector with the last: a crash in between leaves copies that will be
 // stored again.
-func (s *Badger) Apply(b Batch) error {
+func (s *Badger) Apply(b Update) error {
 	tx := s.db.NewTransaction(true)
 	defer func() { tx.Discard() }()
 	set := func(k, v []byte) error {

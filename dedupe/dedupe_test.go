@@ -65,7 +65,7 @@ func TestStoreKeepsEverythingOfACopy(t *testing.T) {
 		s := fresh("a")
 		applied := event.Vector{1: {Incarnation: 4}, 2: {Incarnation: 5, Next: 41}}
 		marks := []event.Dot{{Region: 1, Partition: partition, Offset: 0}, {Region: 1, Incarnation: 1, Partition: partition, Offset: 260}}
-		if err := s.Apply(dedupe.Batch{Copies: []event.Copy{full, bare, empty}, Barriers: marks, Applied: applied}); err != nil {
+		if err := s.Apply(dedupe.Update{Copies: []event.Copy{full, bare, empty}, Barriers: marks, Applied: applied}); err != nil {
 			t.Fatal(err)
 		}
 		got, err := s.Copies(full.Key)

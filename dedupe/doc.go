@@ -1,15 +1,15 @@
 // Package dedupe is the index of idempotency keys of one topic partition.
 //
 // The index is a cache: the origin logs hold every key in their records' headers
-// and an index that is built anew from them equals the one that grew with them. It
+// and an index that is rebuilt from them equals the one that grew with them. It
 // keeps every copy of a key, own and remote, fenced ones too, because which copy
 // stands may change: a smaller stamp may arrive later, and a copy may be revoked.
 //
 // # Which copy answers a retry
 //
 // Among the copies that are not void, in the total order of stamps, the first
-// stands and opens a window; copies inside the window are its twins; a copy behind
-// it begins a window anew. A retry is answered from the last window, unless that
+// stands and opens a window; copies inside the window are its twins; a copy past
+// it opens another window. A retry is answered from the last window, unless that
 // has expired: with the region's own copy there, whose coordinates its producer
 // was given, else with the first.
 //

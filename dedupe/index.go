@@ -18,8 +18,8 @@ type State struct {
 	Barriers []event.Dot // of the own log, in log order
 }
 
-// Batch is stored in one atomic step.
-type Batch struct {
+// Update is stored in one atomic step.
+type Update struct {
 	Copies   []Copy
 	Barriers []event.Dot  // added to State.Barriers
 	Applied  event.Vector // replaces State.Applied
@@ -32,7 +32,7 @@ type Store interface {
 	// Copies lists every copy of a key, in the order of writes (event.Order).
 	Copies(key event.IdempotencyKey) ([]Copy, error)
 	// Apply stores a batch; a copy that is there already is stored again.
-	Apply(b Batch) error
+	Apply(b Update) error
 	// Scan calls fn for each key with its copies, ordered; fn returns those to
 	// remove, which Scan does. It may run for long; what is applied meanwhile may
 	// or may not be seen.
@@ -91,7 +91,7 @@ func (x *Index) Barriers() []event.Dot {
 func (x *Index) Apply(copies []Copy, barriers []event.Dot, applied event.Vector) error {
 	x.mu.Lock()
 	defer x.mu.Unlock()
-	b := Batch{Copies: copies, Applied: x.state.Applied}
+	b := Update{Copies: copies, Applied: x.state.Applied}
 	b.Applied.Join(&applied)
 	for _, d := range barriers {
 		if n := len(x.state.Barriers); n == 0 || before(x.state.Barriers[n-1], d) {
@@ -137,13 +137,13 @@ func (x *Index) Find(key event.IdempotencyKey, closed event.Stamp, in *event.Val
 	if err != nil {
 		return Copy{}, false, err
 	}
-	c, ok = Choose(cs, x.cfg.Region, x.cfg.Window, closed, in)
+	c, ok = chooseCopy(cs, x.cfg.Region, x.cfg.Window, closed, in)
 	return c, ok, nil
 }
 
-// Choose is the pure rule behind Find, over all copies of one key in any order.
-func Choose(copies []Copy, own event.RegionID, window time.Duration, closed event.Stamp, in *event.ValidityTable) (c Copy, ok bool) {
-	windows := Windows(copies, window, in)
+// chooseCopy is the pure rule behind Find, over all copies of one key in any order.
+func chooseCopy(copies []Copy, own event.RegionID, window time.Duration, closed event.Stamp, in *event.ValidityTable) (c Copy, ok bool) {
+	windows := windowsOf(copies, window, in)
 	if len(windows) == 0 {
 		return Copy{}, false
 	}
@@ -159,11 +159,11 @@ func Choose(copies []Copy, own event.RegionID, window time.Duration, closed even
 	return last[0], true
 }
 
-// Windows parts the copies of one key that count into windows: the first of each
+// windowsOf parts the copies of one key that count into windows: the first of each
 // stands, the others are its twins. Void copies do not count, nor do those that a
 // table calls orphans. The index keeps both all the same: a later table knows more,
 // and what stays must not depend on which one was there when a copy came.
-func Windows(copies []Copy, window time.Duration, in *event.ValidityTable) [][]Copy {
+func windowsOf(copies []Copy, window time.Duration, in *event.ValidityTable) [][]Copy {
 	var valid []Copy
 	for _, c := range copies {
 		if counts(&c, in) {
@@ -199,7 +199,7 @@ func order(a, b Copy) int { return a.Order().Compare(b.Order()) }
 func (x *Index) Sweep(closed event.Stamp, in *event.ValidityTable) (int, error) {
 	n := 0
 	err := x.store.Scan(func(copies []Copy) (remove []Copy) {
-		for _, w := range Windows(copies, x.cfg.Window, in) {
+		for _, w := range windowsOf(copies, x.cfg.Window, in) {
 			if !expired(w[len(w)-1:], x.cfg.Window, closed) {
 				break // later windows end later
 			}

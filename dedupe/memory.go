@@ -32,7 +32,7 @@ func (m *Memory) Copies(key event.IdempotencyKey) ([]Copy, error) {
 }
 
 // Apply implements Store.
-func (m *Memory) Apply(b Batch) error {
+func (m *Memory) Apply(b Update) error {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	for _, c := range b.Copies {

@@ -29,7 +29,7 @@ type Config struct {
 	MaxReaders  int   // reads of records and conflicts at a time; default 64
 
 	// Secret hashes idempotency keys, the same in all regions; default
-	// event.PublicSecret.
+	// event.DefaultIdempotencySecret.
 	Secret []byte
 	// WriteTimeout bounds the wait for a write's answer; after it the outcome is
 	// unknown. Default 30 s.
@@ -73,7 +73,7 @@ func (c Config) withDefaults() Config {
 	c.Drain = cmp.Or(c.Drain, 30*time.Second)
 	c.Heartbeat = cmp.Or(c.Heartbeat, 15*time.Second)
 	if len(c.Secret) == 0 {
-		c.Secret = []byte(event.PublicSecret)
+		c.Secret = []byte(event.DefaultIdempotencySecret)
 	}
 	return c
 }

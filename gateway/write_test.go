@@ -58,7 +58,7 @@ func TestKeyedWritesAreMarked(t *testing.T) {
 		t.Errorf("first answer: %d %v", r.StatusCode, r.Header)
 	}
 	q := w.wrote[0]
-	if q.Idempotency != event.HashKey([]byte(event.PublicSecret), "", "github", "k 1") || q.Fingerprint != q.Request.Fingerprint() {
+	if q.Idempotency != event.HashKey([]byte(event.DefaultIdempotencySecret), "", "github", "k 1") || q.Fingerprint != q.Request.Fingerprint() {
 		t.Errorf("key and fingerprint of %+v", q)
 	}
 	w.write = func(ctx context.Context, req seat.Request, p int32) (seat.Answer, error) {
@@ -109,7 +109,7 @@ func TestPartitions(t *testing.T) {
 		at = p
 		return w.accept(ctx, req, p)
 	}
-	key := event.HashKey([]byte(event.PublicSecret), "", "github", "k")
+	key := event.HashKey([]byte(event.DefaultIdempotencySecret), "", "github", "k")
 	for _, c := range []struct {
 		name, topic, body string
 		header            []string
@@ -515,7 +515,7 @@ func TestStream(t *testing.T) {
 		keys[q.Idempotency] = true
 	}
 	for _, k := range []string{"batch#0", "own", "batch#4", "batch#6"} {
-		if !keys[event.HashKey([]byte(event.PublicSecret), "", "flights", k)] {
+		if !keys[event.HashKey([]byte(event.DefaultIdempotencySecret), "", "flights", k)] {
 			t.Errorf("no write has the key %s", k)
 		}
 	}

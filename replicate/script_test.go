@@ -116,7 +116,7 @@ func (s *linkScript) run(t *testing.T, c *script.Command) {
 			s.guard.Loaded(p)
 		}
 		s.Say("policy: version %d is in force", s.guard.Version())
-		s.event(Governed{s.guard.Version()})
+		s.event(PolicyChanged{s.guard.Version()})
 	case "register": // what the ownership register says: intervals, one a line
 		s.owned(t, c)
 	case "start":
@@ -190,7 +190,7 @@ func (s *linkScript) owned(t *testing.T, c *script.Command) {
 		}
 		spans = append(spans, x)
 	}
-	if !s.core.cfg.Owned {
+	if !s.core.cfg.HasRegister {
 		s.core = newOwnedHand(t).core
 	}
 	s.revision++
@@ -208,9 +208,9 @@ func (s *linkScript) items(t *testing.T, c *script.Command) (all []Item) {
 		words := strings.Fields(what)
 		switch words[0] {
 		case "barrier":
-			all = append(all, Item{ItemBarrier, base, base + 1, nil, 0})
+			all = append(all, Item{ItemBarrier, base, base + 1, nil, -1})
 		case "skip":
-			all = append(all, Item{ItemSkip, base, base + 1, nil, 0})
+			all = append(all, Item{ItemSkip, base, base + 1, nil, -1})
 		case "records":
 			var b txn.Builder
 			for _, key := range words[1:] {
@@ -221,7 +221,7 @@ func (s *linkScript) items(t *testing.T, c *script.Command) (all []Item) {
 				c.Fatalf(t, "%v", err)
 			}
 			binary.BigEndian.PutUint64(batch, uint64(base)) // as a log gives it
-			all = append(all, Item{ItemData, base, base + int64(len(words)-1), batch, 0})
+			all = append(all, Item{ItemData, base, base + int64(len(words)-1), batch, -1})
 		default:
 			c.Fatalf(t, "no such item: %s", line)
 		}

@@ -21,7 +21,7 @@ const (
 	NoRecord Code = 3
 	// Doubtful: denied because a predicate could not be decided.
 	Doubtful Code = 4
-	// Orphan: the record lies behind a cut of its region's log; the policy was not
+	// Orphan: the record lies past a cut of its region's log; the policy was not
 	// asked, and it is not sent.
 	Orphan Code = 5
 )
@@ -69,7 +69,7 @@ func AppendRun(runs []Run, r Run) []Run {
 
 // Audit is a record of _geogate.audit: what was decided about a stretch of a
 // source partition on the way to another region, before any of it was sent. If
-// the sending failed, a later record decides about the same offsets anew: see
+// the sending failed, a later record decides about the same offsets again: see
 // Supersedes.
 //
 // It holds no key, no header and no value, not even hashed.
@@ -82,7 +82,7 @@ type Audit struct {
 	Revision    int64
 	Digest      [sha256.Size]byte // of the policy
 	// Generation, ProducerID and ProducerEpoch are those of the link's transactional
-	// producer at the target. They rise whenever a shard begins anew or is taken
+	// producer at the target. They rise whenever a shard restarts or is taken
 	// over, so that what a deposed instance still writes is told from what counts.
 	Generation    uint64
 	ProducerID    int64
@@ -99,7 +99,7 @@ const (
 )
 
 // Supersedes tells whether a record counts for the offsets that both cover, given
-// that it lies behind the other in the log.
+// that it lies after the other in the log.
 func (a *Audit) Supersedes(before *Audit) bool {
 	return cmp.Or(cmp.Compare(a.Generation, before.Generation), cmp.Compare(a.ProducerID, before.ProducerID),
 		cmp.Compare(a.ProducerEpoch, before.ProducerEpoch)) >= 0

@@ -3,7 +3,7 @@
 // A [Policy] is read from a file and says, for each way that a record may go
 // (topic, from, to), which rules speak about it; a [Ruling] is that answer. Nothing
 // is allowed that no rule allows; a rule that denies wins over all that allow; the
-// order of rules means nothing; and whatever cannot be decided is denied: an error
+// order of rules does not matter; and whatever cannot be decided is denied: an error
 // in the predicate of a deny rule counts as a match, in that of an allow rule as
 // none.
 //

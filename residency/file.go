@@ -18,7 +18,7 @@ import (
 	"github.com/geogate/geogate/internal/strict"
 )
 
-// DefaultRule stands where no rule has decided: nothing allowed it.
+// DefaultRule is named where no rule has decided: nothing allowed it.
 const DefaultRule = "default"
 
 // The bounds of max_age, and what it is when the file does not say.

@@ -5,7 +5,7 @@ import (
 	"time"
 )
 
-// State says how a Guard stands.
+// State says whether a Guard has a policy in force.
 type State string
 
 // The states.
@@ -101,7 +101,7 @@ func (g *Guard) Changed() <-chan struct{} {
 	return g.changed
 }
 
-// StoppedRule stands for the rule where everything is denied because no policy is
+// StoppedRule is named as the rule where everything is denied because no policy is
 // in force.
 const StoppedRule = "stopped"
 
@@ -130,7 +130,7 @@ type Status struct {
 	Since time.Time
 }
 
-// Status tells how the guard stands.
+// Status is the guard's state and its policy.
 func (g *Guard) Status() Status {
 	g.mu.Lock()
 	defer g.mu.Unlock()

@@ -94,7 +94,7 @@ type Ruling struct {
 	Revision int64
 	Digest   [sha256.Size]byte
 
-	deny, allow []*rule // that decide for each record, by id; one without predicate stands alone
+	deny, allow []*rule // that decide for each record, by id; one without predicate is the only one
 }
 
 // Compile finds out what the policy says about a topic on the way from its origin

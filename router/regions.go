@@ -18,12 +18,12 @@ type Region struct {
 }
 
 // Topology is the set of regions of a deployment, the same in all of them. It
-// is immutable and implements [event.Names].
+// is immutable and implements [event.RegionNames].
 type Topology struct {
 	regions []Region // ordered by id
 }
 
-var _ event.Names = (*Topology)(nil)
+var _ event.RegionNames = (*Topology)(nil)
 
 // NewTopology checks that every region has a valid name and id and that no two
 // share either. At least one region is needed.

@@ -138,24 +138,24 @@ type store struct {
 	space   space
 	journal *Journal
 	fetch   func(event.Dot) (event.Event, error) // of the step under way; nil: there is no Fetcher
-	hot     map[string]conflict.Entity           // latest entities; only the fold's goroutine uses it
+	decoded map[string]conflict.Entity           // latest entities; only the fold's goroutine uses it
 }
 
-// maxHot bounds the decoded entities that are kept in memory.
-const maxHot = 1024
+// maxDecoded bounds the decoded entities that are kept in memory.
+const maxDecoded = 1024
 
 func newStore(db *badger.DB, sp space, j *Journal) *store {
-	return &store{db: db, space: sp, journal: j, hot: map[string]conflict.Entity{}}
+	return &store{db: db, space: sp, journal: j, decoded: map[string]conflict.Entity{}}
 }
 
 // Entity implements conflict.Store.
 func (s *store) Entity(key []byte) (conflict.Entity, bool, error) {
-	if e, ok := s.hot[string(key)]; ok {
+	if e, ok := s.decoded[string(key)]; ok {
 		return e, !e.IsZero(), nil
 	}
 	e, ok, err := s.read(key)
 	if err == nil {
-		s.keep(key, e)
+		s.cacheEntity(key, e)
 	}
 	return e, ok, err
 }
@@ -174,17 +174,17 @@ func (s *store) read(key []byte) (e conflict.Entity, ok bool, err error) {
 	return e, err == nil, err
 }
 
-// keep puts an entity into the bounded cache; which one goes does not matter.
-func (s *store) keep(key []byte, e conflict.Entity) {
-	if len(s.hot) >= maxHot {
-		for k := range s.hot {
-			delete(s.hot, k)
-			if len(s.hot) < maxHot*3/4 {
+// cacheEntity puts an entity into the bounded cache; which one goes does not matter.
+func (s *store) cacheEntity(key []byte, e conflict.Entity) {
+	if len(s.decoded) >= maxDecoded {
+		for k := range s.decoded {
+			delete(s.decoded, k)
+			if len(s.decoded) < maxDecoded*3/4 {
 				break
 			}
 		}
 	}
-	s.hot[string(key)] = e
+	s.decoded[string(key)] = e
 }
 
 // Twin implements conflict.Store.
@@ -324,7 +324,7 @@ func (s *store) setCached(b *batch, topic control.TopicID, offset int64) error {
 
 // drop empties the cache of the state topic; the journal stays.
 func (s *store) drop() error {
-	clear(s.hot)
+	clear(s.decoded)
 	b := newBatch(s.db)
 	defer b.discard()
 	for _, kind := range []byte{spaceOffset, spaceState, spaceAlias} {

@@ -19,7 +19,7 @@ type Checkpoint struct {
 }
 
 // checkpoints is the chain of checkpoints of a partition, ascending in offset and
-// vector: fine near the end, coarse far behind it.
+// vector: fine near the end, coarse far below it.
 type checkpoints struct {
 	list []checkpoint
 	last int64 // offset of the last one that was written down
@@ -75,7 +75,7 @@ func (c *checkpoints) thin() (written []int64) {
 	return written
 }
 
-// cut takes out what lies above the end of the merged partition: it was made anew.
+// cut takes out what lies above the end of the merged partition: it was recreated.
 func (c *checkpoints) cut(end int64) {
 	c.list = slices.DeleteFunc(c.list, func(x checkpoint) bool { return x.Offset > end })
 	c.last = min(c.last, end)

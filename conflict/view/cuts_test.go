@@ -135,7 +135,7 @@ func (r *running) checkOrphans(items []seat.Item, a *event.ValidityTable) {
 // the table, with whatever store is left, only makes the seat give them again; what
 // was taken out is told once, and stays out.
 func TestCutsRestart(t *testing.T) {
-	for name, cfg := range map[string]conflict.Config{"lww": entities, "keep": {Kind: conflict.Entities, Rule: event.Keep}, "events": facts} {
+	for name, cfg := range map[string]conflict.Config{"lww": entities, "keep": {Kind: conflict.Entities, Rule: event.Keep}, "events": eventsTopic} {
 		for _, left := range []string{"kept", "deleted", "old"} {
 			t.Run(name+"/"+left, func(t *testing.T) { cutsRestart(t, cfg, left) })
 		}
@@ -205,7 +205,7 @@ func cutsRestart(t *testing.T, cfg conflict.Config, left string) {
 
 // Whatever becomes unclear while orphans are taken out, each is told once.
 func TestCutsUnclearOutcomes(t *testing.T) {
-	for _, cfg := range []conflict.Config{entities, facts} {
+	for _, cfg := range []conflict.Config{entities, eventsTopic} {
 		w := newWorld(t, cfg)
 		items := w.history(12, 150)
 		first, second := table(1, nil), table(2, map[event.RegionID]int64{1: 10, 3: 12})

@@ -13,7 +13,7 @@ import (
 
 // The value of a record of the conflict feed, as pinned for GET /v1/conflicts.
 type (
-	feedRecord struct {
+	conflictRecord struct {
 		Topic  string          `json:"topic"`
 		Key    *feedKey        `json:"key"`
 		Reason conflict.Reason `json:"reason"`
@@ -33,8 +33,8 @@ type (
 	}
 )
 
-func appendFeed(topic string, c *conflict.Conflict, names event.Names) ([]byte, error) {
-	x := feedRecord{Topic: topic, Key: feedKeyOf(c.Key), Reason: c.Reason, Lost: feedPartyOf(c.Lost, names), Won: feedPartyOf(c.Won, names)}
+func appendConflict(topic string, c *conflict.Conflict, names event.RegionNames) ([]byte, error) {
+	x := conflictRecord{Topic: topic, Key: feedKeyOf(c.Key), Reason: c.Reason, Lost: feedPartyOf(c.Lost, names), Won: feedPartyOf(c.Won, names)}
 	if c.Rule != 0 {
 		rule := conflict.PolicyOf(c.Rule).Name
 		x.Rule = &rule
@@ -58,7 +58,7 @@ func feedKeyOf(key []byte) *feedKey {
 	return &feedKey{"binary", base64.StdEncoding.EncodeToString(key)}
 }
 
-func feedPartyOf(p conflict.Party, names event.Names) feedParty {
+func feedPartyOf(p conflict.Party, names event.RegionNames) feedParty {
 	x := feedParty{Dot: p.At.Format(names), Region: names.Name(p.At.Region), Stamp: p.Stamp.String()}
 	if !p.ID.IsZero() {
 		id := p.ID.String()

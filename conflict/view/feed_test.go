@@ -36,7 +36,7 @@ func TestFeedGolden(t *testing.T) {
 		{Key: nil, Reason: conflict.Duplicate, Lost: lost, Won: won},
 		{Key: []byte{0xff}, Reason: conflict.Revoked, Rule: event.Keep, Lost: won, Won: lost},
 	} {
-		value, err := appendFeed("flights", &c, feedNames{})
+		value, err := appendConflict("flights", &c, feedNames{})
 		if err != nil {
 			t.Fatal(err)
 		}

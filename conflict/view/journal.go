@@ -69,7 +69,7 @@ func openJournal(db *badger.DB, sp space, cfg conflict.Config, wake func()) (*Jo
 }
 
 // journalFormat is the first byte of the journal's position. It changes with the
-// form of what the journal keeps: one of another form is dropped, and fed anew.
+// form of what the journal keeps: one of another form is dropped, and fed again from the logs.
 const journalFormat = 2
 
 // dropChunk bounds the keys that drop holds in memory.
@@ -144,9 +144,9 @@ func (j *Journal) add(items []seat.Item) error {
 			continue
 		}
 		// Orphans are kept, too: the table that makes them orphans may not be committed
-		// yet, and a fold that begins anew under the one before counts them. It leaves
+		// yet, and a fold that restarts under the one before counts them. It leaves
 		// out by its own table what does not count.
-		if (it.Verdict == seat.Valid || it.Verdict == seat.Orphan) && j.cfg.Admit(&it.Event) == "" {
+		if (it.Verdict == seat.Valid || it.Verdict == seat.Orphan) && j.cfg.QuarantineReason(&it.Event) == "" {
 			if err := j.put(b, &it.Event); err != nil {
 				return err
 			}

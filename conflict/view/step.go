@@ -15,7 +15,7 @@ import (
 )
 
 // commitTimeout bounds one transaction. It does not end with Run's context, so
-// that a stop leaves a whole step behind it.
+// that a stop leaves a whole step.
 const commitTimeout = 20 * time.Second
 
 // stopTimeout is what a transaction that runs when the view is told to stop may
@@ -30,7 +30,7 @@ func (v *View) restore(ctx context.Context) error {
 		return err
 	}
 	state := control.StateOf(v.cfg.Topic)
-	v.cfg.Topics.Forget(state) // it may have been made anew
+	v.cfg.Topics.Forget(state) // it may have been recreated
 	topic, err := v.cfg.Topics.Lookup(ctx, state)
 	if err != nil {
 		return err
@@ -70,7 +70,7 @@ func (v *View) bounds(ctx context.Context, topic string) (start, end int64, err 
 // readState brings the cache of the state topic up to date. A cache that is of
 // another topic, or of offsets that this one does not have, is dropped.
 func (v *View) readState(ctx context.Context, topic txn.Topic, from, to int64) error {
-	clear(v.store.hot) // what the failed step left behind is stale
+	clear(v.store.decoded) // what the failed step left is stale
 	id, cached, err := v.store.cached()
 	if err != nil {
 		return err
@@ -119,33 +119,33 @@ func (v *View) resume(merged int64) error {
 		chain = v.chain // finer, and still true
 	}
 	chain.cut(merged)
-	v.reached, v.tail = merged, merged
+	v.vectorOffset, v.mergedEnd = merged, merged
 	if at.Reached > 0 {
-		v.reached = min(merged, at.Reached-1)
+		v.vectorOffset = min(merged, at.Reached-1)
 	}
-	chain.add(Checkpoint{v.reached, at.Vector}, false)
+	chain.add(Checkpoint{v.vectorOffset, at.Vector}, false)
 	v.chain, v.committed = chain, at.Position
 	v.status.Orphans = orphans
 	if !v.restored {
 		v.restored = true
 		close(v.ready)
 	}
-	v.stir()
+	v.notify()
 	return nil
 }
 
-// step folds what is in hand.
+// step folds what was taken.
 func (v *View) step(ctx context.Context) error {
 	if f := v.cfg.Fetcher; f != nil {
 		v.store.fetch = func(d event.Dot) (event.Event, error) { return f.Fetch(ctx, d) }
 	}
-	out, err := v.fold.Step(v.inHand)
+	out, err := v.fold.Step(v.taken)
 	v.store.fetch = nil
 	if err != nil {
 		return err
 	}
 	if out.Position == v.fold.Position() && len(out.Orphans) == 0 {
-		v.inHand = nil // all of it was committed before
+		v.taken = nil // all of it was committed before
 		return nil
 	}
 	now := v.cfg.Wall()
@@ -215,7 +215,7 @@ func (v *View) records(out *conflict.Output, now time.Time) ([]txn.Record, []cha
 		})
 	}
 	for i := range out.Conflicts {
-		value, err := appendFeed(v.cfg.Topic, &out.Conflicts[i], v.cfg.Names)
+		value, err := appendConflict(v.cfg.Topic, &out.Conflicts[i], v.cfg.Names)
 		if err != nil {
 			return nil, nil, err
 		}
@@ -260,7 +260,7 @@ func (v *View) states(out *conflict.Output) []change {
 	if c, due := v.chain.due(); due {
 		states = append(states, change{checkpointKey(c.Offset), appendCheckpoint(nil, &c.Vector)})
 	}
-	reached := v.reached
+	reached := v.vectorOffset
 	v.mu.Unlock()
 	at := v.at.after(out, reached)
 	return append(states, change{vectorKey(), at.append(nil)})
@@ -268,10 +268,10 @@ func (v *View) states(out *conflict.Output) []change {
 
 // settle makes a committed step visible: first in the store, then in the vector.
 func (v *View) settle(out *conflict.Output, states []change, bases map[txn.TopicPartition]int64) error {
-	v.inHand = nil
+	v.taken = nil
 	v.fold.Commit(out)
 	moved := out.Position.Vector != v.at.Vector
-	v.at = v.at.after(out, v.reached) // only this goroutine changes reached
+	v.at = v.at.after(out, v.vectorOffset) // only this goroutine changes reached
 	state := control.StateOf(v.cfg.Topic)
 	fresh, err := v.newOrphans(out)
 	if err != nil {
@@ -292,7 +292,7 @@ func (v *View) settle(out *conflict.Output, states []change, bases map[txn.Topic
 		return err
 	}
 	for i := range out.Entities {
-		v.store.keep(out.Entities[i].Key, out.Entities[i].Entity)
+		v.store.cacheEntity(out.Entities[i].Key, out.Entities[i].Entity)
 	}
 	v.mu.Lock()
 	defer v.mu.Unlock()
@@ -306,11 +306,11 @@ func (v *View) settle(out *conflict.Output, states []change, bases map[txn.Topic
 	// Corrections that a cut makes come without the vector moving: whoever has read
 	// up to the vector need not have read them.
 	if len(out.Merged) > 0 {
-		v.tail = bases[txn.TopicPartition{Topic: v.cfg.Merged, Partition: v.cfg.Partition}] + int64(len(out.Merged))
+		v.mergedEnd = bases[txn.TopicPartition{Topic: v.cfg.Merged, Partition: v.cfg.Partition}] + int64(len(out.Merged))
 	}
 	if moved {
-		if v.reached = v.tail; len(out.Merged) > 0 {
-			v.chain.add(Checkpoint{v.reached, out.Position.Vector}, false)
+		if v.vectorOffset = v.mergedEnd; len(out.Merged) > 0 {
+			v.chain.add(Checkpoint{v.vectorOffset, out.Position.Vector}, false)
 		}
 	}
 	v.committed = out.Position
@@ -318,7 +318,7 @@ func (v *View) settle(out *conflict.Output, states []change, bases map[txn.Topic
 	for _, at := range fresh {
 		v.status.Orphans[at.Region]++
 	}
-	v.stir()
+	v.notify()
 	return nil
 }
 

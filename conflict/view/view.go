@@ -38,7 +38,7 @@ type Config struct {
 	ConflictPartition int32
 
 	Region event.RegionID // own
-	Names  event.Names
+	Names  event.RegionNames
 	Fold   conflict.Config
 
 	Client  *kgo.Client // shared, not closed here
@@ -112,20 +112,20 @@ type View struct {
 	fold     *conflict.Partition
 	at       vectorRecord
 	stateID  control.TopicID // of the state topic
-	inHand   []conflict.Item // taken from the queue, not committed
+	taken    []conflict.Item // taken from the queue, not committed
 	progress time.Time       // when it was last written
 
-	mu        sync.Mutex // guards what follows
-	restored  bool
-	queue     []conflict.Item
-	queued    int   // bytes
-	ended     error // set when Run has ended
-	committed conflict.Position
-	reached   int64 // merged records below it are those up to committed, but for corrections that cuts have made since
-	tail      int64 // of the merged partition, as far as it is written
-	chain     checkpoints
-	moved     chan struct{} // closed and replaced when committed moves, or the queue gets room
-	status    Status
+	mu           sync.Mutex // guards what follows
+	restored     bool
+	queue        []conflict.Item
+	queued       int   // bytes
+	ended        error // set when Run has ended
+	committed    conflict.Position
+	vectorOffset int64 // merged records below it are those up to committed, but for corrections that cuts have made since
+	mergedEnd    int64 // of the merged partition, as far as it is written
+	chain        checkpoints
+	moved        chan struct{} // closed and replaced when committed moves, or the queue gets room
+	status       Status
 }
 
 // Status is a view's state for people and metrics.
@@ -161,7 +161,7 @@ func New(cfg Config) (*View, error) {
 	v.producer = txn.New(cfg.Client, id, txn.Options{Topics: cfg.Topics, Codec: codec})
 	sp := space(storePrefix(cfg.ID, cfg.Partition))
 	var err error
-	if v.journal, err = openJournal(cfg.DB, sp, cfg.Fold, v.poke); err != nil {
+	if v.journal, err = openJournal(cfg.DB, sp, cfg.Fold, v.wakeUp); err != nil {
 		return nil, fmt.Errorf("view of %s/%d: %w", cfg.Topic, cfg.Partition, err)
 	}
 	v.store = newStore(cfg.DB, sp, v.journal)
@@ -174,7 +174,7 @@ func (v *View) Journal() *Journal { return v.journal }
 // Ready is closed once the committed vector is known.
 func (v *View) Ready() <-chan struct{} { return v.ready }
 
-func (v *View) poke() {
+func (v *View) wakeUp() {
 	select {
 	case v.wake <- struct{}{}:
 	default:
@@ -194,17 +194,17 @@ func (v *View) Run(ctx context.Context) error {
 	wait := restartMin
 	for {
 		before := v.Status().Steps
-		err := v.term(ctx)
+		err := v.runTerm(ctx)
 		switch {
 		case ctx.Err() != nil:
-			v.end(ctx.Err())
+			v.stopWith(ctx.Err())
 			return nil
 		case errors.Is(err, txn.ErrFenced):
 			err = fmt.Errorf("view of %s/%d: %w: %w", v.cfg.Topic, v.cfg.Partition, seat.ErrSuperseded, err)
-			v.end(err)
+			v.stopWith(err)
 			return err
 		}
-		v.cfg.Logger.Warn("fold step, will read the state again", "topic", v.cfg.Topic, "partition", v.cfg.Partition, "err", err)
+		v.cfg.Logger.Warn("fold step failed; will read the state topic again and go on", "topic", v.cfg.Topic, "partition", v.cfg.Partition, "err", err)
 		v.mu.Lock()
 		v.status.Restarts++
 		v.mu.Unlock()
@@ -212,29 +212,29 @@ func (v *View) Run(ctx context.Context) error {
 			wait = restartMin
 		}
 		if !txn.Pause(ctx, wait) {
-			v.end(ctx.Err())
+			v.stopWith(ctx.Err())
 			return nil
 		}
 		wait = min(2*wait, restartMax)
 	}
 }
 
-// end makes Fold and Wait return.
-func (v *View) end(err error) {
+// stopWith makes Fold and Wait return.
+func (v *View) stopWith(err error) {
 	v.mu.Lock()
 	defer v.mu.Unlock()
 	v.ended = err
-	v.stir()
+	v.notify()
 }
 
-// stir wakes all that wait for the view; the caller holds mu.
-func (v *View) stir() {
+// notify wakes all that wait for the view; the caller holds mu.
+func (v *View) notify() {
 	close(v.moved)
 	v.moved = make(chan struct{})
 }
 
-// term folds from a restore to the first error.
-func (v *View) term(ctx context.Context) error {
+// runTerm folds from a restore to the first error.
+func (v *View) runTerm(ctx context.Context) error {
 	if err := v.restore(ctx); err != nil {
 		return fmt.Errorf("restore: %w", err)
 	}
@@ -244,7 +244,7 @@ func (v *View) term(ctx context.Context) error {
 		if ctx.Err() != nil {
 			return ctx.Err()
 		}
-		if v.take(); len(v.inHand) > 0 {
+		if v.take(); len(v.taken) > 0 {
 			if err := v.step(ctx); err != nil {
 				return err
 			}
@@ -262,11 +262,11 @@ func (v *View) term(ctx context.Context) error {
 	}
 }
 
-// take moves items from the queue into hand: those that the journal has, as many
-// as one step takes. While the journal lies behind the committed vector there are
-// none.
+// take moves items from the queue to taken: those that the journal has, as many
+// as one step takes. While the journal lags the committed vector it
+// takes none.
 func (v *View) take() {
-	if len(v.inHand) > 0 {
+	if len(v.taken) > 0 {
 		return // the step before failed
 	}
 	applied, _ := v.journal.Applied()
@@ -282,12 +282,12 @@ func (v *View) take() {
 	if n == 0 {
 		return
 	}
-	v.inHand = v.queue[:n:n]
+	v.taken = v.queue[:n:n]
 	if v.queue = v.queue[n:]; len(v.queue) == 0 {
 		v.queue = nil
 	}
 	v.queued -= bytes
-	v.stir()
+	v.notify()
 }
 
 func cost(it *conflict.Item) int {
@@ -317,7 +317,7 @@ func (v *View) Fold(ctx context.Context, items []seat.Item) error {
 				v.queued += cost(&it)
 			}
 			v.mu.Unlock()
-			v.poke()
+			v.wakeUp()
 			return nil
 		}
 		moved := v.moved
@@ -472,21 +472,21 @@ func (v *View) Aliases(at event.Dot) ([]event.Dot, error) {
 
 // Checkpoints are places of the merged partition with what is folded there, in
 // ascending order, last the one at which the present vector was reached: corrections
-// that a cut has made since then may lie behind it. The start, where nothing is folded, is
+// that a cut has made since then may lie after it. The start, where nothing is folded, is
 // not among them.
 func (v *View) Checkpoints() []Checkpoint {
 	v.mu.Lock()
 	defer v.mu.Unlock()
 	out := make([]Checkpoint, 0, len(v.chain.list)+1)
 	for _, c := range v.chain.list {
-		if c.Offset > 0 && c.Offset < v.reached {
+		if c.Offset > 0 && c.Offset < v.vectorOffset {
 			out = append(out, c.Checkpoint)
 		}
 	}
 	if v.committed.Vector.IsZero() {
 		return out
 	}
-	return append(out, Checkpoint{v.reached, v.committed.Vector})
+	return append(out, Checkpoint{v.vectorOffset, v.committed.Vector})
 }
 
 // Start is the offset of the merged partition at which a reader that has seen all
@@ -495,7 +495,7 @@ func (v *View) Start(cursor event.Vector) int64 {
 	v.mu.Lock()
 	defer v.mu.Unlock()
 	if cursor.CoversAll(&v.committed.Vector) {
-		return v.reached
+		return v.vectorOffset
 	}
 	return v.chain.start(&cursor)
 }
@@ -505,7 +505,7 @@ func (v *View) Start(cursor event.Vector) int64 {
 func (v *View) CoveredAt(offset int64) event.Vector {
 	v.mu.Lock()
 	defer v.mu.Unlock()
-	if offset >= v.reached {
+	if offset >= v.vectorOffset {
 		return v.committed.Vector
 	}
 	return v.chain.coveredAt(offset)

@@ -21,13 +21,13 @@ import (
 )
 
 var (
-	entities = conflict.Config{Kind: conflict.Entities, Rule: event.LWW}
-	facts    = conflict.Config{Kind: conflict.Events}
+	entities    = conflict.Config{Kind: conflict.Entities, Rule: event.LWW}
+	eventsTopic = conflict.Config{Kind: conflict.Events}
 )
 
 func TestFoldIsWritten(t *testing.T) {
 	for name, cfg := range map[string]conflict.Config{
-		"lww": entities, "keep": {Kind: conflict.Entities, Rule: event.Keep}, "events": facts,
+		"lww": entities, "keep": {Kind: conflict.Entities, Rule: event.Keep}, "events": eventsTopic,
 	} {
 		t.Run(name, func(t *testing.T) {
 			w := newWorld(t, cfg)
@@ -50,7 +50,7 @@ func TestFoldIsWritten(t *testing.T) {
 // Stopped after every few items and started again, with its store, with an empty
 // one, or with an old one, a view goes on where it was and writes nothing twice.
 func TestRestart(t *testing.T) {
-	for _, cfg := range []conflict.Config{entities, facts} {
+	for _, cfg := range []conflict.Config{entities, eventsTopic} {
 		for name, next := range map[string]func(*testing.T, *badger.DB, int) *badger.DB{
 			"kept":    func(_ *testing.T, db *badger.DB, _ int) *badger.DB { return db },
 			"deleted": func(t *testing.T, _ *badger.DB, _ int) *badger.DB { return store(t) },
@@ -107,7 +107,7 @@ func olderThan(t *testing.T, db *badger.DB) *badger.DB {
 // Whatever becomes unclear, the view reads what was committed and goes on: no
 // record is lost or written twice.
 func TestUnclearOutcomes(t *testing.T) {
-	for _, cfg := range []conflict.Config{entities, facts} {
+	for _, cfg := range []conflict.Config{entities, eventsTopic} {
 		w := newWorld(t, cfg)
 		items := w.history(3, 200)
 		v := w.start(store(t))
@@ -186,7 +186,7 @@ func TestFoldWaitsForJournal(t *testing.T) {
 
 // Fold blocks when too much waits, and goes on when there is room.
 func TestBackPressure(t *testing.T) {
-	w := newWorld(t, facts)
+	w := newWorld(t, eventsTopic)
 	w.opts = func(c *viewConfig) { c.QueueBytes = 1 }
 	items := w.history(6, 100)
 	v := w.start(store(t))
@@ -215,7 +215,7 @@ func TestBackPressure(t *testing.T) {
 // A reader that stops anywhere and goes on from a checkpoint with what its cursor
 // and the aliases cover left out reads every event once.
 func TestCursors(t *testing.T) {
-	w := newWorld(t, facts)
+	w := newWorld(t, eventsTopic)
 	items := w.history(7, 600)
 	v := w.start(store(t))
 	for i := 0; i < len(items); i += 40 {

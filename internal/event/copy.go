@@ -19,7 +19,7 @@ type Copy struct {
 	Context     Vector
 	Timestamp   int64  // record timestamp, Unix milliseconds
 	EntityKey   []byte // record key; nil is null
-	Void        bool   // fenced: lies behind a newer barrier, so it frees its key
+	Void        bool   // fenced: lies after a newer barrier, so it frees its key
 }
 
 // CopyOf is the index's copy of a keyed event. It shares the event's record key.

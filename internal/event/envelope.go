@@ -217,7 +217,7 @@ func Decode(hs []Header) (e Envelope, rest []Header, stamped bool, err error) {
 			continue
 		}
 		if seen&bit != 0 {
-			return Envelope{}, hs, true, fmt.Errorf("%w: header %s stands twice", ErrMalformed, h.Key)
+			return Envelope{}, hs, true, fmt.Errorf("%w: header %s is there twice", ErrMalformed, h.Key)
 		}
 		seen |= bit
 		if err := e.decodeHeader(bit, h.Value); err != nil {

@@ -73,7 +73,7 @@ func TestEnvelopeGolden(t *testing.T) {
 	for _, c := range []struct{ name, got string }{
 		{"token", goldenToken().String()},
 		{"cursor", goldenCursor().String()},
-		{"key", hex.EncodeToString(sliceOf(event.HashKey([]byte(event.PublicSecret), "", "flights", "flights:17")))},
+		{"key", hex.EncodeToString(sliceOf(event.HashKey([]byte(event.DefaultIdempotencySecret), "", "flights", "flights:17")))},
 		{"fingerprint", hex.EncodeToString(sliceOf(goldenRequest().Fingerprint()))},
 	} {
 		if !strings.Contains(string(doc), "`"+c.got+"`") {

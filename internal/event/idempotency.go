@@ -6,9 +6,9 @@ import (
 	"encoding/binary"
 )
 
-// PublicSecret is the idempotency secret of a deployment that has configured
+// DefaultIdempotencySecret is the idempotency secret of a deployment that has configured
 // none. It hides nothing; it only keeps all regions alike.
-const PublicSecret = "geogate idempotency v1"
+const DefaultIdempotencySecret = "geogate idempotency v1"
 
 // HashKey makes gg-k: the first 16 bytes of HMAC-SHA-256 under the deployment's
 // secret, the same in all regions, over the uvarint-length-prefixed principal,

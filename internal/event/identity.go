@@ -18,8 +18,8 @@ const MaxRegion RegionID = 15
 // Valid tells whether r is a region.
 func (r RegionID) Valid() bool { return r >= 1 && r <= MaxRegion }
 
-// Names maps region ids to names and back; the topology of a deployment does.
-type Names interface {
+// RegionNames maps region ids to names and back; the topology of a deployment does.
+type RegionNames interface {
 	Name(RegionID) string                  // "" for an unknown id
 	ID(name string) (id RegionID, ok bool) // ok is false for an unknown name
 }
@@ -60,7 +60,7 @@ type Dot struct {
 }
 
 // Format is the text form `<region>/<incarnation>/<partition>/<offset>`.
-func (d Dot) Format(names Names) string {
+func (d Dot) Format(names RegionNames) string {
 	name := names.Name(d.Region)
 	if name == "" {
 		name = strconv.Itoa(int(d.Region))
@@ -69,7 +69,7 @@ func (d Dot) Format(names Names) string {
 }
 
 // ParseDot is the inverse of Format.
-func ParseDot(text string, names Names) (Dot, error) {
+func ParseDot(text string, names RegionNames) (Dot, error) {
 	part := strings.Split(text, "/")
 	if len(part) != 4 {
 		return Dot{}, fmt.Errorf("parse dot %q: want <region>/<incarnation>/<partition>/<offset>", text)

@@ -10,7 +10,7 @@
 // A predicate reads
 //
 //	key      string   the record key. A null key, one that is not UTF-8 or one longer than MaxText is an error.
-//	headers  map      name → last value. Read by a name that stands in the predicate: headers["x"] or headers.x.
+//	headers  map      name → last value. Read by a name that is written in the predicate: headers["x"] or headers.x.
 //	topic, from, to   strings
 //
 // Reading a header that the record does not have is an error, also where CEL would

@@ -8,7 +8,7 @@ import (
 	"time"
 )
 
-// ErrDrift is returned by Now when the clock stands further ahead of its wall
+// ErrDrift is returned by Now when the clock is further ahead of its wall
 // than Bounds.MaxDrift (the wall was set back, or the clock was dragged by what
 // it observed): a stamp made now could beat writes of the future.
 var ErrDrift = errors.New("hlc: clock is ahead of its wall beyond the drift bound")
@@ -42,19 +42,19 @@ func (b Bounds) Validate() error {
 	return nil
 }
 
-// Judgement says what a reader does with a remote event's stamp.
-type Judgement uint8
+// StampVerdict says what a reader does with a remote event's stamp.
+type StampVerdict uint8
 
-// The judgements, from harmless to grave.
+// The verdicts, from harmless to grave.
 const (
-	Apply Judgement = iota // fold it now
-	Hold                   // wait until the wall has come within MaxDrift
-	Pause                  // too far ahead to wait for: an operator decides
+	Apply StampVerdict = iota // fold it now
+	Hold                      // wait until the wall has come within MaxDrift
+	Pause                     // too far ahead to wait for: an operator decides
 )
 
 // Judge says what to do with an event stamped s when the wall reads wall, and
 // for Hold how long to wait.
-func (b Bounds) Judge(s Stamp, wall time.Time) (Judgement, time.Duration) {
+func (b Bounds) Judge(s Stamp, wall time.Time) (StampVerdict, time.Duration) {
 	b = b.withDefaults()
 	ahead := time.Duration(s.Millis()-wall.UnixMilli()) * time.Millisecond
 	switch {
@@ -129,8 +129,8 @@ func (c *Clock) Last() Stamp {
 }
 
 // Close promises that no later stamp will be at or below the one it returns, and
-// moves the clock up to the wall so that the promise is fresh. When the wall lies
-// behind, the promise is what was made before.
+// moves the clock up to the wall so that the promise is fresh. When the wall
+// lags, the promise is what was made before.
 func (c *Clock) Close() Stamp {
 	wall := FromMillis(c.wall().UnixMilli())
 	c.mu.Lock()

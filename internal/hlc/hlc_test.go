@@ -116,7 +116,7 @@ func TestJudge(t *testing.T) {
 	wall := time.UnixMilli(1_000_000)
 	for _, tc := range []struct {
 		ahead time.Duration
-		want  hlc.Judgement
+		want  hlc.StampVerdict
 		wait  time.Duration
 	}{
 		{-time.Hour, hlc.Apply, 0},

@@ -102,7 +102,7 @@ func (m *Map) pack() {
 	m.tail = slices.Delete(m.tail, 0, BlockRuns)
 }
 
-// follows tells whether b may stand behind a in one encoded block: there a run
+// follows tells whether b may follow a in one encoded block: there a run
 // without barriers of its own takes over the barrier of the run before.
 func follows(a, b Run) bool {
 	return b.Incarnation == a.Incarnation && b.Restricted == a.Restricted && b.Source >= a.SourceEnd() &&

@@ -3,7 +3,7 @@
 //
 // A link writes runs: stretches of records whose offsets differ by one constant
 // between source and target. Runs are never merged over a source marker, so all
-// records of a run lie behind the same last barrier. A target offset that lies in
+// records of a run have the same last barrier before them. A target offset that lies in
 // no run, below what the link says it has described, belongs to a record that the
 // link did not write.
 //

@@ -300,7 +300,7 @@ func TestCutWaitsForTheLog(t *testing.T) {
 	f.vector[2].Next = 5 // folded by an earlier process, from a topic that is not registered
 	f.table = table(1)
 	store := dedupe.NewMemory()
-	if err := store.Apply(dedupe.Batch{Applied: f.vector}); err != nil {
+	if err := store.Apply(dedupe.Update{Applied: f.vector}); err != nil {
 		t.Fatal(err)
 	}
 	in := c.start("us-0", store, f, under(g)).ready()

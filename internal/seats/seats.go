@@ -435,7 +435,7 @@ func (s *Seats) newSeat(ctx context.Context, at txn.TopicPartition) (*runningSea
 		Topic: at.Topic, ID: topic.ID, Partition: at.Partition,
 		Region: s.cfg.ID, Regions: s.regionIDs(), Epoch: event.FirstEpoch(s.cfg.ID),
 		Permit:  s.permit(topic, at.Partition),
-		Rule:    func(ev *event.Event) bool { return fold.Admit(ev) == "" },
+		Rule:    func(ev *event.Event) bool { return fold.QuarantineReason(ev) == "" },
 		Hold:    topic.Domain.Kind == ownership.Entity,
 		Control: s.cfg.Control, Tail: s.tail, Producer: s.producer,
 		Opener: seat.NewOpener(s.producer, at.Topic, topic.ID, at.Partition, s.cfg.Instance, txn.Options{Topics: s.ids}, s.cfg.Logger),

@@ -104,7 +104,7 @@ func (b Batch) Transactional() bool { return b.Attributes()&AttrTransactional !=
 func (b Batch) Control() bool { return b.Attributes()&AttrControl != 0 }
 
 // Holes tells whether compaction has taken records out: such a batch must be
-// written anew, for a broker refuses it.
+// written again, for a broker refuses it.
 func (b Batch) Holes() bool { return b.Count() != b.LastOffsetDelta()+1 }
 
 // Marker decodes a control batch: commit is false for an abort marker. ok is

@@ -39,9 +39,9 @@ func read(ctx context.Context, topics *Topics, tp TopicPartition, level isolatio
 		if next >= to {
 			return next, nil
 		}
-		p, err := fetch(ctx, topics, tp, next, fetching{level, readBytes, readWait})
+		p, err := fetch(ctx, topics, tp, next, fetchOptions{level, readBytes, readWait})
 		if err != nil {
-			if failures++; failures > readRetries || !rereadable(err) || !wait.next(ctx) {
+			if failures++; failures > readRetries || !mayReadAgain(err) || !wait.next(ctx) {
 				return next, fmt.Errorf("read partition: %w", err)
 			}
 			continue
@@ -92,8 +92,8 @@ func take(p *kmsg.FetchResponseTopicPartition, level isolation, next, to int64, 
 	return next, nil
 }
 
-// rereadable: the broker has moved the partition, or the connection broke.
-func rereadable(err error) bool {
+// mayReadAgain: the broker has moved the partition, or the connection broke.
+func mayReadAgain(err error) bool {
 	var code *kerr.Error
 	return !errors.As(err, &code) || code.Retriable
 }

@@ -30,16 +30,16 @@ func (l isolation) readable(p *kmsg.FetchResponseTopicPartition) int64 {
 	return p.HighWatermark
 }
 
-// fetching is how a partition is asked for.
-type fetching struct {
+// fetchOptions is how a partition is asked for.
+type fetchOptions struct {
 	level isolation
 	bytes int32         // of the answer
 	wait  time.Duration // for something to come; 0: answer at once
 }
 
 // fetch asks the leader of one partition what lies there from an offset on. The
-// topic is forgotten after an error, so that the next try asks for its leader anew.
-func fetch(ctx context.Context, topics *Topics, tp TopicPartition, offset int64, how fetching) (*kmsg.FetchResponseTopicPartition, error) {
+// topic is forgotten after an error, so that the next try looks its leader up again.
+func fetch(ctx context.Context, topics *Topics, tp TopicPartition, offset int64, how fetchOptions) (*kmsg.FetchResponseTopicPartition, error) {
 	p, err := fetchOnce(ctx, topics, tp, offset, how)
 	if err != nil {
 		topics.Forget(tp.Topic)
@@ -48,7 +48,7 @@ func fetch(ctx context.Context, topics *Topics, tp TopicPartition, offset int64,
 	return p, nil
 }
 
-func fetchOnce(ctx context.Context, topics *Topics, tp TopicPartition, offset int64, how fetching) (*kmsg.FetchResponseTopicPartition, error) {
+func fetchOnce(ctx context.Context, topics *Topics, tp TopicPartition, offset int64, how fetchOptions) (*kmsg.FetchResponseTopicPartition, error) {
 	t, err := topics.Lookup(ctx, tp.Topic)
 	if err != nil {
 		return nil, err

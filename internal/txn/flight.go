@@ -31,7 +31,7 @@ type Produced struct {
 // Produce writes the batches, in the order given in each partition, and returns
 // where they lie, in the same order. Partitions not yet in the transaction are
 // added. It may take any number of batches of one partition: they go in requests
-// one behind the other without waiting for answers.
+// one after the other without waiting for answers.
 //
 // "No leader here" and its like are asked again for RetryFor, then a
 // *NotWritableError. A batch that the broker refuses is a *RefusedError. A missing
@@ -100,7 +100,7 @@ func (f *flight) run(ctx context.Context) error {
 	for {
 		f.send(ctx, pending)
 		var err error
-		if pending, err = f.judge(pending); err != nil {
+		if pending, err = f.sortAnswers(pending); err != nil {
 			return err
 		}
 		if len(pending) == 0 {
@@ -138,9 +138,9 @@ func (e *notSentError) Unwrap() error { return e.err }
 // again.
 var ErrTopicChanged = errors.New("txn: the topic is another than it was")
 
-// judge sorts the answers: it returns what must be sent again, or the error that
+// sortAnswers sorts the answers: it returns what must be sent again, or the error that
 // ends the flight; fenced and unclear go before refused.
-func (f *flight) judge(sent []int) (again []int, err error) {
+func (f *flight) sortAnswers(sent []int) (again []int, err error) {
 	failed := map[TopicPartition]bool{}
 	var refused, unclear error
 	for _, i := range sent {
@@ -157,7 +157,7 @@ func (f *flight) judge(sent []int) (again []int, err error) {
 		case r.err != nil:
 			unclear = fmt.Errorf("%w: %s/%d: %w", ErrUnclear, b.Topic, b.Partition, r.err)
 		case r.code == 0 && failed[tp]:
-			// The one before it will land behind it.
+			// The one before it will be written after it.
 			unclear = fmt.Errorf("%w: %s/%d: batches out of order", ErrUnclear, b.Topic, b.Partition)
 		case r.code == 0:
 			// it is stored
@@ -176,7 +176,7 @@ func (f *flight) judge(sent []int) (again []int, err error) {
 		}
 	}
 	if refused != nil {
-		return nil, refused // it explains any sequence error behind it
+		return nil, refused // it explains any sequence error after it
 	}
 	return again, unclear
 }
@@ -240,7 +240,7 @@ func (f *flight) leader(ctx context.Context, b *PartitionBatch) (int32, error) {
 func (f *flight) sendTo(ctx context.Context, leader int32, indexes []int) {
 	var wg sync.WaitGroup
 	for _, part := range f.requests(indexes) {
-		g := gated{ProduceRequest: f.build(ctx, part), written: make(chan struct{}), once: new(sync.Once)}
+		g := writeSignal{ProduceRequest: f.build(ctx, part), written: make(chan struct{}), once: new(sync.Once)}
 		answered := make(chan struct{})
 		wg.Go(func() {
 			defer close(answered)
@@ -277,16 +277,16 @@ func (f *flight) requests(indexes []int) [][]int {
 	return out
 }
 
-// gated tells when it has been written: kgo calls AppendTo when it writes a
+// writeSignal tells when it has been written: kgo calls AppendTo when it writes a
 // request, one request of a broker after the other.
-type gated struct {
+type writeSignal struct {
 	*kmsg.ProduceRequest
 	written chan struct{}
 	once    *sync.Once
 }
 
 // AppendTo implements kmsg.Request.
-func (g gated) AppendTo(dst []byte) []byte {
+func (g writeSignal) AppendTo(dst []byte) []byte {
 	g.once.Do(func() { close(g.written) })
 	return g.ProduceRequest.AppendTo(dst)
 }
@@ -318,7 +318,7 @@ func (f *flight) build(ctx context.Context, part []int) *kmsg.ProduceRequest {
 }
 
 // answer sends one request and notes what was said to each of its batches.
-func (f *flight) answer(ctx context.Context, part []int, g gated, leader int32) {
+func (f *flight) answer(ctx context.Context, part []int, g writeSignal, leader int32) {
 	kresp, err := f.p.cl.Broker(int(leader)).Request(ctx, g)
 	if err != nil {
 		for _, i := range part {

@@ -11,14 +11,14 @@ const peekBytes = 128 << 10
 // transactions, or nothing at all up to the end of what may be read (the last
 // stable offset for a committed reader, else the high watermark). A consuming
 // client passes over such holes without telling its user how far it has come; and
-// the marker behind aborted records may lie above the last stable offset, held up
+// the marker after aborted records may lie above the last stable offset, held up
 // by another open transaction, so that nothing else tells it either.
 func Peek(ctx context.Context, topics *Topics, tp TopicPartition, offset int64, onlyCommitted bool) (int64, error) {
 	level := uncommitted
 	if onlyCommitted {
 		level = committed
 	}
-	p, err := fetch(ctx, topics, tp, offset, fetching{level: level, bytes: peekBytes})
+	p, err := fetch(ctx, topics, tp, offset, fetchOptions{level: level, bytes: peekBytes})
 	if err != nil {
 		return offset, err
 	}

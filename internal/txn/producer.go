@@ -57,11 +57,11 @@ type Producer struct {
 	opts   Options
 	topics *Topics
 
-	state       state
-	coordinator int32 // broker id, -1 unknown
-	producer    identity
-	sequences   map[TopicPartition]int32
-	added       map[TopicPartition]bool
+	state         state
+	coordinator   int32 // broker id, -1 unknown
+	producer      identity
+	sequences     map[TopicPartition]int32
+	inTransaction map[TopicPartition]bool
 }
 
 // New makes a producer over cl, which it shares and does not close. The client
@@ -104,15 +104,15 @@ func (p *Producer) Init(ctx context.Context) error {
 	}
 	resp := kresp.(*kmsg.InitProducerIDResponse) //nolint:forcetypeassert // ask checked it
 	p.producer = identity{id: resp.ProducerID, epoch: resp.ProducerEpoch}
-	p.begin()
+	p.beginEpoch()
 	return nil
 }
 
-// begin forgets sequences: a new epoch starts every partition at 0.
-func (p *Producer) begin() {
+// beginEpoch forgets sequences: a new epoch starts every partition at 0.
+func (p *Producer) beginEpoch() {
 	p.state = stateIdle
 	p.sequences = map[TopicPartition]int32{}
-	p.added = map[TopicPartition]bool{}
+	p.inTransaction = map[TopicPartition]bool{}
 }
 
 // Add puts partitions of a topic into the transaction, opening one if none is.
@@ -136,7 +136,7 @@ func (p *Producer) add(ctx context.Context, wanted map[string][]int32) error {
 		rt := kmsg.NewAddPartitionsToTxnRequestTopic()
 		rt.Topic = topic
 		for _, n := range partitions {
-			if tp := (TopicPartition{topic, n}); !p.added[tp] {
+			if tp := (TopicPartition{topic, n}); !p.inTransaction[tp] {
 				rt.Partitions = append(rt.Partitions, n)
 				fresh = append(fresh, tp)
 			}
@@ -155,7 +155,7 @@ func (p *Producer) add(ctx context.Context, wanted map[string][]int32) error {
 		return err
 	}
 	for _, tp := range fresh {
-		p.added[tp] = true
+		p.inTransaction[tp] = true
 	}
 	return nil
 }
@@ -228,13 +228,13 @@ func (p *Producer) End(ctx context.Context, commit bool) (Ended, error) {
 			return ended, fmt.Errorf("end transaction of %s: the producer id changed: %w", p.id, ErrUnclear)
 		}
 		p.producer.epoch = resp.ProducerEpoch
-		p.begin()
+		p.beginEpoch()
 		return Ended{p.producer.id, p.producer.epoch}, nil
 	}
 	// Up to version 4 the epoch stays and sequences go on. Restarting them would
 	// be answered OK as a duplicate, and the data dropped. After an error nobody
 	// knows where they stand.
-	p.added = map[TopicPartition]bool{}
+	p.inTransaction = map[TopicPartition]bool{}
 	p.state = stateIdle
 	if was == stateBroken {
 		p.state = stateNew

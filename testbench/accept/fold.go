@@ -85,7 +85,7 @@ func fold(valid []event.Event) []*standing {
 
 // versionOf is the version of an entity: the live dots, region ids descending,
 // joined by plus signs.
-func versionOf(live []*standing, names event.Names) string {
+func versionOf(live []*standing, names event.RegionNames) string {
 	byRegion := slices.Clone(live)
 	slices.SortFunc(byRegion, func(a, b *standing) int { return cmp.Compare(b.At.Region, a.At.Region) })
 	dots := make([]string, len(byRegion))

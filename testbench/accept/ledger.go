@@ -79,7 +79,7 @@ type high struct {
 }
 
 // highs returns the highest acknowledged record of every place.
-func (l *ledger) highs(names event.Names) (map[place]high, error) {
+func (l *ledger) highs(names event.RegionNames) (map[place]high, error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	out := make(map[place]high)

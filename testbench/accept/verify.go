@@ -81,7 +81,7 @@ func (s *story) everyWriteIsInItsLog(ls logs) {
 }
 
 func hashKey(topic, idem string) event.IdempotencyKey {
-	return event.HashKey([]byte(event.PublicSecret), "", topic, idem)
+	return event.HashKey([]byte(event.DefaultIdempotencySecret), "", topic, idem)
 }
 
 // everyDotIsApplied: both regions have served a read that waits for a dot at or

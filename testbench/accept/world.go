@@ -82,7 +82,7 @@ func (w *world) byName(name string) *region {
 	return nil
 }
 
-// Name and ID make a world event.Names.
+// Name and ID make a world event.RegionNames.
 func (w *world) Name(id event.RegionID) string {
 	for _, r := range w.regions() {
 		if r.id == id {

@@ -70,7 +70,7 @@ var mutants = []mutant{
 		{"internal/control/links.go", " || l.runsNext[p.slot] < p.listing.upTo {", " {"},
 	}},
 	{"generation-not-read-again", "a shard does not read the generation again after its Init", []edit{
-		{"replicate/core.go", "if !ev.Found.OK || ev.Found.Record != c.cfg.Generation || !ev.Found.Record.Fenced {", "if !ev.Found.OK {"},
+		{"replicate/core.go", "if !ev.Found.Exists || ev.Found.Record != c.cfg.Generation || !ev.Found.Record.Fenced {", "if !ev.Found.Exists {"},
 	}},
 	{"generation-not-announced", "the old ids are fenced before the new generation is announced", []edit{
 		{"replicate/agreement.go", "		a.phase = agreeAnnounce\n		a.now = Generation{\n			Number: a.now.Number + 1, Shards: a.shards,\n			Previous: a.now.Number, PreviousShards: a.now.Shards, Cluster: a.cluster,\n		}\n		return WriteGeneration{a.now}, nil", "		a.phase = agreeFence\n		a.now = Generation{\n			Number: a.now.Number + 1, Shards: a.shards,\n			Previous: a.now.Number, PreviousShards: a.now.Shards, Cluster: a.cluster,\n		}\n		return FenceShards{a.now.Previous, a.now.PreviousShards}, nil"},
@@ -94,10 +94,10 @@ var mutants = []mutant{
 		{"replicate/core.go", "	if ev.Reading != c.reading {\n", "	if ev.Reading > c.reading {\n"},
 	}},
 	{"listing-races-fetch", "a listing is compared with what was fetched after it", []edit{
-		{"replicate/core.go", "covered := s.asked", "covered := s.nextOffset()"},
+		{"replicate/core.go", "covered := s.coveredWhenAsked", "covered := s.nextOffset()"},
 	}},
 	{"predicted-end-covered", "a position covers the commit marker that was only predicted", []edit{
-		{"replicate/plan.go", "max(pos.TargetCovered, p.s.seen)", "max(pos.TargetCovered, p.s.end)"},
+		{"replicate/plan.go", "max(pos.TargetCovered, p.s.listedEnd)", "max(pos.TargetCovered, p.s.end)"},
 	}},
 	{"unconfirmed-marker", "a reader moves over markers of a leader epoch that no position names", []edit{
 		{"internal/seat/remote.go", "!in.env.Copies.Confirmed(st.origin, st.topic, in.cfg.Partition, e.LeaderEpoch)", "!in.env.Copies.Confirmed(st.origin, st.topic, in.cfg.Partition, -1)"},
@@ -110,7 +110,7 @@ var mutants = []mutant{
 		{"conflict/state.go", "	s.Cover.Join(&full)\n	s.drop()", "	s.Cover = full\n	for i := range s.Live {\n		c := s.Live[i].Event.FullContext()\n		s.Cover.Join(&c)\n	}\n	s.drop()"},
 	}},
 	{"second-copy-ignored", "the second copy of a key is ignored whatever its stamp", []edit{
-		{"conflict/fold.go", "	t := settle(copies, s.ev.At, s.cfg.Window)\n	s.tellTwins(&t)\n	switch {", "	t := settle(copies, s.ev.At, s.cfg.Window)\n	s.tellTwins(&t)\n	switch {\n	case len(copies) > 1:\n		return nil"},
+		{"conflict/fold.go", "	t := settle(copies, s.ev.At, s.cfg.Window)\n	s.reportTwins(&t)\n	switch {", "	t := settle(copies, s.ev.At, s.cfg.Window)\n	s.reportTwins(&t)\n	switch {\n	case len(copies) > 1:\n		return nil"},
 	}},
 	{"no-refold", "a smaller twin that comes later does not refold its entity", []edit{
 		{"conflict/fold.go", "	case len(t.moved) > 0:\n		return s.revoke(s.ev.Key, &revision{}, &t)", "	case len(t.moved) > 0:\n		return s.apply(nil)"},
@@ -147,7 +147,7 @@ var mutants = []mutant{
 		{"conflict/entity.go", "		case at < 0:\n			say(Concurrent, loser, winner)", "		case at < 0 && loser.At != e.Shown:\n		case at < 0:\n			say(Concurrent, loser, winner)"},
 	}},
 	{"events-each-copy", "the merged view of events has each copy", []edit{
-		{"conflict/facts.go", "	if len(shown) < len(t.groups) {", "	if len(shown) < len(copies) {"},
+		{"conflict/events.go", "	if len(shown) < len(t.groups) {", "	if len(shown) < len(copies) {"},
 	}},
 	{"no-aliases", "a cursor knows no aliases", []edit{
 		{"conflict/store.go", "	if at < 0 {\n		return nil\n	}", "	if at >= -1 {\n		return nil\n	}"},
@@ -194,17 +194,17 @@ var mutants = []mutant{
 		{"conflict/orphans.go", "	if table.Judge(at, epoch) == event.Orphan {\n", "	if table == nil {\n		return false, nil\n	}\n	if epoch > 1<<40 {\n"},
 	}},
 	{"no-retraction", "an orphan that was emitted is not taken back", []edit{
-		{"conflict/facts.go", "	s.out.Merged = append(s.out.Merged, Merged{Event: gone, Corrects: true})", "	_ = gone"},
+		{"conflict/events.go", "	s.out.Merged = append(s.out.Merged, Merged{Event: gone, Corrects: true})", "	_ = gone"},
 	}},
 	{"link-ignores-cuts", "a link goes on behind a cut that it knows", []edit{
 		{"replicate/intervals.go", "	for at := int64(0); at != event.NoCut; {", "	for at := event.NoCut; at != event.NoCut; {"},
 	}},
 	{"cut-during-audit", "what was decided before a cut came to be known is sent behind it", []edit{
-		{"replicate/plan.go", "!c.governed(part.s) || part.bounds != part.s.bounds", "!c.governed(part.s) || part.bounds < 0"},
+		{"replicate/plan.go", "!c.rulingCurrent(part.s) || part.lapsesVersion != part.s.lapsesVersion", "!c.rulingCurrent(part.s) || part.lapsesVersion < 0"},
 	}},
 	// Borders.
 	{"old-ruling-used", "a ruling of a policy that is not in force any more is used", []edit{
-		{"replicate/core.go", "return s.Ruling == nil || s.Ruling.Version == c.version }", "return s.Ruling == nil || s.Ruling.Version <= c.version }"},
+		{"replicate/core.go", "return s.Ruling == nil || s.Ruling.Version == c.policyVersion", "return s.Ruling == nil || s.Ruling.Version <= c.policyVersion"},
 	}},
 	{"restricted-uses-vector", "a context takes restricted origins from the vector", []edit{
 		{"conflict/state.go", "		vector[r] = event.Point{}\n		for i := range s.Live {", "		for i := range s.Live {"},

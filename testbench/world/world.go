@@ -182,7 +182,7 @@ func (w *World) Region(name string) *Region {
 // Regions are all regions in the order of their ids.
 func (w *World) Regions() []*Region { return slices.Clone(w.regions) }
 
-// ID finds a region's id; with Name it makes a World event.Names.
+// ID finds a region's id; with Name it makes a World event.RegionNames.
 func (w *World) ID(name string) (event.RegionID, bool) {
 	for _, r := range w.regions {
 		if r.Name == name {
@@ -321,7 +321,7 @@ func (w *World) close() {
 	}
 }
 
-var _ event.Names = (*World)(nil)
+var _ event.RegionNames = (*World)(nil)
 
 // proxies makes the doors of an instance: to its own cluster and to each link's
 // target.

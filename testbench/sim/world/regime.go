@@ -289,7 +289,7 @@ func (w *World) writeAt(r *region) {
 	n := w.cfg.writes + len(w.ops)
 	o := &op{n: n, tp: pick(w.Rand(), w.seats...)}
 	o.req.Request = w.request(o.tp, n)
-	o.req.Idempotency = event.HashKey([]byte(event.PublicSecret), "", o.tp.Topic, fmt.Sprintf("k%d", n))
+	o.req.Idempotency = event.HashKey([]byte(event.DefaultIdempotencySecret), "", o.tp.Topic, fmt.Sprintf("k%d", n))
 	o.req.Fingerprint = o.req.Request.Fingerprint()
 	w.ops = append(w.ops, o)
 	w.attempt(o, r)

@@ -71,7 +71,7 @@ func (w *World) write(n int) {
 	q := w.request(o.tp, n)
 	o.req.Request = q
 	if w.Chance(0.75) {
-		o.req.Idempotency = event.HashKey([]byte(event.PublicSecret), "", q.Topic, fmt.Sprintf("k%d", n))
+		o.req.Idempotency = event.HashKey([]byte(event.DefaultIdempotencySecret), "", q.Topic, fmt.Sprintf("k%d", n))
 		o.req.Fingerprint = q.Fingerprint()
 	} else {
 		o.left = 0
@@ -96,7 +96,7 @@ func (w *World) twin(a, b *region) {
 	o := &op{n: w.cfg.writes + len(w.ops), tp: kafka.TP{Topic: entityTopic}}
 	q := event.Request{Topic: entityTopic, Key: fmt.Appendf(nil, "p0-e%d", w.Rand().IntN(w.cfg.entities)), Op: event.Put, Value: fmt.Appendf(nil, "v%d", o.n), Partition: -1}
 	o.req.Request = q
-	o.req.Idempotency = event.HashKey([]byte(event.PublicSecret), "", q.Topic, fmt.Sprintf("k%d", o.n))
+	o.req.Idempotency = event.HashKey([]byte(event.DefaultIdempotencySecret), "", q.Topic, fmt.Sprintf("k%d", o.n))
 	o.req.Fingerprint = q.Fingerprint()
 	w.ops = append(w.ops, o)
 	w.attempt(o, a)

@@ -7,11 +7,11 @@ import (
 	"github.com/geogate/geogate/internal/event"
 )
 
-// fact folds the event in hand on an events topic: it is emitted unless its key
-// stands in the merged topic as often as its copies make writes. Nothing but the
+// foldEvent folds the event in hand on an events topic: it is emitted unless the
+// merged topic has a record of its key for each write that its copies make. Nothing but the
 // event in hand is ever emitted, so that the records of an origin lie in its order:
 // a cursor depends on that. The feed says by stamp what would stand.
-func (s *step) fact() error {
+func (s *step) foldEvent() error {
 	k := s.ev.Envelope.Key
 	var copies []Copy
 	if !k.IsZero() {
@@ -24,12 +24,12 @@ func (s *step) fact() error {
 		s.out.Merged = append(s.out.Merged, Merged{Event: *s.ev})
 		return nil
 	}
-	shown, _, err := s.emissions(k, copies)
+	shown, _, err := s.shownCopies(k, copies)
 	if err != nil {
 		return err
 	}
 	t := settle(copies, s.ev.At, s.cfg.Window)
-	s.tellTwins(&t)
+	s.reportTwins(&t)
 	// One more copy makes at most one more group, so one emission is enough.
 	if len(shown) < len(t.groups) {
 		shown[s.ev.At] = s.ev.At
@@ -39,10 +39,10 @@ func (s *step) fact() error {
 	return nil
 }
 
-// emissions says of which copies of a key the merged topic has the write, and in
-// whose record: the copy's own, or that of an orphan that means it now. found tells
+// shownCopies says of which copies of a key the merged topic has the write, and in
+// whose record: the copy's own, or that of an orphan which stands for it now. found tells
 // whether the key has a record; without one it had one copy, and that was emitted.
-func (s *step) emissions(k event.IdempotencyKey, copies []Copy) (shown map[event.Dot]event.Dot, found bool, err error) {
+func (s *step) shownCopies(k event.IdempotencyKey, copies []Copy) (shown map[event.Dot]event.Dot, found bool, err error) {
 	shown = map[event.Dot]event.Dot{}
 	t := s.twins[k]
 	if t == nil {
@@ -63,16 +63,16 @@ func (s *step) emissions(k event.IdempotencyKey, copies []Copy) (shown map[event
 		return shown, false, nil
 	}
 	for _, c := range t.Copies {
-		means := c.At
+		standsFor := c.At
 		if c.Orphan {
-			o, _, err := s.orphaned(c.At)
+			o, _, err := s.findOrphan(c.At)
 			if err != nil {
 				return nil, false, err
 			}
-			means = o.Instead
+			standsFor = o.Instead
 		}
-		if c.Emitted && means != (event.Dot{}) {
-			shown[means] = c.At
+		if c.Emitted && standsFor != (event.Dot{}) {
+			shown[standsFor] = c.At
 		}
 	}
 	return shown, true, nil
@@ -87,7 +87,7 @@ func twinOf(k event.IdempotencyKey, groups [][]Copy, shown map[event.Dot]event.D
 		for _, c := range g {
 			x := TwinCopy{At: c.At, Stamp: c.Stamp, Group: n}
 			in, ok := shown[c.At]
-			if ok { // the n-th that was emitted means the n-th write
+			if ok { // the n-th that was emitted stands for the n-th write
 				x.Group, x.Emitted = write, in == c.At
 				write++
 			}
@@ -102,28 +102,28 @@ func twinOf(k event.IdempotencyKey, groups [][]Copy, shown map[event.Dot]event.D
 
 func (s *step) setTwin(t *Twin) {
 	if _, dirty := s.twins[t.Key]; !dirty {
-		s.keys = append(s.keys, t.Key)
+		s.changedTwins = append(s.changedTwins, t.Key)
 	}
 	s.twins[t.Key] = t
 }
 
-// revokeFact takes an orphan out of an events topic. If its record in the merged
-// topic is needed for another copy it means that one from now on; else the record
+// revokeEvent takes an orphan out of an events topic. If its record in the merged
+// topic is needed for another copy it stands for that one from now on; else the record
 // is taken back.
-func (s *step) revokeFact(o *Orphaned, copies []Copy) error {
+func (s *step) revokeEvent(o *Orphaned, copies []Copy) error {
 	if o.Idempotency.IsZero() {
 		s.retract(o.At, o.Key, o.Timestamp)
 		return nil
 	}
-	shown, found, err := s.emissions(o.Idempotency, copies)
+	shown, found, err := s.shownCopies(o.Idempotency, copies)
 	if err != nil {
 		return err
 	}
 	t := unsettle(copies, o.At, s.cfg.Window)
-	s.tellTwins(&t)
+	s.reportTwins(&t)
 	if in, was := shown[o.At]; was {
 		delete(shown, o.At)
-		if err := s.reuse(in, t.groups, shown); err != nil {
+		if err := s.reuseRecord(in, t.groups, shown); err != nil {
 			return err
 		}
 	}
@@ -145,24 +145,24 @@ func (s *step) revokeFact(o *Orphaned, copies []Copy) error {
 	return nil
 }
 
-// reuse gives the record in the merged topic at a dot to a write that is not shown,
+// reuseRecord gives the record in the merged topic at a dot to a write that is not shown,
 // or takes it back if there is none.
-func (s *step) reuse(in event.Dot, groups [][]Copy, shown map[event.Dot]event.Dot) error {
+func (s *step) reuseRecord(in event.Dot, groups [][]Copy, shown map[event.Dot]event.Dot) error {
 	for _, g := range groups {
 		if len(shown) >= len(groups) {
 			break
 		}
 		if !slices.ContainsFunc(g, func(c Copy) bool { _, ok := shown[c.At]; return ok }) {
 			shown[g[0].At] = in
-			return s.means(in, g[0].At)
+			return s.reassignRecord(in, g[0].At)
 		}
 	}
 	return s.takeBack(in, Copy{At: in})
 }
 
-// means notes of an orphan's record in the merged topic which copy it stands for.
-func (s *step) means(in, instead event.Dot) error {
-	o, ok, err := s.orphaned(in)
+// reassignRecord notes of an orphan's record in the merged topic which copy it stands for.
+func (s *step) reassignRecord(in, instead event.Dot) error {
+	o, ok, err := s.findOrphan(in)
 	if err != nil || !ok {
 		return err
 	}
@@ -174,7 +174,7 @@ func (s *step) means(in, instead event.Dot) error {
 // takeBack retracts the record in the merged topic at a dot, which is that of copy
 // c or of an orphan.
 func (s *step) takeBack(in event.Dot, c Copy) error {
-	o, ok, err := s.orphaned(in)
+	o, ok, err := s.findOrphan(in)
 	if err != nil {
 		return err
 	}

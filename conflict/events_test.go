@@ -11,13 +11,13 @@ import (
 	"github.com/geogate/geogate/testbench/naive"
 )
 
-var facts = conflict.Config{Kind: conflict.Events}
+var eventsTopic = conflict.Config{Kind: conflict.Events}
 
 // Each event once, each key as often as its copies make writes: once when they lie
 // within one window; and the events of an origin in its order.
 func TestEventsOnce(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
-		rep := newReplica(facts)
+		rep := newReplica(eventsTopic)
 		for _, it := range arrival(t, adversary(t, 3, 6)) {
 			rep.step(t, []conflict.Item{it}, rapid.Bool().Draw(t, "twice"))
 		}
@@ -54,7 +54,7 @@ func TestEventsOnce(t *testing.T) {
 // what its vector or an alias covers, sees each write once.
 func TestReaderMovesBetweenRegions(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
-		h := newHistory(t, facts)
+		h := newHistory(t, eventsTopic)
 		h.run(40, func(r int, items []conflict.Item) { h.regions[r].step(t, items, false) })
 		from, to := h.regions[0], h.regions[1]
 		var cursor event.Vector
@@ -105,7 +105,7 @@ func spread(evs []event.Event, k event.IdempotencyKey) bool {
 }
 
 func TestTwinOfEvent(t *testing.T) {
-	rep := newReplica(facts)
+	rep := newReplica(eventsTopic)
 	later, first := keyed(put(b, 4, 15), 1, 1), keyed(put(a, 0, 10), 1, 1)
 	rep.step(t, logOf(b, later), false)
 	out := rep.step(t, logOf(a, first), false)
@@ -128,7 +128,7 @@ func TestTwinOfEvent(t *testing.T) {
 
 // Records that came without a gateway are events like others.
 func TestUnstampedEvent(t *testing.T) {
-	rep := newReplica(facts)
+	rep := newReplica(eventsTopic)
 	ev, err := event.FromRecord(event.Dot{Region: a, Partition: 3, Offset: 5}, 77, nil, []byte("v"), []event.Header{{Key: "h", Value: []byte("1")}})
 	if err != nil {
 		t.Fatal(err)

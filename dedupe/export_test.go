@@ -1,0 +1,4 @@
+package dedupe
+
+// Choose gives tests the rule behind Find.
+var Choose = chooseCopy
