@@ -157,7 +157,7 @@ func TestCoreLearnsOfACutOnTheWay(t *testing.T) {
 				}
 			}
 			tell(0)
-			h.step(h.fetched(data(t, 3, 2))) // collected meanwhile
+			h.step(h.fetched(data(t, 3, 2))) // fetched meanwhile
 			tell(1)
 			h.step(Produced{Produced: at(0), Epochs: map[Part]int32{part: 0}}, End{})
 			tell(2)
