@@ -71,7 +71,7 @@ func TestWidth(t *testing.T) {
 // prefixed are the functions that put a prefix before the name of a metric, which
 // is their first argument, by the file in which they do.
 var prefixed = map[string]struct{ function, prefix string }{
-	"replicate/status.go":         {"make", "geogate_link_"},
+	"replicate/status.go":         {"newMetric", "geogate_link_"},
 	"router/ownership/metrics.go": {"describe", "geogate_ownership_"},
 }
 
