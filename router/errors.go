@@ -6,7 +6,7 @@ var (
 	// ErrAlias is returned for a region name that does not have the form
 	// [a-z][a-z0-9-]{0,30}.
 	ErrAlias = errors.New("router: malformed region name")
-	// ErrTopology is returned for regions that cannot stand beside each other.
+	// ErrTopology is returned for regions that contradict each other.
 	ErrTopology = errors.New("router: regions contradict each other")
 	// ErrTopicName is returned for a name that Kafka does not accept for a topic,
 	// among them names of more than [control.MaxTopicName] characters.

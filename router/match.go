@@ -8,7 +8,7 @@ import (
 	"github.com/geogate/geogate/internal/names"
 )
 
-// Pattern names topics: a glob, in which * stands for any characters (dots too,
+// Pattern names topics: a glob, in which * is any characters (dots too,
 // as topic names have no hierarchy) and ? for one, or a regular expression
 // between slashes, which must match the whole name.
 type Pattern struct {

@@ -7,9 +7,9 @@ import (
 	"github.com/geogate/geogate/internal/control"
 )
 
-// Murmur2 is the 32-bit hash of Kafka's default partitioner (MurmurHash2 with
+// murmur2 is the 32-bit hash of Kafka's default partitioner (MurmurHash2 with
 // seed 0x9747b28c), bit for bit as Apache Kafka's Utils.murmur2 computes it.
-func Murmur2(b []byte) uint32 {
+func murmur2(b []byte) uint32 {
 	const (
 		seed = 0x9747b28c
 		m    = 0x5bd1e995
@@ -42,7 +42,7 @@ func Murmur2(b []byte) uint32 {
 // The key is not null: records without a key have no place of their own. It
 // panics when n is not positive.
 func Partition(key []byte, n int32) int32 {
-	return int32(Murmur2(key)&0x7fffffff) % n
+	return int32(murmur2(key)&0x7fffffff) % n
 }
 
 // Slot is the partition of the positions and runs topics that describes a

@@ -12,7 +12,7 @@ import (
 // <origin>.<topic>. [CheckTopic] tells whether it fits.
 //
 // That a name has this form does not make the topic remote: a local topic may be
-// called us.orders. What a topic is stands in the registry; the same holds for
+// called us.orders. What a topic is, the registry says; the same holds for
 // [Merged].
 func RemoteName(origin, topic string) string { return origin + "." + topic }
 

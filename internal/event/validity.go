@@ -8,14 +8,14 @@ import (
 // NoCut is the cut of an interval that has not ended.
 const NoCut int64 = math.MaxInt64
 
-// AnyEpoch, as a tenure's epoch, stands for all of them: what is written under
+// anyEpoch, as a tenure's epoch, stands for all of them: what is written under
 // whatever epoch counts.
-const AnyEpoch Epoch = 0
+const anyEpoch Epoch = 0
 
 // Unregistered is what is known of a log whose region's epochs are in no register
 // that is read here: all of it counts.
 func Unregistered() Tenures {
-	return Tenures{Known: math.MaxUint64, List: []Tenure{{Epoch: AnyEpoch}}}
+	return Tenures{Known: math.MaxUint64, List: []Tenure{{Epoch: anyEpoch}}}
 }
 
 // Tenure is one epoch in which a region owned a unit, as far as the log of one of
@@ -117,7 +117,7 @@ func (a *ValidityTable) Judge(at Dot, epoch Epoch) Judgement {
 		return Unsettled
 	}
 	for i := range log.List {
-		if t := &log.List[i]; t.Epoch == epoch || t.Epoch == AnyEpoch {
+		if t := &log.List[i]; t.Epoch == epoch || t.Epoch == anyEpoch {
 			if start, cut := t.Interval(at.Incarnation); start <= at.Offset && at.Offset < cut {
 				return Authoritative
 			}
@@ -163,7 +163,7 @@ func (a *ValidityTable) Cut(origin RegionID, incarnation uint16, from int64) (cu
 }
 
 // Known lowers a vector to what surely was read under the cuts of this authority:
-// an entry that lies behind a cut, and not behind where the next interval begins,
+// an entry that lies past a cut, and not past where the next interval begins,
 // may come from a reader that was shown what the cut has taken out since. One that
 // lies further has met the next epoch, and with it the cut.
 func (a *ValidityTable) Known(v Vector) Vector {
@@ -199,7 +199,7 @@ func (a *ValidityTable) Orphans(old *ValidityTable, origin RegionID) (from Point
 			was[old.Logs[origin].List[i].Epoch] = &old.Logs[origin].List[i]
 		}
 	}
-	behind := func(t *Tenure) {
+	pastCut := func(t *Tenure) {
 		if p := t.lowest(); !found || p.Compare(from) < 0 {
 			from, found = p, true
 		}
@@ -208,18 +208,18 @@ func (a *ValidityTable) Orphans(old *ValidityTable, origin RegionID) (from Point
 	for i := range list {
 		o := was[list[i].Epoch]
 		if list[i].Ended && (o == nil || !o.Ended) {
-			behind(&list[i])
+			pastCut(&list[i])
 		}
 		// Where a new interval begins says of what came without a gateway between the
 		// two that it does not count.
 		if o == nil && i > 0 {
-			behind(&list[i-1])
+			pastCut(&list[i-1])
 		}
 	}
 	return from, found
 }
 
-// lowest is the first point of the log that lies behind the tenure's cut; no log
+// lowest is the first point of the log that lies past the tenure's cut; no log
 // comes to that of a tenure without one.
 func (t *Tenure) lowest() Point {
 	low := Point{math.MaxUint16, NoCut}

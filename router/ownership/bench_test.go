@@ -11,7 +11,6 @@ import (
 	"time"
 
 	"github.com/geogate/geogate/internal/embed"
-	"github.com/geogate/geogate/internal/event"
 	"github.com/geogate/geogate/router/ownership"
 	"github.com/geogate/geogate/router/ownership/register"
 	"github.com/geogate/geogate/testbench/natscluster"
@@ -184,7 +183,7 @@ func fenceDead(b *testing.B, leads bool) {
 	fence := time.Since(began)
 	spin(b, func() bool { return a.Tokens().Units["default/eu"].Record.State == ownership.UnitFenced })
 	units := time.Since(began)
-	spin(b, func() bool { _, cut := a.Tokens().Cuts("default/eu")[event.Epoch(18)]; return cut })
+	spin(b, func() bool { return cutOf(a, "default/eu", 18) != nil })
 	cut := time.Since(began)
 	r := <-done
 	if r.Code != ownership.ResultLoss {

@@ -7,7 +7,7 @@ import (
 )
 
 // boottime is the time since the machine was started, suspend included: Go's own
-// monotonic clock stands still while the machine sleeps, and a lease does not.
+// monotonic clock stops while the machine sleeps, and a lease does not.
 func boottime() time.Duration {
 	var ts unix.Timespec
 	if err := unix.ClockGettime(unix.CLOCK_BOOTTIME, &ts); err != nil {

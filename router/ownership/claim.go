@@ -36,9 +36,9 @@ func (c *Core) renew(now time.Duration) {
 			c.drop()
 			return
 		}
-		c.loops = append(c.loops, loop{seq, now})
+		c.awaitedRenewals = append(c.awaitedRenewals, awaitedRenewal{seq, now})
 		if c.seen >= seq {
-			c.loops = c.loops[:len(c.loops)-1]
+			c.awaitedRenewals = c.awaitedRenewals[:len(c.awaitedRenewals)-1]
 		}
 		c.renewAt = first + c.cfg.Lease.Renew
 		if c.regions[c.cfg.Region].rev == rev {
@@ -96,7 +96,7 @@ func (c *Core) own(now time.Duration, purpose string, next UnitRecord, expect ui
 		// nothing newer has said otherwise.
 		u := c.units[next.Unit]
 		if ok && c.lease.rev == rev && u.rec.State == UnitActive && u.rec.Owner == c.cfg.Region && u.rec.Epoch == next.Epoch {
-			c.moved++
+			c.changes++
 			p := proof{epoch: next.Epoch, rev: rev, mark: c.markOf(next.Unit, next.Epoch)}
 			if fresh {
 				p.after, c.renewAt = seq, now
@@ -109,9 +109,9 @@ func (c *Core) own(now time.Duration, purpose string, next UnitRecord, expect ui
 // markOf is the version of the mark that will hold, or holds, an epoch.
 func (c *Core) markOf(unit string, epoch event.Epoch) uint64 {
 	if c.mark.Epochs[unit] >= epoch && c.mark.Created == c.created {
-		return c.marked
+		return c.markVersion
 	}
-	return c.marked + 1
+	return c.markVersion + 1
 }
 
 // writeUnit writes the next record of a unit, chained to the one before. One that
@@ -187,7 +187,7 @@ func (c *Core) claim(now time.Duration, unit string) {
 	}
 	delete(c.starts, unit)
 	next := u.rec
-	next.Epoch = NextEpoch(u.rec.Epoch, c.cfg.ID)
+	next.Epoch = nextEpoch(u.rec.Epoch, c.cfg.ID)
 	next.Owner, next.State, next.Last, next.For, next.Scope = c.cfg.Region, UnitActive, c.cfg.Region, "", ""
 	next.Live, next.Incarnation = c.regions[c.cfg.Region].rec.Live, 1
 	next.By, next.Reason = c.cfg.Region, ""
@@ -205,7 +205,7 @@ func (c *Core) claim(now time.Duration, unit string) {
 // floor raises a start to the cuts of the region's earlier epochs: intervals
 // never overlap, even if the log has lost records.
 func (c *Core) floor(ends []Extent, before []Tenure) []Extent {
-	out := MergeExtents(nil, ends)
+	out := mergeExtents(nil, ends)
 	for i := range out {
 		for p := range out[i].Offsets {
 			for _, t := range before {
@@ -228,7 +228,7 @@ func (c *Core) listed(now time.Duration, ev Listed) {
 	}
 	if !ev.OK {
 		delete(c.starts, ev.Unit)
-		c.notYet["unit "+ev.Unit] = now + retryLimit
+		c.notBefore["unit "+ev.Unit] = now + retryLimit
 		return
 	}
 	l.ends = append([]Extent{}, ev.Ends...)
@@ -280,13 +280,13 @@ func (c *Core) drain(now time.Duration, unit string) {
 	c.do(Settle{Unit: unit, Epoch: u.rec.Epoch})
 }
 
-func (c *Core) tellDrained(now time.Duration, ev Settled) {
+func (c *Core) writeDrained(now time.Duration, ev Settled) {
 	if c.settled[ev.Unit] != ev.Epoch {
 		return
 	}
 	if !ev.OK {
 		delete(c.settled, ev.Unit)
-		c.notYet["drain "+ev.Unit] = now + retryLimit
+		c.notBefore["drain "+ev.Unit] = now + retryLimit
 		return
 	}
 	r := DrainedRecord{Version: recordVersion, Region: c.cfg.Region, Instance: c.cfg.Instance, Unit: ev.Unit, Epoch: ev.Epoch, Ends: ev.Ends}
@@ -298,7 +298,7 @@ func (c *Core) tellDrained(now time.Duration, ev Settled) {
 // instance.
 func (c *Core) release(now time.Duration) {
 	c.released = true
-	c.moved++
+	c.changes++
 	c.drop()
 	c.quit("lease")
 	r := LeaseRecord{Version: recordVersion, Region: c.cfg.Region, Instance: c.cfg.Instance, Gone: true}
@@ -306,11 +306,11 @@ func (c *Core) release(now time.Duration) {
 }
 
 // Released tells whether the last word of an instance that stops has been stored.
-func (c *Core) Released() bool { return c.released && c.at["gone"] == nil }
+func (c *Core) Released() bool { return c.released && c.opByPurpose["gone"] == nil }
 
 // Regressed says why the register is not believed any more, "" while it is.
-func (c *Core) Regressed() string { return c.regress }
+func (c *Core) Regressed() string { return c.distrust }
 
 // Moved rises whenever what is known of regions or units, or what is held, may
 // have changed.
-func (c *Core) Moved() uint64 { return c.moved }
+func (c *Core) Changes() uint64 { return c.changes }

@@ -16,8 +16,8 @@ import (
 	"github.com/geogate/geogate/internal/event"
 )
 
-// Client is the ownership of one instance: it runs an [Core] against the
-// register, and answers whether the instance may write.
+// Client is the ownership of one instance: it runs a [Core] against the register,
+// and answers whether the instance may write. It is safe for concurrent use.
 type Client struct {
 	cfg    ClientConfig
 	log    *slog.Logger
@@ -45,20 +45,20 @@ type Client struct {
 	meter *meter
 }
 
-// NewClient makes an authority; it does nothing before Run. Until then nothing
-// is proven.
+// NewClient makes a client; it does nothing before Run, and until then holds
+// nothing. It fails for a lease that [LeaseConfig.Validate] refuses.
 func NewClient(cfg ClientConfig) (*Client, error) {
 	if err := cfg.Lease.Validate(); err != nil {
 		return nil, err
 	}
-	a := &Client{
+	c := &Client{
 		cfg: cfg, log: cfg.Logger, meter: newMeter(), events: make(chan Event, openEvents),
 		waiting: make(map[uint64]chan Result), changed: make(chan struct{}),
 		reopen: make(chan struct{}, 1), rewatch: make(chan uint64, 1),
 		voters: [2]int{cfg.Voters, 0},
 	}
-	a.tokens.Store(&Tokens{region: cfg.Region})
-	return a, nil
+	c.tokens.Store(&Tokens{region: cfg.Region})
+	return c, nil
 }
 
 const (
@@ -107,15 +107,15 @@ func clockSkew() (skew time.Duration, ok bool) {
 	return 0, false
 }
 
-// Run owns the connection to the register and every goroutine of the authority.
+// Run owns the connection to the register and every goroutine of the client.
 // It returns nil when the context ends, after it has said that the instance holds
 // nothing any more.
-func (a *Client) Run(ctx context.Context) error {
-	mark, err := loadMark(a.cfg.DataDir)
+func (c *Client) Run(ctx context.Context) error {
+	mark, err := loadMark(c.cfg.DataDir)
 	if err != nil {
 		return err
 	}
-	mirrored, err := a.loadMirror(ctx)
+	mirrored, err := c.loadMirror(ctx)
 	if err != nil {
 		return nil // the context has ended
 	}
@@ -123,46 +123,46 @@ func (a *Client) Run(ctx context.Context) error {
 	if _, err := rand.Read(life); err != nil {
 		return fmt.Errorf("name the process: %w", err)
 	}
-	a.core = NewCore(CoreConfig{
-		Region: a.cfg.Region, ID: a.cfg.ID, Regions: a.cfg.Regions, Instance: a.cfg.Instance,
-		Life: fmt.Sprintf("%s-%s-%x", a.cfg.Region, a.cfg.Instance, life),
-		Home: a.cfg.Policy.Home(a.cfg.Region), Lease: a.cfg.Lease, Mark: mark, Mirrored: mirrored,
+	c.core = NewCore(CoreConfig{
+		Region: c.cfg.Region, ID: c.cfg.ID, Regions: c.cfg.Regions, Instance: c.cfg.Instance,
+		Life: fmt.Sprintf("%s-%s-%x", c.cfg.Region, c.cfg.Instance, life),
+		Home: c.cfg.Policy.Home(c.cfg.Region), Lease: c.cfg.Lease, Mark: mark, Mirrored: mirrored,
 	})
 	// Tasks outlive ctx by the last word of a stopping instance.
 	tctx, cancel := context.WithCancel(context.WithoutCancel(ctx))
 	defer cancel()
-	a.tasks = &errgroup.Group{}
-	a.tasks.SetLimit(openTasks)
-	a.reads = &errgroup.Group{}
-	a.reads.SetLimit(openReads)
-	a.reg, err = a.cfg.Dial(Handlers{
-		Connected: a.requestOpen,
-		Told:      func(s Seen) { a.meter.heard(s, a.tokens.Load()); a.tell(tctx, s) },
-		Answered:  func(s Seen) { a.tell(tctx, s) },
-		Newest:    func(subject string) (uint64, []byte) { return a.tokens.Load().newest(subject) },
+	c.tasks = &errgroup.Group{}
+	c.tasks.SetLimit(openTasks)
+	c.reads = &errgroup.Group{}
+	c.reads.SetLimit(openReads)
+	c.reg, err = c.cfg.Dial(Handlers{
+		Connected: c.requestOpen,
+		Told:      func(s Seen) { c.meter.heard(s, c.tokens.Load()); c.tell(tctx, s) },
+		Answered:  func(s Seen) { c.tell(tctx, s) },
+		Newest:    func(subject string) (uint64, []byte) { return c.tokens.Load().newest(subject) },
 	})
 	if err != nil {
 		return err
 	}
 	var g errgroup.Group
-	g.Go(func() error { return a.cfg.Mirror.Run(ctx) })
-	g.Go(func() error { a.countVoters(ctx); return nil })
-	g.Go(func() error { a.open(ctx); return nil })
-	g.Go(func() error { a.follow(ctx); return nil })
-	a.loop(ctx, tctx)
-	a.sendGone(tctx)
+	g.Go(func() error { return c.cfg.Mirror.Run(ctx) })
+	g.Go(func() error { c.countVoters(ctx); return nil })
+	g.Go(func() error { c.open(ctx); return nil })
+	g.Go(func() error { c.follow(ctx); return nil })
+	c.loop(ctx, tctx)
+	c.sendGone(tctx)
 	cancel()
-	err = errors.Join(a.tasks.Wait(), a.reads.Wait(), g.Wait())
-	a.delayed.Wait()
-	a.reg.Close() // after it none of the handlers runs
+	err = errors.Join(c.tasks.Wait(), c.reads.Wait(), g.Wait())
+	c.delayed.Wait()
+	c.reg.Close() // after it none of the handlers runs
 	return err
 }
 
 // loadMirror reads the region's own Kafka until it answers.
-func (a *Client) loadMirror(ctx context.Context) (map[string]event.Epoch, error) {
+func (c *Client) loadMirror(ctx context.Context) (map[string]event.Epoch, error) {
 	for {
 		tctx, cancel := context.WithTimeout(ctx, listTime)
-		epochs, err := a.cfg.Mirror.Load(tctx)
+		epochs, err := c.cfg.Mirror.Load(tctx)
 		cancel()
 		if err == nil {
 			return epochs, nil
@@ -170,7 +170,7 @@ func (a *Client) loadMirror(ctx context.Context) (map[string]event.Epoch, error)
 		if ctx.Err() != nil {
 			return nil, ctx.Err()
 		}
-		a.log.Warn("read the copy of the ownership register in kafka, will try again", "err", err)
+		c.log.Warn("read the copy of the ownership register in kafka, will try again", "err", err)
 		select {
 		case <-ctx.Done():
 			return nil, ctx.Err()
@@ -180,7 +180,7 @@ func (a *Client) loadMirror(ctx context.Context) (map[string]event.Epoch, error)
 }
 
 // loop gives the state machine its events and time.
-func (a *Client) loop(ctx, tctx context.Context) {
+func (c *Client) loop(ctx, tctx context.Context) {
 	timer := time.NewTimer(0)
 	defer timer.Stop()
 	skew, ran := time.Duration(math.MaxInt64), boottime() // the first that is read counts
@@ -189,120 +189,120 @@ func (a *Client) loop(ctx, tctx context.Context) {
 		select {
 		case <-ctx.Done():
 			return
-		case ev = <-a.events:
+		case ev = <-c.events:
 		case <-timer.C:
 		}
 		if now, ok := clockSkew(); ok && now-skew > sleptSkew {
-			a.log.Warn("the machine has slept; every token is dropped", "for", (now - skew).String())
-			a.step(tctx, Slept{})
+			c.log.Warn("the machine was suspended; nothing is held until the register confirms it again", "for", (now - skew).String())
+			c.step(tctx, Slept{})
 			skew = now
 		} else if ok && now < skew {
 			skew = now
 		}
 		if gap := boottime() - ran; gap > mostSilence {
-			a.log.Warn("the process was stopped; the register is reached anew", "for", gap.String())
-			a.meter.pauses.Inc()
-			a.step(tctx, Paused{})
+			c.log.Warn("the process was stopped for a while; reconnecting to the ownership register", "for", gap.String())
+			c.meter.pauses.Inc()
+			c.step(tctx, Paused{})
 		}
-		a.step(tctx, ev)
+		c.step(tctx, ev)
 		ran = boottime()
-		timer.Reset(a.core.Wait(boottime(), mostWait))
+		timer.Reset(c.core.Wait(boottime(), mostWait))
 	}
 }
 
 // step runs the state machine, makes its tokens the ones in force, and only then
 // does what it asks for.
-func (a *Client) step(ctx context.Context, ev Event) {
-	before, was, old := a.core.Moved(), a.core.Regressed(), a.tokens.Load()
-	effects := a.core.Step(boottime(), ev)
-	now := a.core.Tokens()
-	a.tokens.Store(now)
+func (c *Client) step(ctx context.Context, ev Event) {
+	before, was, old := c.core.Changes(), c.core.Regressed(), c.tokens.Load()
+	effects := c.core.Step(boottime(), ev)
+	now := c.core.Tokens()
+	c.tokens.Store(now)
 	if now.SoftFenced != old.SoftFenced {
 		if now.SoftFenced {
-			a.log.Warn("the lease has run out: no write is taken until the register confirms it again")
+			c.log.Warn("the lease has expired; writes are refused until the ownership register confirms it again")
 		} else {
-			a.log.Info("the lease is confirmed again, or has been taken")
+			c.log.Info("the lease no longer counts as expired: it was renewed, or the region was fenced")
 		}
 	}
 	for _, e := range effects {
-		a.effect(ctx, e)
+		c.effect(ctx, e)
 	}
-	if why := a.core.Regressed(); why != "" && was == "" {
-		a.log.Error("the ownership register went backwards; this instance takes no writes", "reason", why)
+	if why := c.core.Regressed(); why != "" && was == "" {
+		c.log.Error("the ownership register went backwards; this instance refuses writes", "reason", why)
 	}
-	if a.core.Moved() != before {
-		a.mu.Lock()
-		close(a.changed)
-		a.changed = make(chan struct{})
-		a.mu.Unlock()
+	if c.core.Changes() != before {
+		c.mu.Lock()
+		close(c.changed)
+		c.changed = make(chan struct{})
+		c.mu.Unlock()
 	}
 }
 
 // tell hands an event to the state machine.
-func (a *Client) tell(ctx context.Context, ev Event) {
+func (c *Client) tell(ctx context.Context, ev Event) {
 	select {
-	case a.events <- ev:
+	case c.events <- ev:
 	case <-ctx.Done():
 	}
 }
 
 // effect begins what an effect asks for; nothing here waits.
-func (a *Client) effect(ctx context.Context, e Effect) {
+func (c *Client) effect(ctx context.Context, e Effect) {
 	switch e := e.(type) {
 	case Write:
-		a.task(ctx, Written{Op: e.Op, Outcome: Unknown}, func() Event {
+		c.task(ctx, Written{Op: e.Op, Outcome: Unknown}, func() Event {
 			began := boottime()
-			o, seq := a.reg.Write(ctx, e)
-			a.meter.wrote(e.Subject, o, boottime()-began)
+			o, seq := c.reg.Write(ctx, e)
+			c.meter.wrote(e.Subject, o, boottime()-began)
 			if o == Stored {
-				a.lasts.Store(int64(boottime()))
+				c.lasts.Store(int64(boottime()))
 			}
 			return Written{Op: e.Op, Outcome: o, Seq: seq}
 		})
 	case Read:
-		a.read(ctx, e.Subject)
+		c.read(ctx, e.Subject)
 	case Broadcast:
-		a.reg.Broadcast(e)
+		c.reg.Broadcast(e)
 		for _, pause := range []time.Duration{50 * time.Millisecond, 300 * time.Millisecond} {
-			a.later(ctx, pause, func() { a.reg.Broadcast(e) })
+			c.later(ctx, pause, func() { c.reg.Broadcast(e) })
 		}
 	case List:
-		a.task(ctx, Listed{Unit: e.Unit, Rev: e.Rev, Ref: e.Ref}, func() Event {
-			ends, err := a.ends(ctx, e.Unit)
+		c.task(ctx, Listed{Unit: e.Unit, Rev: e.Rev, Ref: e.Ref}, func() Event {
+			ends, err := c.ends(ctx, e.Unit)
 			return Listed{Unit: e.Unit, Rev: e.Rev, Ref: e.Ref, Ends: ends, OK: err == nil}
 		})
 	case Settle:
-		a.task(ctx, Settled{Unit: e.Unit, Epoch: e.Epoch}, func() Event {
-			if err := a.cfg.Logs.Settle(ctx, e.Unit); err != nil {
+		c.task(ctx, Settled{Unit: e.Unit, Epoch: e.Epoch}, func() Event {
+			if err := c.cfg.Logs.Settle(ctx, e.Unit); err != nil {
 				return Settled{Unit: e.Unit, Epoch: e.Epoch}
 			}
-			ends, err := a.ends(ctx, e.Unit)
+			ends, err := c.ends(ctx, e.Unit)
 			return Settled{Unit: e.Unit, Epoch: e.Epoch, Ends: ends, OK: err == nil}
 		})
 	case AskApplied:
-		a.task(ctx, Applied{Unit: e.Unit, Ref: e.Ref}, func() Event {
-			ends, err := a.cfg.Logs.Applied(ctx, e.Unit, e.Region)
+		c.task(ctx, Applied{Unit: e.Unit, Ref: e.Ref}, func() Event {
+			ends, err := c.cfg.Logs.Applied(ctx, e.Unit, e.Region)
 			if err != nil {
-				a.log.Warn("find out what was applied", "unit", e.Unit, "of", e.Region, "err", err)
+				c.log.Warn("find out what other regions have applied, will try again", "unit", e.Unit, "region", e.Region, "err", err)
 			}
 			return Applied{Unit: e.Unit, Ref: e.Ref, Ends: ends, OK: err == nil}
 		})
 	case Persist:
-		a.persist(ctx, e)
+		c.persist(ctx, e)
 	case Rewatch:
-		a.log.Warn("the watch of the register is begun anew", "behind", e.From, "reconnect", e.Reconnect)
-		a.meter.rewatches.Inc()
+		c.log.Warn("the watch of the ownership register brings nothing; restarting it", "after", e.From, "reconnect", e.Reconnect)
+		c.meter.rewatches.Inc()
 		if e.Reconnect {
-			a.reg.Reconnect()
+			c.reg.Reconnect()
 		}
-		a.requestWatch(e.From)
+		c.requestWatch(e.From)
 	case Reopen:
-		a.requestOpen()
+		c.requestOpen()
 	case Answer:
-		a.mu.Lock()
-		ch := a.waiting[e.Ref]
-		delete(a.waiting, e.Ref)
-		a.mu.Unlock()
+		c.mu.Lock()
+		ch := c.waiting[e.Ref]
+		delete(c.waiting, e.Ref)
+		c.mu.Unlock()
 		if ch != nil {
 			ch <- e.Result
 		}
@@ -311,21 +311,21 @@ func (a *Client) effect(ctx context.Context, e Effect) {
 
 // task runs something on the side and hands over what comes of it; busy is
 // handed over instead when too much runs already.
-func (a *Client) task(ctx context.Context, busy Event, run func() Event) {
-	started := a.tasks.TryGo(func() error {
+func (c *Client) task(ctx context.Context, busy Event, run func() Event) {
+	started := c.tasks.TryGo(func() error {
 		if ev := run(); ev != nil {
-			a.tell(ctx, ev)
+			c.tell(ctx, ev)
 		}
 		return nil
 	})
 	if !started && busy != nil {
-		a.later(ctx, retryLimit, func() { a.tell(ctx, busy) })
+		c.later(ctx, retryLimit, func() { c.tell(ctx, busy) })
 	}
 }
 
 // later runs f after a pause, unless the context ends before. Run waits for it.
-func (a *Client) later(ctx context.Context, pause time.Duration, f func()) {
-	a.delayed.Go(func() {
+func (c *Client) later(ctx context.Context, pause time.Duration, f func()) {
+	c.delayed.Go(func() {
 		select {
 		case <-ctx.Done():
 		case <-time.After(pause):
@@ -337,45 +337,45 @@ func (a *Client) later(ctx context.Context, pause time.Duration, f func()) {
 // read asks for a record, the register unless that is asked already or too much
 // else is, and the other instances: answers are hints, and questions must not
 // stand in the way of writes.
-func (a *Client) read(ctx context.Context, subject string) {
-	known, _ := a.tokens.Load().newest(subject)
-	a.reg.Ask(subject, known)
-	if _, asked := a.asking.LoadOrStore(subject, true); asked {
+func (c *Client) read(ctx context.Context, subject string) {
+	known, _ := c.tokens.Load().newest(subject)
+	c.reg.Ask(subject, known)
+	if _, asked := c.asking.LoadOrStore(subject, true); asked {
 		return
 	}
-	started := a.reads.TryGo(func() error {
-		s, ok := a.reg.Read(ctx, subject)
-		a.asking.Delete(subject)
+	started := c.reads.TryGo(func() error {
+		s, ok := c.reg.Read(ctx, subject)
+		c.asking.Delete(subject)
 		if ok {
-			a.tell(ctx, s)
+			c.tell(ctx, s)
 		}
 		return nil
 	})
 	if !started {
-		a.asking.Delete(subject)
+		c.asking.Delete(subject)
 	}
 }
 
-func (a *Client) ends(ctx context.Context, unit string) ([]Extent, error) {
+func (c *Client) ends(ctx context.Context, unit string) ([]Extent, error) {
 	ctx, cancel := context.WithTimeout(ctx, listTime)
 	defer cancel()
-	ends, err := a.cfg.Logs.Ends(ctx, unit)
+	ends, err := c.cfg.Logs.Ends(ctx, unit)
 	if err != nil {
-		a.log.Warn("list where logs end", "unit", unit, "err", err)
+		c.log.Warn("list the end offsets of a unit, will try again", "unit", unit, "err", err)
 	}
 	return ends, err
 }
 
 // persist puts the mark on disk, again until that works: until then the new
 // epochs are not used.
-func (a *Client) persist(ctx context.Context, e Persist) {
-	a.task(ctx, nil, func() Event {
+func (c *Client) persist(ctx context.Context, e Persist) {
+	c.task(ctx, nil, func() Event {
 		for {
-			err := a.saveMark(e)
+			err := c.saveMark(e)
 			if err == nil {
 				return Persisted{Version: e.Version}
 			}
-			a.log.Error("write the high-water mark, will try again", "err", err)
+			c.log.Error("write the high-water mark, will try again", "err", err)
 			select {
 			case <-ctx.Done():
 				return nil
@@ -386,10 +386,10 @@ func (a *Client) persist(ctx context.Context, e Persist) {
 }
 
 // saveMark writes a mark unless a later one is on disk.
-func (a *Client) saveMark(e Persist) error {
-	a.saving.Lock()
-	defer a.saving.Unlock()
-	now, err := loadMark(a.cfg.DataDir)
+func (c *Client) saveMark(e Persist) error {
+	c.saving.Lock()
+	defer c.saving.Unlock()
+	now, err := loadMark(c.cfg.DataDir)
 	if err != nil {
 		return err
 	}
@@ -399,35 +399,35 @@ func (a *Client) saveMark(e Persist) error {
 		}
 		e.Mark.Seq = max(e.Mark.Seq, now.Seq)
 	}
-	return saveMark(a.cfg.DataDir, e.Mark)
+	return saveMark(c.cfg.DataDir, e.Mark)
 }
 
 // sendGone says that the instance holds nothing any more, so that a fence need
 // not wait for it.
-func (a *Client) sendGone(ctx context.Context) {
+func (c *Client) sendGone(ctx context.Context) {
 	deadline := time.NewTimer(goneTime)
 	defer deadline.Stop()
-	a.step(ctx, Release{})
-	for !a.core.Released() {
+	c.step(ctx, Release{})
+	for !c.core.Released() {
 		select {
 		case <-deadline.C:
 			return
-		case ev := <-a.events:
-			a.step(ctx, ev)
+		case ev := <-c.events:
+			c.step(ctx, ev)
 		case <-time.After(20 * time.Millisecond):
-			a.step(ctx, Wake{})
+			c.step(ctx, Wake{})
 		}
 	}
 }
 
 // Grant gives the permission to write a unit now: the first check. The error is
 // ErrUnproven or a *NotOwnerError.
-func (a *Client) Grant(unit string) (Grant, error) {
-	g, err := a.tokens.Load().Grant(boottime(), unit)
+func (c *Client) Grant(unit string) (Grant, error) {
+	g, err := c.tokens.Load().Grant(boottime(), unit)
 	if errors.Is(err, ErrUnproven) {
 		// Nobody has written the unit's record yet, and it is not ours to write.
-		if home := a.cfg.Policy.HomeOf(unit); home != "" && home != a.cfg.Region {
-			if _, known := a.tokens.Load().Units[unit]; !known {
+		if home := c.cfg.Policy.HomeOf(unit); home != "" && home != c.cfg.Region {
+			if _, known := c.tokens.Load().Units[unit]; !known {
 				return Grant{}, &NotOwnerError{Unit: unit, Owner: home, State: UnitPreparing}
 			}
 		}
@@ -436,24 +436,25 @@ func (a *Client) Grant(unit string) (Grant, error) {
 }
 
 // Holds tells whether what a grant gave is still held: the second check.
-func (a *Client) Holds(unit string, g Grant) bool {
-	return a.tokens.Load().Holds(boottime(), unit, g)
+func (c *Client) Holds(unit string, g Grant) bool {
+	return c.tokens.Load().Holds(boottime(), unit, g)
 }
 
 // Tokens are what is held and known now.
-func (a *Client) Tokens() *Tokens { return a.tokens.Load() }
+func (c *Client) Tokens() *Tokens { return c.tokens.Load() }
 
-// Changed is closed when what is known of ownership changes next.
-func (a *Client) Changed() <-chan struct{} {
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	return a.changed
+// Changed gives a channel that is closed when what is known of ownership changes
+// next.
+func (c *Client) Changed() <-chan struct{} {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.changed
 }
 
 // LeaseLeft is how long the instance may still write a unit without another
 // renewal; ok is false where it does not hold it.
-func (a *Client) LeaseLeft(unit string) (left time.Duration, ok bool) {
-	t, now := a.tokens.Load(), boottime()
+func (c *Client) LeaseLeft(unit string) (left time.Duration, ok bool) {
+	t, now := c.tokens.Load(), boottime()
 	if _, held := t.Held[unit]; !held || now >= t.Until {
 		return 0, false
 	}
@@ -462,22 +463,22 @@ func (a *Client) LeaseLeft(unit string) (left time.Duration, ok bool) {
 
 // Ask has a command carried out and waits for its end, or for the context's:
 // then the plan goes on and the result says so.
-func (a *Client) Ask(ctx context.Context, cmd Command) Result {
-	ref, ch := a.refs.Add(1), make(chan Result, 1)
-	a.mu.Lock()
-	a.waiting[ref] = ch
-	a.mu.Unlock()
-	a.log.Info("ownership command", "verb", string(cmd.Verb), "on", cmd.describe(), "reason", cmd.Reason)
-	a.tell(ctx, Ask{Ref: ref, Command: cmd})
+func (c *Client) Ask(ctx context.Context, cmd Command) Result {
+	ref, ch := c.refs.Add(1), make(chan Result, 1)
+	c.mu.Lock()
+	c.waiting[ref] = ch
+	c.mu.Unlock()
+	c.log.Info("ownership command", "verb", string(cmd.Verb), "on", cmd.describe(), "reason", cmd.Reason)
+	c.tell(ctx, Ask{Ref: ref, Command: cmd})
 	select {
 	case r := <-ch:
-		a.log.Info("ownership command ended", "verb", string(cmd.Verb), "on", cmd.describe(), "exit", int(r.Code), "detail", r.Detail)
+		c.log.Info("ownership command ended", "verb", string(cmd.Verb), "on", cmd.describe(), "exit", int(r.Code), "detail", r.Detail)
 		return r
 	case <-ctx.Done():
 	}
-	a.mu.Lock()
-	delete(a.waiting, ref)
-	a.mu.Unlock()
+	c.mu.Lock()
+	delete(c.waiting, ref)
+	c.mu.Unlock()
 	return Result{Code: ResultInProgress, Detail: "still in progress; the same command goes on from where things are", Units: []FencedUnit{}}
 }
 
@@ -490,22 +491,22 @@ type RegisterStatus struct {
 }
 
 // Status says how the register is.
-func (a *Client) Status() RegisterStatus {
+func (c *Client) Status() RegisterStatus {
 	s := RegisterStatus{State: "ok"}
-	a.mu.Lock()
-	s.Voters, s.Reachable = a.voters[0], a.voters[1]
-	a.mu.Unlock()
-	s.Regressed = a.tokens.Load().Regressed
-	if a.lasts.Load() != 0 { // so that the connection is there
-		s.Write = a.reg.LastWrite()
+	c.mu.Lock()
+	s.Voters, s.Reachable = c.voters[0], c.voters[1]
+	c.mu.Unlock()
+	s.Regressed = c.tokens.Load().Regressed
+	if c.lasts.Load() != 0 { // so that the connection is there
+		s.Write = c.reg.LastWrite()
 	}
 	if s.Regressed != "" {
 		s.State = "regressed"
-	} else if last := a.lasts.Load(); last == 0 || boottime()-time.Duration(last) > 2*a.cfg.Lease.Renew+a.cfg.Lease.Timeout {
+	} else if last := c.lasts.Load(); last == 0 || boottime()-time.Duration(last) > 2*c.cfg.Lease.Renew+c.cfg.Lease.Timeout {
 		s.State = "unreachable"
 		// A fenced region's instance writes nothing; that it is heard of says enough.
-		t := a.tokens.Load()
-		if r, ok := t.Regions[a.cfg.Region]; ok && r.Record.State == RegionFenced && s.Reachable > s.Voters/2 {
+		t := c.tokens.Load()
+		if r, ok := t.Regions[c.cfg.Region]; ok && r.Record.State == RegionFenced && s.Reachable > s.Voters/2 {
 			s.State = "ok"
 		}
 	}

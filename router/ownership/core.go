@@ -41,7 +41,8 @@ type Mark struct {
 	Claim   string                 `json:"claim"` // the last own proof
 }
 
-// Core is the ownership protocol of one instance: pure, not safe for
+// Core is the ownership protocol of one instance. It is a state machine without
+// clock, goroutine or socket, and not safe for
 // concurrent use. Times are of a clock that counts suspend and never jumps;
 // only differences count.
 //
@@ -58,13 +59,13 @@ type Mark struct {
 type Core struct {
 	cfg CoreConfig
 
-	created  int64
-	goal     uint64 // the watch has to come so far before anything is done
-	seen     uint64 // the watch has delivered everything up to here
-	opened   bool
-	behind   time.Duration // since when the register is shorter than the mark, 0 never
-	regress  string        // why the register is not believed any more
-	released bool
+	created    int64
+	watchGoal  uint64 // the watch has to come so far before anything is done
+	seen       uint64 // the watch has delivered everything up to here
+	opened     bool
+	shortSince time.Duration // since when the register is shorter than the mark; 0: it is not
+	distrust   string        // why the register is not believed any more
+	released   bool
 
 	regions map[string]*known[RegionRecord]
 	units   map[string]*known[UnitRecord]
@@ -78,22 +79,25 @@ type Core struct {
 	starts  map[string]listing // ends for a claim, by unit
 	settled map[string]event.Epoch
 
-	ops     map[uint64]*op
-	at      map[string]*op           // by purpose: one at a time
-	notYet  map[string]time.Duration // by purpose: not before
-	serial  uint64
-	plans   []*plan
-	loops   []loop // own renewals that the watch has to bring back
-	blind   int
-	heard   time.Duration // when the register was last heard of
-	brought time.Duration // when the watch last brought something
-	askAt   time.Duration // when to ask next what became of region and units
-	ranOut  bool          // the lease has run out, and nobody took it
-	soft    uint64        // how often it has
-	mark    Mark
-	marked  uint64 // version of mark
-	durable uint64 // version that is on disk
-	moved   uint64 // counts changes of what is known
+	ops         map[uint64]*op
+	opByPurpose map[string]*op           // a purpose has one write at a time
+	notBefore   map[string]time.Duration // when a purpose may write again
+	serial      uint64
+	plans       []*plan
+
+	awaitedRenewals []awaitedRenewal // own renewals that the watch has not brought back
+	silentWatches   int              // watches in a row that brought nothing
+	lastAnswer      time.Duration    // when the register was last heard of, by whatever way
+	lastWatchEvent  time.Duration    // when the watch last brought something
+	nextInquiry     time.Duration    // when to ask next what became of region and units
+	leaseRanOut     bool             // the lease has run out, and nobody took it
+	softFences      uint64           // how often it has
+
+	mark        Mark
+	markVersion uint64
+	savedMark   uint64 // the version that is on disk
+
+	changes uint64 // counts changes of what is known
 
 	out []Effect
 }
@@ -118,7 +122,7 @@ type proof struct {
 	epoch event.Epoch
 	rev   uint64
 	mark  uint64 // version of the mark that holds the epoch
-	// after is the claim's own revision: it counts once the lease was renewed behind
+	// after is the claim's own revision: it counts once the lease was renewed after
 	// it. A fence of the region takes the units that it finds when it is stored, so
 	// a claim that was stored after it must not count, and one before it is found.
 	after uint64
@@ -137,7 +141,8 @@ type listing struct {
 	ends  []Extent
 }
 
-type loop struct {
+// awaitedRenewal is a stored renewal of this instance's lease.
+type awaitedRenewal struct {
 	seq uint64
 	at  time.Duration
 }
@@ -161,7 +166,7 @@ func NewCore(cfg CoreConfig) *Core {
 		leases: make(map[string]map[string]LeaseRecord), drained: make(map[string]map[string]DrainedRecord),
 		proofs: make(map[string]proof), bumps: make(map[string]bump), starts: make(map[string]listing),
 		settled: make(map[string]event.Epoch),
-		ops:     make(map[uint64]*op), at: make(map[string]*op), notYet: make(map[string]time.Duration),
+		ops:     make(map[uint64]*op), opByPurpose: make(map[string]*op), notBefore: make(map[string]time.Duration),
 		mark: cfg.Mark,
 	}
 	c.mark.Version = recordVersion
@@ -187,11 +192,11 @@ func (c *Core) Step(now time.Duration, ev Event) []Effect {
 	case Listed:
 		c.listed(now, ev)
 	case Settled:
-		c.tellDrained(now, ev)
+		c.writeDrained(now, ev)
 	case Applied:
 		c.applied(now, ev)
 	case Persisted:
-		c.durable = max(c.durable, ev.Version)
+		c.savedMark = max(c.savedMark, ev.Version)
 	case Slept:
 		c.drop()
 	case Paused:
@@ -215,7 +220,7 @@ func (c *Core) advance(now time.Duration) {
 	c.inquire(now)
 	c.checkSilence(now)
 	if !c.ready() {
-		if c.regress != "" {
+		if c.distrust != "" {
 			c.failPlans()
 		}
 		return // plans under way go on when the register is believed again
@@ -228,7 +233,7 @@ func (c *Core) advance(now time.Duration) {
 			c.claim(now, unit)
 			c.drain(now, unit)
 		}
-		c.checkLoops(now)
+		c.checkRenewals(now)
 	}
 	for _, p := range slices.Clone(c.plans) {
 		p.advance(now)
@@ -240,38 +245,38 @@ func (c *Core) advance(now time.Duration) {
 // ready tells whether the register is known as far as it went when it was
 // reached, and is believed.
 func (c *Core) ready() bool {
-	return c.opened && c.regress == "" && c.behind == 0 && c.seen >= c.goal
+	return c.opened && c.distrust == "" && c.shortSince == 0 && c.seen >= c.watchGoal
 }
 
 // open holds the register against what this instance has seen of it.
 func (c *Core) open(now time.Duration, ev Opened) {
-	c.moved++
+	c.changes++
 	switch {
 	case c.mark.Created != 0 && ev.Created != c.mark.Created:
-		c.fail("the register is another one: its stream was made anew")
+		c.fail("the register is another one: its stream was recreated")
 		return
 	case ev.Last < c.mark.Seq || ev.Last < c.seen:
 		// A server that lags answers like this for a moment; one that forgot does
 		// so for good.
-		if c.behind == 0 {
-			c.behind = max(now, 1)
+		if c.shortSince == 0 {
+			c.shortSince = max(now, 1)
 		}
-		if now-c.behind > c.cfg.Lease.Duration {
-			c.fail(fmt.Sprintf("the register ends at %d, and %d was seen", ev.Last, max(c.mark.Seq, c.seen)))
+		if now-c.shortSince > c.cfg.Lease.Duration {
+			c.fail(fmt.Sprintf("the register ends at sequence %d, but sequence %d was seen before", ev.Last, max(c.mark.Seq, c.seen)))
 			return
 		}
 		c.do(Reopen{})
 		return
 	}
-	c.behind, c.heard = 0, now
+	c.shortSince, c.lastAnswer = 0, now
 	if !c.opened {
-		c.brought = now
+		c.lastWatchEvent = now
 		// Only at the start: who has been there goes on while the watch catches up,
 		// since every write is conditional on what it knows.
-		c.goal = max(c.goal, ev.Last)
+		c.watchGoal = max(c.watchGoal, ev.Last)
 	}
 	c.created, c.opened = ev.Created, true
-	if c.seen >= c.goal {
+	if c.seen >= c.watchGoal {
 		c.compare()
 	}
 }
@@ -286,7 +291,7 @@ func (c *Core) compare() {
 				epoch = u.rec.Epoch
 			}
 			if epoch < remembered[unit] {
-				c.fail(fmt.Sprintf("epoch %d of %s was seen, the register knows %d", remembered[unit], unit, epoch))
+				c.fail(fmt.Sprintf("the register has epoch %d of %s, but epoch %d was seen before", epoch, unit, remembered[unit]))
 				return
 			}
 		}
@@ -295,33 +300,33 @@ func (c *Core) compare() {
 
 // fail stops everything for good: only an operator can say what is true.
 func (c *Core) fail(why string) {
-	if c.regress == "" {
-		c.regress = why
+	if c.distrust == "" {
+		c.distrust = why
 	}
-	c.moved++
+	c.changes++
 	c.drop()
-	c.ops, c.at = make(map[uint64]*op), make(map[string]*op)
+	c.ops, c.opByPurpose = make(map[uint64]*op), make(map[string]*op)
 }
 
 // saw takes a message of the register.
 func (c *Core) saw(now time.Duration, ev Seen) {
-	c.heard = now
+	c.lastAnswer = now
 	if !ev.Rumour {
-		c.brought = now
+		c.lastWatchEvent = now
 		if ev.Seq <= c.seen {
 			return
 		}
-		before := c.seen >= c.goal
+		before := c.seen >= c.watchGoal
 		c.seen = ev.Seq
-		c.loops = slices.DeleteFunc(c.loops, func(l loop) bool { return l.seq <= ev.Seq })
-		if len(c.loops) == 0 {
-			c.blind = 0
+		c.awaitedRenewals = slices.DeleteFunc(c.awaitedRenewals, func(l awaitedRenewal) bool { return l.seq <= ev.Seq })
+		if len(c.awaitedRenewals) == 0 {
+			c.silentWatches = 0
 		}
 		if err := c.note(now, ev.Subject, ev.Seq, ev.Data); err != nil {
 			c.fail(fmt.Sprintf("message %d of the register: %v", ev.Seq, err))
 			return
 		}
-		if !before && c.opened && c.seen >= c.goal {
+		if !before && c.opened && c.seen >= c.watchGoal {
 			c.compare()
 		}
 		return
@@ -369,15 +374,15 @@ func (c *Core) noteRegion(now time.Duration, seq uint64, data []byte) error {
 		return nil
 	}
 	if id, ok := c.cfg.Regions.ID(r.Region); ok && id != r.ID {
-		return fmt.Errorf("region %s has id %d there and %d here", r.Region, r.ID, id)
+		return fmt.Errorf("region %s has id %d in the register and id %d in the configuration", r.Region, r.ID, id)
 	}
 	if other := c.cfg.Regions.Name(r.ID); other != "" && other != r.Region {
-		return fmt.Errorf("id %d is region %s there and %s here", r.ID, r.Region, other)
+		return fmt.Errorf("id %d is region %s in the register and region %s in the configuration", r.ID, r.Region, other)
 	}
 	if old != nil && r.Live < old.rec.Live {
 		return fmt.Errorf("the liveness epoch of region %s goes back from %d to %d", r.Region, old.rec.Live, r.Live)
 	}
-	c.moved++
+	c.changes++
 	c.regions[r.Region] = &known[RegionRecord]{rev: seq, data: data, rec: r}
 	if r.Region == c.cfg.Region {
 		c.drop()
@@ -402,14 +407,14 @@ func (c *Core) noteUnit(seq uint64, data []byte) error {
 	old := c.units[r.Unit]
 	if old != nil && seq <= old.rev {
 		if r.Epoch > old.rec.Epoch { // epochs rise with revisions, unless those began again
-			return fmt.Errorf("epoch %d of %s is older than epoch %d there", r.Epoch, r.Unit, old.rec.Epoch)
+			return fmt.Errorf("an older revision has epoch %d of %s, a newer one epoch %d", r.Epoch, r.Unit, old.rec.Epoch)
 		}
 		return nil
 	}
 	if old != nil && r.Epoch < old.rec.Epoch {
 		return fmt.Errorf("the epoch of %s goes back from %d to %d", r.Unit, old.rec.Epoch, r.Epoch)
 	}
-	c.moved++
+	c.changes++
 	c.units[r.Unit] = &known[UnitRecord]{rev: seq, data: data, hash: hash(data), rec: r}
 	if p, ok := c.proofs[r.Unit]; ok && !(r.State == UnitActive && r.Owner == c.cfg.Region && r.Epoch == p.epoch) {
 		delete(c.proofs, r.Unit)
@@ -431,14 +436,14 @@ func (c *Core) remember() {
 	c.mark.Created, c.mark.Seq = c.created, c.seen
 	for unit, u := range c.units {
 		c.mark.Epochs[unit] = u.rec.Epoch
-		if p, ok := c.proofs[unit]; ok && p.mark > c.marked {
+		if p, ok := c.proofs[unit]; ok && p.mark > c.markVersion {
 			c.mark.Claim = u.rec.Claim
 		}
 	}
-	c.marked++
+	c.markVersion++
 	m := c.mark
 	m.Epochs = maps.Clone(c.mark.Epochs)
-	c.do(Persist{Version: c.marked, Mark: m})
+	c.do(Persist{Version: c.markVersion, Mark: m})
 }
 
 // ours are the units that the region owns, owned last, or may claim, in order.
@@ -461,7 +466,7 @@ func (c *Core) write(now time.Duration, purpose string, w Write, quit time.Durat
 	c.serial++
 	w.Op, w.ID = c.serial, c.nextID()
 	o := &op{id: w.Op, purpose: purpose, write: w, quit: quit, tries: 1, then: then}
-	c.ops[o.id], c.at[purpose] = o, o
+	c.ops[o.id], c.opByPurpose[purpose] = o, o
 	c.do(w)
 }
 
@@ -470,13 +475,13 @@ func (c *Core) nextID() string { return fmt.Sprintf("%s-%d", c.cfg.Life, c.seria
 
 // free tells whether a purpose has no write in flight and no pause.
 func (c *Core) free(now time.Duration, purpose string) bool {
-	return c.at[purpose] == nil && now >= c.notYet[purpose]
+	return c.opByPurpose[purpose] == nil && now >= c.notBefore[purpose]
 }
 
 func (c *Core) quit(purpose string) {
-	if o := c.at[purpose]; o != nil {
+	if o := c.opByPurpose[purpose]; o != nil {
 		delete(c.ops, o.id)
-		delete(c.at, purpose)
+		delete(c.opByPurpose, purpose)
 	}
 }
 
@@ -507,9 +512,9 @@ func (c *Core) written(now time.Duration, ev Written) {
 	case Unknown:
 		o.retryAt = now + pause(retryLost, o)
 	case Stored, Conflict:
-		c.heard = now
+		c.lastAnswer = now
 		delete(c.ops, o.id)
-		delete(c.at, o.purpose)
+		delete(c.opByPurpose, o.purpose)
 		if ev.Outcome == Stored {
 			if err := c.note(now, o.write.Subject, ev.Seq, o.write.Data); err != nil {
 				c.fail(fmt.Sprintf("message %d of the register, written by this instance: %v", ev.Seq, err))
@@ -518,7 +523,7 @@ func (c *Core) written(now time.Duration, ev Written) {
 			o.then(now, ev.Seq, true)
 			return
 		}
-		c.notYet[o.purpose] = now + reread
+		c.notBefore[o.purpose] = now + reread
 		c.do(Read{Subject: o.write.Guard})
 		o.then(now, 0, false)
 	}
@@ -552,14 +557,14 @@ func (c *Core) Wait(now, most time.Duration) time.Duration {
 		sooner(o.retryAt)
 		sooner(o.quit)
 	}
-	for purpose, t := range c.notYet {
+	for purpose, t := range c.notBefore {
 		if t > now {
 			sooner(t)
 		} else {
-			delete(c.notYet, purpose)
+			delete(c.notBefore, purpose)
 		}
 	}
-	if r := c.regions[c.cfg.Region]; r != nil && r.rec.State == RegionUp && c.at["lease"] == nil && c.renewAt > now {
+	if r := c.regions[c.cfg.Region]; r != nil && r.rec.State == RegionUp && c.opByPurpose["lease"] == nil && c.renewAt > now {
 		sooner(c.renewAt)
 	}
 	for region, b := range c.bumps {
@@ -568,7 +573,7 @@ func (c *Core) Wait(now, most time.Duration) time.Duration {
 		}
 	}
 	for _, p := range c.plans {
-		if t := p.from + c.wait(p.region); p.from > 0 && t > now {
+		if t := p.waitFrom + c.wait(p.region); p.waitFrom > 0 && t > now {
 			sooner(t)
 		}
 	}

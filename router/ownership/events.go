@@ -140,7 +140,7 @@ type (
 		Version uint64
 		Mark    Mark
 	}
-	// Rewatch: the watch brings nothing; begin it again behind From. After some
+	// Rewatch: the watch brings nothing; restart it after From. After some
 	// that did not help, Reconnect asks for another server.
 	Rewatch struct {
 		From      uint64

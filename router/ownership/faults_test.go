@@ -74,7 +74,7 @@ func TestBlindInstanceMoves(t *testing.T) {
 	a, _ := s.start(quorum(d))
 	const unit = "default/us"
 	until(t, 60*time.Second, "grant", granted(a, unit))
-	until(t, 30*time.Second, "followed watch", func() bool { return !a.Tokens().Blind })
+	until(t, 30*time.Second, "followed watch", func() bool { return !a.Tokens().WatchSilent })
 	g, err := a.Grant(unit)
 	if err != nil || d.At() != i {
 		t.Fatalf("granted %+v, %v, at server %d", g, err, d.At())
@@ -83,11 +83,11 @@ func TestBlindInstanceMoves(t *testing.T) {
 	defer stop()
 	c.Isolate(i)
 	began := time.Now()
-	until(t, 3*s.lease.Renew, "detection", func() bool { return a.Tokens().Blind })
+	until(t, 3*s.lease.Renew, "detection", func() bool { return a.Tokens().WatchSilent })
 	t.Logf("found blind after %v", time.Since(began))
 	until(t, 3*s.lease.Renew-time.Since(began), "move", func() bool { return d.At() != i })
 	// A new watch needs the leader of all streams, which may be the one cut off.
-	until(t, 20*time.Second, "end of blindness", func() bool { return !a.Tokens().Blind })
+	until(t, 20*time.Second, "end of blindness", func() bool { return !a.Tokens().WatchSilent })
 	t.Logf("sees again after %v", time.Since(began))
 	until(t, 10*time.Second, "full lease", func() bool { left, _ := a.LeaseLeft(unit); return left > s.lease.Duration-s.lease.Margin-time.Second })
 }
@@ -283,7 +283,7 @@ func TestDeletedRegister(t *testing.T) {
 	js, ctx := streams(t, nats.InProcessServer(n.Dialer())), context.Background()
 	must(t, js.DeleteStream(ctx, streamName))
 	until(t, s.lease.Duration, "end of the lease", unproven(a, unit))
-	until(t, 10*time.Second, "report", func() bool { return a.Status().State == "unreachable" && a.Tokens().Blind })
+	until(t, 10*time.Second, "report", func() bool { return a.Status().State == "unreachable" && a.Tokens().WatchSilent })
 	if _, err := js.Stream(ctx, streamName); !errors.Is(err, jetstream.ErrStreamNotFound) {
 		t.Errorf("the register after it was deleted: %v", err)
 	}

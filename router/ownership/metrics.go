@@ -7,7 +7,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 )
 
-// meter counts what the authority does. Labels hold names of units and fixed
+// meter counts what the client does. Labels hold names of units and fixed
 // words only.
 type meter struct {
 	renewals   *prometheus.CounterVec
@@ -31,10 +31,10 @@ func newMeter() *meter {
 			Name: "geogate_ownership_broadcasts_received_total", Help: "Broadcasts of the register's news, by whether they were news: fresh or stale.",
 		}, []string{"result"}),
 		rewatches: prometheus.NewCounter(prometheus.CounterOpts{
-			Name: "geogate_ownership_rewatches_total", Help: "Times that the watch of the register was begun anew because it, or the register, was silent.",
+			Name: "geogate_ownership_rewatches_total", Help: "Times that the watch of the register was restarted because it, or the register, was silent.",
 		}),
 		pauses: prometheus.NewCounter(prometheus.CounterOpts{
-			Name: "geogate_ownership_pauses_total", Help: "Times that the process was found to have stood still for more than two seconds.",
+			Name: "geogate_ownership_pauses_total", Help: "Times that the process was found to have been stopped for more than two seconds.",
 		}),
 	}
 	for _, result := range outcomes {
@@ -94,34 +94,34 @@ var (
 var unitStates = []UnitState{UnitActive, UnitDraining, UnitSealed, UnitFenced, UnitPreparing}
 
 // Describe implements prometheus.Collector.
-func (a *Client) Describe(out chan<- *prometheus.Desc) {
+func (c *Client) Describe(out chan<- *prometheus.Desc) {
 	for _, d := range []*prometheus.Desc{
 		leaseSeconds, softFenced, softFences, registerUp, registerVoters, registerReachable, registerGap, watchBlind, regressed,
 		unitState, unitHeld, unitEpoch, unitOrphans,
 	} {
 		out <- d
 	}
-	for _, c := range a.meter.collectors() {
-		c.Describe(out)
+	for _, m := range c.meter.collectors() {
+		m.Describe(out)
 	}
 }
 
 // Collect implements prometheus.Collector.
-func (a *Client) Collect(out chan<- prometheus.Metric) {
+func (c *Client) Collect(out chan<- prometheus.Metric) {
 	gauge := func(d *prometheus.Desc, v float64, labels ...string) {
 		out <- prometheus.MustNewConstMetric(d, prometheus.GaugeValue, v, labels...)
 	}
-	t, now, st := a.tokens.Load(), boottime(), a.Status()
+	t, now, st := c.tokens.Load(), boottime(), c.Status()
 	gauge(leaseSeconds, max(t.Until-now, 0).Seconds())
 	gauge(softFenced, bit(t.SoftFenced))
 	out <- prometheus.MustNewConstMetric(softFences, prometheus.CounterValue, float64(t.SoftFences))
 	gauge(registerUp, bit(st.State == "ok"))
 	gauge(registerVoters, float64(st.Voters))
 	gauge(registerReachable, float64(st.Reachable))
-	if last := time.Duration(a.lasts.Load()); last != 0 {
+	if last := time.Duration(c.lasts.Load()); last != 0 {
 		gauge(registerGap, max(now-last, 0).Seconds())
 	}
-	gauge(watchBlind, bit(t.Blind))
+	gauge(watchBlind, bit(t.WatchSilent))
 	gauge(regressed, bit(t.Regressed != ""))
 	for unit, u := range t.Units {
 		for _, s := range unitStates {
@@ -131,13 +131,13 @@ func (a *Client) Collect(out chan<- prometheus.Metric) {
 		gauge(unitHeld, bit(held && now < t.Until), unit)
 		gauge(unitEpoch, float64(u.Record.Epoch), unit)
 	}
-	if a.cfg.Orphans != nil {
-		for unit, n := range a.cfg.Orphans() {
+	if c.cfg.Orphans != nil {
+		for unit, n := range c.cfg.Orphans() {
 			gauge(unitOrphans, float64(n), unit)
 		}
 	}
-	for _, c := range a.meter.collectors() {
-		c.Collect(out)
+	for _, m := range c.meter.collectors() {
+		m.Collect(out)
 	}
 }
 

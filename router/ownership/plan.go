@@ -48,17 +48,16 @@ const (
 
 // Result is what became of a command.
 type Result struct {
-	Code   ResultCode    `json:"exit"`
-	Detail string        `json:"detail"`
-	Units  []FencedUnit  `json:"units"`
-	Waited time.Duration `json:"-"`
+	Code   ResultCode   `json:"exit"`
+	Detail string       `json:"detail"`
+	Units  []FencedUnit `json:"units"`
 }
 
 // FencedUnit is one unit that a fence has taken.
 type FencedUnit struct {
 	Unit  string      `json:"unit"`
 	Epoch event.Epoch `json:"epoch"`
-	// Cut tells where the last owner's epoch was cut: "end", behind everything
+	// Cut tells where the last owner's epoch was cut: "end", past everything
 	// that was answered, or "applied", at the most that any other region had.
 	Cut string `json:"cut"`
 }
@@ -82,33 +81,33 @@ const (
 
 // plan is one command on its way.
 type plan struct {
-	c     *Core
-	ref   uint64
-	cmd   Command
-	began time.Duration
-	done  bool
+	c    *Core
+	ref  uint64
+	cmd  Command
+	done bool
 
 	stage  stage
-	region string        // whose leases have to end
-	rev    uint64        // of the region's record that the plan wrote
-	id     string        // of that write
-	from   time.Duration // W counts from here; 0 not yet
-	units  map[string]*taken
+	region string // whose leases have to end
+	rev    uint64 // of the region's record that the plan wrote
+	id     string // of that write
+	// waitFrom is from where W counts; 0 not yet.
+	waitFrom time.Duration
+	units    map[string]*unitFence
 }
 
-// taken is one unit of a fence.
-type taken struct {
-	epoch   event.Epoch
-	rev     uint64
-	listed  bool // the ends were asked for
-	end     bool // the cut is behind everything that was answered
-	ends    []Extent
-	have    int // answers still missing
-	written bool
+// unitFence is one unit of a fence.
+type unitFence struct {
+	epoch          event.Epoch
+	rev            uint64
+	endsAsked      bool
+	pendingAnswers int
+	ends           []Extent
+	cutAtEnd       bool // else it is at what other regions have applied
+	cutWritten     bool
 }
 
 func (c *Core) ask(now time.Duration, ev Ask) {
-	p := &plan{c: c, ref: ev.Ref, cmd: ev.Command, began: now, units: make(map[string]*taken)}
+	p := &plan{c: c, ref: ev.Ref, cmd: ev.Command, units: make(map[string]*unitFence)}
 	switch {
 	case !c.ready():
 		p.refuse()
@@ -116,13 +115,13 @@ func (c *Core) ask(now time.Duration, ev Ask) {
 	case ev.Command.Unit != "":
 		u := c.units[ev.Command.Unit]
 		if u == nil {
-			p.answer(now, ResultPrecondition, fmt.Sprintf("unit %s is not known to the register", ev.Command.Unit))
+			p.answer(ResultPrecondition, fmt.Sprintf("unit %s is not known to the register", ev.Command.Unit))
 			return
 		}
 		p.stage, p.region = stageUnits, u.rec.Last
 	default:
 		if _, ok := c.cfg.Regions.ID(ev.Command.Region); !ok {
-			p.answer(now, ResultPrecondition, fmt.Sprintf("region %q is not one of the deployment", ev.Command.Region))
+			p.answer(ResultPrecondition, fmt.Sprintf("region %q is not one of the deployment", ev.Command.Region))
 			return
 		}
 		p.stage, p.region = stageRegion, ev.Command.Region
@@ -141,23 +140,23 @@ func (c *Core) failPlans() {
 // refuse answers what cannot be done while the register is not believed or not
 // known.
 func (p *plan) refuse() {
-	if why := p.c.regress; why != "" {
-		p.answer(p.began, ResultRegressed, why)
+	if why := p.c.distrust; why != "" {
+		p.answer(ResultRegressed, why)
 	} else {
-		p.answer(p.began, ResultUnreachable, "the register has not been read to its end")
+		p.answer(ResultUnreachable, "this instance has not read the ownership register to its end; retry")
 	}
 }
 
-func (p *plan) answer(now time.Duration, code ResultCode, detail string) {
+func (p *plan) answer(code ResultCode, detail string) {
 	if p.done {
 		return
 	}
 	p.done = true
-	r := Result{Code: code, Detail: detail, Units: []FencedUnit{}, Waited: max(now-p.began, 0)}
+	r := Result{Code: code, Detail: detail, Units: []FencedUnit{}}
 	for _, unit := range slices.Sorted(maps.Keys(p.units)) {
 		t := p.units[unit]
 		kind := CutApplied
-		if t.end {
+		if t.cutAtEnd {
 			kind = CutEnd
 		}
 		r.Units = append(r.Units, FencedUnit{Unit: unit, Epoch: t.epoch, Cut: kind})
@@ -208,7 +207,7 @@ func (p *plan) fenceRegion(now time.Duration) {
 			if !ok {
 				return // begins again with the newer record
 			}
-			p.rev, p.id, p.from, p.stage = seq, next.Plan, now, stageUnits
+			p.rev, p.id, p.waitFrom, p.stage = seq, next.Plan, now, stageUnits
 			c.do(Broadcast{Subject: RegionSubject(p.region), Seq: seq, Data: encode(next)})
 		})
 }
@@ -269,7 +268,7 @@ func (p *plan) repeat(now time.Duration, unit string) {
 		code, loss = ResultLoss, "; answered writes that no other region had applied are orphans"
 	}
 	if u.rec.State == UnitFenced && u.rec.Scope == ScopeUnit {
-		p.answer(now, code, fmt.Sprintf("%s is fenced already since epoch %d%s", unit, u.rec.Epoch, loss))
+		p.answer(code, fmt.Sprintf("%s is already fenced, since epoch %d%s", unit, u.rec.Epoch, loss))
 		return
 	}
 	if !c.free(now, p.purpose(unit)) {
@@ -278,7 +277,7 @@ func (p *plan) repeat(now time.Duration, unit string) {
 	next := p.fencedRecord(&u.rec)
 	c.writeUnit(now, p.purpose(unit), next, u.rev, func(now time.Duration, _ uint64, ok bool) {
 		if ok {
-			p.answer(now, code, fmt.Sprintf("%s is fenced in epoch %d; its last epoch was cut before%s", unit, next.Epoch, loss))
+			p.answer(code, fmt.Sprintf("%s is fenced in epoch %d; its last epoch was cut before%s", unit, next.Epoch, loss))
 		}
 	})
 }
@@ -286,7 +285,7 @@ func (p *plan) repeat(now time.Duration, unit string) {
 func (p *plan) fencedRecord(u *UnitRecord) UnitRecord {
 	next := *u
 	if u.State != UnitFenced {
-		next.Epoch = NextEpoch(u.Epoch, p.c.cfg.ID)
+		next.Epoch = nextEpoch(u.Epoch, p.c.cfg.ID)
 	}
 	next.Owner, next.State, next.For, next.Live, next.Claim, next.Incarnation = "", UnitFenced, "", 0, "", 0
 	next.By, next.Reason = p.c.cfg.Region, p.cmd.Reason
@@ -303,10 +302,10 @@ func (p *plan) fencedRecord(u *UnitRecord) UnitRecord {
 func (p *plan) fenceUnit(now time.Duration, unit string) {
 	c, u := p.c, p.c.units[unit]
 	next := p.fencedRecord(&u.rec)
-	t := &taken{epoch: next.Epoch}
+	t := &unitFence{epoch: next.Epoch}
 	if ended(&u.rec) {
 		n := len(u.rec.Epochs)
-		t.written, t.end = true, n == 0 || !u.rec.Epochs[n-1].Applied
+		t.cutWritten, t.cutAtEnd = true, n == 0 || !u.rec.Epochs[n-1].Applied
 	}
 	c.writeUnit(now, p.purpose(unit), next, u.rev, func(_ time.Duration, seq uint64, ok bool) {
 		if ok {
@@ -329,7 +328,7 @@ func (p *plan) touch(now time.Duration) {
 		next = r.rec
 	}
 	if next.Plan != p.id {
-		p.stage, p.from = stageRegion, 0
+		p.stage, p.waitFrom = stageRegion, 0
 		return
 	}
 	c.write(now, purpose, Write{Subject: RegionSubject(p.region), Data: encode(next), Guard: RegionSubject(p.region), Expect: p.rev}, 0,
@@ -338,14 +337,14 @@ func (p *plan) touch(now time.Duration) {
 				p.stage = stageDrain
 				return
 			}
-			p.stage, p.from = stageRegion, 0
+			p.stage, p.waitFrom = stageRegion, 0
 		})
 }
 
 // bump ends the leases of the last owner's region after the unit was fenced.
 func (p *plan) bump(now time.Duration) {
 	if p.region == "" {
-		p.answer(now, ResultPrecondition, fmt.Sprintf("%s never had an owner", p.cmd.Unit))
+		p.answer(ResultPrecondition, fmt.Sprintf("%s never had an owner", p.cmd.Unit))
 		return
 	}
 	if !p.fenced(p.cmd.Unit) {
@@ -353,7 +352,7 @@ func (p *plan) bump(now time.Duration) {
 		return
 	}
 	p.c.bump(now, p.purpose("bump"), p.region, "fence of "+p.cmd.Unit, func(now time.Duration, seq uint64) {
-		p.rev, p.from, p.stage = seq, now, stageDrain
+		p.rev, p.waitFrom, p.stage = seq, now, stageDrain
 	})
 }
 
@@ -366,12 +365,12 @@ func (p *plan) awaitDrained(now time.Duration) {
 	if c.seen < p.rev {
 		return
 	}
-	if now >= p.from+c.wait(p.region) {
+	if now >= p.waitFrom+c.wait(p.region) {
 		p.stage = stageCut
 		return
 	}
 	for unit, t := range p.units {
-		if !t.written && !c.allDrained(p.region, unit, t.epoch) && !c.allGone(p.region) {
+		if !t.cutWritten && !c.allDrained(p.region, unit, t.epoch) && !c.allGone(p.region) {
 			return
 		}
 	}
@@ -411,15 +410,15 @@ func (p *plan) cut(now time.Duration) {
 	left := 0
 	for _, unit := range slices.Sorted(maps.Keys(p.units)) {
 		t := p.units[unit]
-		if t.written {
+		if t.cutWritten {
 			continue
 		}
 		left++
-		if !t.listed {
-			t.listed = true
+		if !t.endsAsked {
+			t.endsAsked = true
 			p.list(unit, t)
 		}
-		if t.have == 0 && c.free(now, p.purpose("cut "+unit)) {
+		if t.pendingAnswers == 0 && c.free(now, p.purpose("cut "+unit)) {
 			p.writeCut(now, unit, t)
 		}
 	}
@@ -428,34 +427,34 @@ func (p *plan) cut(now time.Duration) {
 	}
 	code, detail := ResultDone, "fenced; every answered write lies below the cut"
 	for _, t := range p.units {
-		if !t.end {
+		if !t.cutAtEnd {
 			code, detail = ResultLoss, "fenced; answered writes that no other region had applied, if there are any, are orphans"
 		}
 	}
-	p.answer(now, code, detail)
+	p.answer(code, detail)
 }
 
 // list finds the cut of a unit. Where the region's instances have drained, or the
 // logs are our own, it is the end: nothing is answered any more. Else it is the
 // most that any other region has applied.
-func (p *plan) list(unit string, t *taken) {
+func (p *plan) list(unit string, t *unitFence) {
 	c := p.c
 	if c.allDrained(p.region, unit, t.epoch) {
-		t.end = true
+		t.cutAtEnd = true
 		for _, instance := range slices.Sorted(maps.Keys(c.leases[p.region])) {
 			if d, ok := c.drained[p.region][instance+" "+unit]; ok && d.Epoch >= t.epoch {
-				t.ends = MergeExtents(t.ends, d.Ends)
+				t.ends = mergeExtents(t.ends, d.Ends)
 			}
 		}
 	}
 	if p.region == c.cfg.Region {
-		t.end = true
-		t.have++
+		t.cutAtEnd = true
+		t.pendingAnswers++
 		c.do(List{Unit: unit, Rev: t.rev, Ref: p.ref})
 		return
 	}
 	// Never below what this region has published as applied.
-	t.have++
+	t.pendingAnswers++
 	c.do(AskApplied{Unit: unit, Region: p.region, Ref: p.ref})
 }
 
@@ -463,7 +462,7 @@ func (p *plan) list(unit string, t *taken) {
 func (c *Core) planListed(ev Listed) bool {
 	for _, p := range c.plans {
 		if t := p.units[ev.Unit]; t != nil && ev.Ref == p.ref {
-			t.take(ev.Ends, ev.OK)
+			t.addEnds(ev.Ends, ev.OK)
 			return true
 		}
 	}
@@ -473,38 +472,38 @@ func (c *Core) planListed(ev Listed) bool {
 func (c *Core) applied(_ time.Duration, ev Applied) {
 	for _, p := range c.plans {
 		if t := p.units[ev.Unit]; t != nil && p.ref == ev.Ref {
-			t.take(ev.Ends, ev.OK)
+			t.addEnds(ev.Ends, ev.OK)
 		}
 	}
 }
 
-func (t *taken) take(ends []Extent, ok bool) {
-	t.have--
+func (t *unitFence) addEnds(ends []Extent, ok bool) {
+	t.pendingAnswers--
 	if !ok {
-		t.listed = false // ask again
+		t.endsAsked = false // ask again
 		return
 	}
-	t.ends = MergeExtents(t.ends, ends)
+	t.ends = mergeExtents(t.ends, ends)
 }
 
-func (p *plan) writeCut(now time.Duration, unit string, t *taken) {
+func (p *plan) writeCut(now time.Duration, unit string, t *unitFence) {
 	c, u := p.c, p.c.units[unit]
 	n := len(u.rec.Epochs)
 	switch {
 	case u.rec.State != UnitFenced || u.rec.Epoch != t.epoch:
-		p.answer(now, ResultMoved, fmt.Sprintf("%s was given to a region again before its cut was set: it is %s in epoch %d", unit, u.rec.State, u.rec.Epoch))
+		p.answer(ResultMoved, fmt.Sprintf("somebody let a region claim %s again before its cut was set: it is %s in epoch %d", unit, u.rec.State, u.rec.Epoch))
 		return
 	case n == 0 || u.rec.Epochs[n-1].Ended:
-		t.written, t.end = true, n == 0 || !u.rec.Epochs[n-1].Applied // by another gateway's plan
+		t.cutWritten, t.cutAtEnd = true, n == 0 || !u.rec.Epochs[n-1].Applied // by another gateway's plan
 		return
 	}
 	next := u.rec
 	next.Epochs = slices.Clone(u.rec.Epochs)
 	last := &next.Epochs[n-1]
 	// What was applied of an epoch may be nothing: a cut lies never below its start.
-	last.Ended, last.Applied, last.Cut = true, !t.end, raise(t.ends, last.Start)
+	last.Ended, last.Applied, last.Cut = true, !t.cutAtEnd, raise(t.ends, last.Start)
 	c.writeUnit(now, p.purpose("cut "+unit), next, u.rev, func(_ time.Duration, seq uint64, ok bool) {
-		t.written = t.written || ok
+		t.cutWritten = t.cutWritten || ok
 	})
 }
 
@@ -528,7 +527,7 @@ func (p *plan) unfenceRegion(now time.Duration) {
 			if was == RegionUp {
 				detail = fmt.Sprintf("region %s was not fenced", p.region)
 			}
-			p.answer(now, ResultDone, detail)
+			p.answer(ResultDone, detail)
 		})
 }
 
@@ -541,20 +540,20 @@ func (p *plan) unfenceUnit(now time.Duration) {
 	region := c.regions[u.rec.Last]
 	switch {
 	case u.rec.Owner != "":
-		p.answer(now, ResultDone, fmt.Sprintf("%s is not fenced: %s owns it in epoch %d", p.cmd.Unit, u.rec.Owner, u.rec.Epoch))
+		p.answer(ResultDone, fmt.Sprintf("%s is not fenced: %s owns it in epoch %d", p.cmd.Unit, u.rec.Owner, u.rec.Epoch))
 		return
 	case region != nil && region.rec.State == RegionFenced:
-		p.answer(now, ResultPrecondition, fmt.Sprintf("region %s is fenced; unfence the region", u.rec.Last))
+		p.answer(ResultPrecondition, fmt.Sprintf("region %s is fenced; unfence the region", u.rec.Last))
 		return
 	case u.rec.State == UnitPreparing && u.rec.For == u.rec.Last:
-		p.answer(now, ResultDone, fmt.Sprintf("%s may be claimed by %s already", p.cmd.Unit, u.rec.For))
+		p.answer(ResultDone, fmt.Sprintf("%s may be claimed by %s already", p.cmd.Unit, u.rec.For))
 		return
 	}
 	next := u.rec
 	next.State, next.For, next.Scope, next.By, next.Reason = UnitPreparing, u.rec.Last, "", c.cfg.Region, p.cmd.Reason
 	c.writeUnit(now, p.purpose("unit"), next, u.rev, func(now time.Duration, _ uint64, ok bool) {
 		if ok {
-			p.answer(now, ResultDone, fmt.Sprintf("%s may be claimed by %s again; that may take %s", p.cmd.Unit, next.For, c.wait(next.For).Round(100*time.Millisecond)))
+			p.answer(ResultDone, fmt.Sprintf("%s may be claimed by %s again; that may take %s", p.cmd.Unit, next.For, c.wait(next.For).Round(100*time.Millisecond)))
 		}
 	})
 }

@@ -73,7 +73,7 @@ type Mirror interface {
 	Run(ctx context.Context) error
 }
 
-// ClientConfig of a Client.
+// ClientConfig configures a [Client]. All members but Orphans are required.
 type ClientConfig struct {
 	Region   string
 	ID       event.RegionID

@@ -11,7 +11,7 @@ import (
 	"github.com/geogate/geogate/internal/event"
 )
 
-// What stands in the register. Every record is JSON with a version, because
+// What the register holds. Every record is JSON with a version, because
 // people read the register when things are bad; the numbers that matter are
 // small. docs/format/ownership.md has the fields and golden bytes.
 
@@ -108,7 +108,7 @@ type Tenure struct {
 	Ended bool     `json:"ended,omitempty"`
 	Cut   []Extent `json:"cut,omitempty"`
 	// Applied is set where the cut is what other regions had applied: answered
-	// writes may lie behind it.
+	// writes may lie past it.
 	Applied bool `json:"applied,omitempty"`
 }
 
@@ -134,7 +134,7 @@ func Offset(extents []Extent, topic string, incarnation uint16, partition int32)
 
 // raise is what of extents is listed, but nowhere below the floor.
 func raise(extents, floor []Extent) []Extent {
-	out := MergeExtents(nil, extents)
+	out := mergeExtents(nil, extents)
 	for i := range out {
 		for p, offset := range out[i].Offsets {
 			if least, ok := Offset(floor, out[i].Topic, out[i].Incarnation, int32(p)); ok && offset >= 0 {
@@ -145,8 +145,8 @@ func raise(extents, floor []Extent) []Extent {
 	return out
 }
 
-// MergeExtents is the higher of both for every partition.
-func MergeExtents(a, b []Extent) []Extent {
+// mergeExtents is the higher of both for every partition.
+func mergeExtents(a, b []Extent) []Extent {
 	out := make([]Extent, 0, len(a))
 	for _, e := range a {
 		e.Offsets = slices.Clone(e.Offsets)
@@ -188,7 +188,7 @@ type LeaseRecord struct {
 
 // DrainedRecord says that an instance holds nothing of a unit any more: it has
 // dropped its token for the epochs before Epoch and answers nothing under them.
-// It stands for good, whatever becomes of the unit.
+// It stays, whatever becomes of the unit.
 type DrainedRecord struct {
 	Version  int         `json:"v"`
 	Region   string      `json:"region"`
@@ -199,9 +199,9 @@ type DrainedRecord struct {
 	Ends []Extent `json:"ends"`
 }
 
-// NextEpoch is the lowest epoch above e that the region with this id may mint:
+// nextEpoch is the lowest epoch above e that the region with this id may mint:
 // no two regions ever mint the same one, whatever the register does.
-func NextEpoch(e event.Epoch, id event.RegionID) event.Epoch {
+func nextEpoch(e event.Epoch, id event.RegionID) event.Epoch {
 	n := e/16*16 + event.Epoch(id)
 	if n <= e {
 		n += 16
@@ -218,10 +218,10 @@ const (
 	subjectDrained = "own.drained."
 )
 
-// RegionSubject is where a region's record stands.
+// RegionSubject is the subject of a region's record.
 func RegionSubject(region string) string { return subjectRegion + region }
 
-// UnitSubject is where a unit's record stands.
+// UnitSubject is the subject of a unit's record.
 func UnitSubject(unit string) string { return subjectUnit + strings.ReplaceAll(unit, "/", ".") }
 
 func leaseSubject(region, instance string) string {
@@ -262,7 +262,8 @@ func decode[T versioned](b []byte) (T, error) {
 	return r, nil
 }
 
-// DecodeUnit reads a unit's record as it stands in the register.
+// DecodeUnit reads a unit's record from the bytes in the register. It fails for
+// another version of the record.
 func DecodeUnit(b []byte) (UnitRecord, error) { return decode[UnitRecord](b) }
 
 func hash(b []byte) string {

@@ -57,15 +57,15 @@ func TestNextEpoch(t *testing.T) {
 		id    event.RegionID
 		want  event.Epoch
 	}{{0, 1, 1}, {17, 1, 33}, {17, 2, 18}, {18, 1, 33}, {18, 2, 34}, {34, 1, 49}, {31, 15, 47}, {30, 15, 31}} {
-		if got := NextEpoch(tt.epoch, tt.id); got != tt.want {
+		if got := nextEpoch(tt.epoch, tt.id); got != tt.want {
 			t.Errorf("after %d region %d mints %d, want %d", tt.epoch, tt.id, got, tt.want)
 		}
 	}
 	// Two regions never mint the same, whatever they have seen.
 	for e := range event.Epoch(200) {
 		for f := range event.Epoch(200) {
-			if NextEpoch(e, 1) == NextEpoch(f, 2) {
-				t.Fatalf("both mint %d", NextEpoch(e, 1))
+			if nextEpoch(e, 1) == nextEpoch(f, 2) {
+				t.Fatalf("both mint %d", nextEpoch(e, 1))
 			}
 		}
 	}
@@ -74,7 +74,7 @@ func TestNextEpoch(t *testing.T) {
 func TestMergeExtents(t *testing.T) {
 	a := []Extent{{Topic: "t", Offsets: []int64{3, -1}}, {Topic: "u", Offsets: []int64{1}}}
 	b := []Extent{{Topic: "t", Offsets: []int64{2, 5, 9}}, {Topic: "t", Incarnation: 1, Offsets: []int64{7}}}
-	m := MergeExtents(a, b)
+	m := mergeExtents(a, b)
 	for _, tt := range []struct {
 		topic       string
 		incarnation uint16

@@ -109,8 +109,8 @@ func TestOtherIDs(t *testing.T) {
 		own router.Region
 		why string
 	}{
-		"two ids of a name":  {router.Region{Name: "us", ID: 3}, "region us has id 1 there and 3 here"},
-		"two names of an id": {router.Region{Name: "asia", ID: 1}, "id 1 is region us there and asia here"},
+		"two ids of a name":  {router.Region{Name: "us", ID: 3}, "region us has id 1 in the register and id 3 in the configuration"},
+		"two names of an id": {router.Region{Name: "asia", ID: 1}, "id 1 is region us in the register and region asia in the configuration"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			n := startNATS(t, embed.NATS{Name: "ctl", StoreDir: t.TempDir()})
@@ -132,7 +132,7 @@ func TestOtherIDs(t *testing.T) {
 	}
 }
 
-// TestReconnectionStorm: consumers of watches that were begun anew do not pile up.
+// TestReconnectionStorm: consumers of watches that were restarted do not pile up.
 func TestReconnectionStorm(t *testing.T) {
 	t.Parallel()
 	n := startNATS(t, embed.NATS{Name: "ctl", StoreDir: t.TempDir()})

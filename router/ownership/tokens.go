@@ -23,8 +23,8 @@ type Tokens struct {
 	Regions map[string]Known[RegionRecord]
 	// Regressed says why the register is not believed, "" while it is.
 	Regressed string
-	// Blind tells that the watch, or the whole register, has been found silent.
-	Blind bool
+	// WatchSilent tells that the watch, or the whole register, has been found silent.
+	WatchSilent bool
 	// SoftFences counts the times that the lease ran out though nobody took it;
 	// SoftFenced tells that it is so now.
 	SoftFences uint64
@@ -37,14 +37,14 @@ type Tokens struct {
 type Known[T any] struct {
 	Revision uint64
 	Record   T
-	data     []byte // as it stands in the register
+	data     []byte // its bytes in the register
 }
 
 // Tokens gives what is held and known now.
 func (c *Core) Tokens() *Tokens {
 	t := &Tokens{
 		Held: make(map[string]event.Epoch), Units: make(map[string]Known[UnitRecord]), Regions: make(map[string]Known[RegionRecord]),
-		Regressed: c.regress, Blind: c.Blind(), region: c.cfg.Region, seen: c.seen,
+		Regressed: c.distrust, WatchSilent: c.WatchSilent(), region: c.cfg.Region, seen: c.seen,
 	}
 	t.SoftFences, t.SoftFenced = c.SoftFences()
 	for unit, u := range c.units {
@@ -53,7 +53,7 @@ func (c *Core) Tokens() *Tokens {
 	for region, r := range c.regions {
 		t.Regions[region] = Known[RegionRecord]{r.rev, r.rec, r.data}
 	}
-	if c.regress != "" || c.lease.rev == 0 || c.released {
+	if c.distrust != "" || c.lease.rev == 0 || c.released {
 		return t
 	}
 	t.Until, t.Live = c.lease.until, c.lease.rev
@@ -61,7 +61,7 @@ func (c *Core) Tokens() *Tokens {
 		if p.after >= c.lease.seq {
 			continue
 		}
-		if p.rev == c.lease.rev && p.mark <= c.durable {
+		if p.rev == c.lease.rev && p.mark <= c.savedMark {
 			t.Held[unit] = p.epoch
 		}
 	}
@@ -127,17 +127,6 @@ func (t *Tokens) Outdates(table *event.ValidityTable, unit string) bool {
 
 // Revision is how far the register is known without a gap.
 func (t *Tokens) Revision() uint64 { return t.seen }
-
-// Cuts are the ends of a unit's epochs that have ended.
-func (t *Tokens) Cuts(unit string) map[event.Epoch][]Extent {
-	out := make(map[event.Epoch][]Extent)
-	for _, e := range t.Units[unit].Record.Epochs {
-		if e.Ended {
-			out[e.Epoch] = e.Cut
-		}
-	}
-	return out
-}
 
 // UnitNames are the units that the register knows, in order.
 func (t *Tokens) UnitNames() []string { return slices.Sorted(maps.Keys(t.Units)) }

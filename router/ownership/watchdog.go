@@ -5,16 +5,16 @@ import "time"
 // How an instance notices that it does not hear what it should: a watch on a
 // server that is cut off stays open, sends heartbeats and brings nothing.
 
-// checkLoops finds out that the watch is blind: own renewals do not come back.
-func (c *Core) checkLoops(now time.Duration) {
-	if len(c.loops) == 0 || now-c.loops[0].at <= 2*c.cfg.Lease.Renew {
+// checkRenewals finds out that the watch brings nothing: own renewals do not come back.
+func (c *Core) checkRenewals(now time.Duration) {
+	if len(c.awaitedRenewals) == 0 || now-c.awaitedRenewals[0].at <= 2*c.cfg.Lease.Renew {
 		return
 	}
 	const reconnectAfter = 3
-	c.blind++
-	c.do(Rewatch{From: c.seen, Reconnect: c.blind%reconnectAfter == 0})
-	for i := range c.loops {
-		c.loops[i].at = now
+	c.silentWatches++
+	c.do(Rewatch{From: c.seen, Reconnect: c.silentWatches%reconnectAfter == 0})
+	for i := range c.awaitedRenewals {
+		c.awaitedRenewals[i].at = now
 	}
 }
 
@@ -23,12 +23,12 @@ func (c *Core) checkLoops(now time.Duration) {
 // register as far as it went: the server may be cut off from the others, and
 // another one may not be. It is found within 3·R of the last answer.
 func (c *Core) checkSilence(now time.Duration) {
-	stuck := c.seen < c.goal && now-c.brought > c.silence()
-	if !c.opened || c.regress != "" || c.released || !stuck && now-c.heard <= c.silence() {
+	stuck := c.seen < c.watchGoal && now-c.lastWatchEvent > c.silence()
+	if !c.opened || c.distrust != "" || c.released || !stuck && now-c.lastAnswer <= c.silence() {
 		return
 	}
-	c.blind++
-	c.heard, c.brought = now, now // the next server gets as long
+	c.silentWatches++
+	c.lastAnswer, c.lastWatchEvent = now, now // the next server gets as long
 	c.do(Rewatch{From: c.seen, Reconnect: true})
 }
 
@@ -44,15 +44,15 @@ const inquireEvery = 500 * time.Millisecond
 // An answer is a hint, from whichever server: it can end what is held, and it lets
 // clients hear soon that they must go elsewhere, or that the region may renew again.
 func (c *Core) inquire(now time.Duration) {
-	if !c.opened || c.regress != "" || c.released || now < c.askAt || c.lease.rev != 0 && now < c.lease.until {
+	if !c.opened || c.distrust != "" || c.released || now < c.nextInquiry || c.lease.rev != 0 && now < c.lease.until {
 		return
 	}
-	c.askAt = now + inquireEvery
+	c.nextInquiry = now + inquireEvery
 	region := c.regions[c.cfg.Region]
 	c.do(Read{Subject: RegionSubject(c.cfg.Region)})
 	if region != nil && region.rec.State != RegionUp {
 		// That is answer enough for clients; only an unfence is of interest.
-		c.askAt = now + c.cfg.Lease.Renew
+		c.nextInquiry = now + c.cfg.Lease.Renew
 		return
 	}
 	for _, unit := range c.ours() {
@@ -65,11 +65,11 @@ func (c *Core) inquire(now time.Duration) {
 // resume follows a time in which the process was stopped: its connection may be
 // dead, its watch silent, its lease gone, and nothing has told it so far.
 func (c *Core) resume(now time.Duration) {
-	c.renewAt, c.askAt, c.heard = now, now, now
+	c.renewAt, c.nextInquiry, c.lastAnswer = now, now, now
 	for _, o := range c.ops {
 		o.retryAt = min(o.retryAt, now)
 	}
-	if c.opened && c.regress == "" && !c.released {
+	if c.opened && c.distrust == "" && !c.released {
 		c.do(Rewatch{From: c.seen, Reconnect: true})
 	}
 }
@@ -81,18 +81,18 @@ func (c *Core) expire(now time.Duration) {
 	switch {
 	case c.lease.rev == 0:
 	case now < c.lease.until || region == nil || region.rec.State != RegionUp:
-		c.ranOut = false
-	case !c.ranOut:
-		c.ranOut = true
-		c.soft++
+		c.leaseRanOut = false
+	case !c.leaseRanOut:
+		c.leaseRanOut = true
+		c.softFences++
 	}
 }
 
-// Blind tells whether the watch has been found silent and has not come back.
-func (c *Core) Blind() bool { return c.blind > 0 }
+// WatchSilent tells whether the watch has been found silent and has not come back.
+func (c *Core) WatchSilent() bool { return c.silentWatches > 0 }
 
 // SoftFences counts the times that the lease has run out though nobody took it;
 // out tells whether it is so now.
 func (c *Core) SoftFences() (times uint64, out bool) {
-	return c.soft, c.ranOut && c.lease.rev != 0
+	return c.softFences, c.leaseRanOut && c.lease.rev != 0
 }

@@ -115,12 +115,12 @@ func moves(w ownership.Rewatch) bool { return w.Reconnect }
 func TestSilence(t *testing.T) {
 	m := newMachine(t)
 	m.pass(time.Minute)
-	if e := m.took(); count[ownership.Rewatch](e, nil) != 0 || count[ownership.Read](e, nil) != 0 || m.c.Blind() {
+	if e := m.took(); count[ownership.Rewatch](e, nil) != 0 || count[ownership.Read](e, nil) != 0 || m.c.WatchSilent() {
 		t.Errorf("an instance that hears everything did %v", e)
 	}
 	m.silent = true
 	m.pass(3 * ownership.DefaultLease().Renew)
-	if e := m.took(); count(e, moves) == 0 || !m.c.Blind() || count[ownership.Read](e, nil) != 0 {
+	if e := m.took(); count(e, moves) == 0 || !m.c.WatchSilent() || count[ownership.Read](e, nil) != 0 {
 		t.Errorf("three renewals of silence led to %v", e)
 	}
 	m.pass(12 * time.Second)

@@ -17,21 +17,21 @@ var ownershipMutants = []mutant{
 		{ownershipClaim, "	if b := c.bumps[last]; b.rev <= u.rev {", "	if c.bumps[last].rev <= u.rev {\n		c.bumps[last] = bump{rev: u.rev + 1, at: now}\n	}\n	if b := c.bumps[last]; b.rev == 0 {"},
 	}},
 	{"fenced-from-read", "a plan takes 'region already FENCED' from a read", []edit{
-		{ownershipPlan, "	c, purpose := p.c, p.purpose(\"region\")\n	if !c.free(now, purpose) {\n		return\n	}\n	next, expect := c.nextRegion(p.region, p.cmd.Reason)\n	next.State, next.Plan = RegionFenced", "	c, purpose := p.c, p.purpose(\"region\")\n	if r := c.regions[p.region]; r != nil && r.rec.State == RegionFenced {\n		p.rev, p.id, p.from, p.stage = r.rev, \"\", now, stageUnits\n		return\n	}\n	if !c.free(now, purpose) {\n		return\n	}\n	next, expect := c.nextRegion(p.region, p.cmd.Reason)\n	next.State, next.Plan = RegionFenced"},
+		{ownershipPlan, "	c, purpose := p.c, p.purpose(\"region\")\n	if !c.free(now, purpose) {\n		return\n	}\n	next, expect := c.nextRegion(p.region, p.cmd.Reason)\n	next.State, next.Plan = RegionFenced", "	c, purpose := p.c, p.purpose(\"region\")\n	if r := c.regions[p.region]; r != nil && r.rec.State == RegionFenced {\n		p.rev, p.id, p.waitFrom, p.stage = r.rev, \"\", now, stageUnits\n		return\n	}\n	if !c.free(now, purpose) {\n		return\n	}\n	next, expect := c.nextRegion(p.region, p.cmd.Reason)\n	next.State, next.Plan = RegionFenced"},
 		{ownershipPlan, "	if next.Plan != p.id {\n", "	if p.id == \"\" {\n		p.stage = stageDrain\n		return\n	}\n	if next.Plan != p.id {\n"},
 	}},
 	{"unit-fence-no-bump", "a unit's fence leaves out the bump", []edit{
-		{ownershipPlan, "		p.stage = stageBump\n", "		p.rev, p.from, p.stage = p.units[p.cmd.Unit].rev, now, stageDrain\n"},
+		{ownershipPlan, "		p.stage = stageBump\n", "		p.rev, p.waitFrom, p.stage = p.units[p.cmd.Unit].rev, now, stageDrain\n"},
 	}},
 	{"bump-before-fence", "a unit's fence bumps before the unit is FENCED", []edit{
 		{ownershipPlan, "p.stage, p.region = stageUnits, u.rec.Last", "p.stage, p.region = stageBump, u.rec.Last"},
 		{ownershipPlan, "	if !p.fenced(p.cmd.Unit) {\n", "	if p.rev > 0 {\n"},
-		{ownershipPlan, "		p.rev, p.from, p.stage = seq, now, stageDrain\n", "		p.rev, p.from, p.stage = seq, now, stageUnits\n"},
+		{ownershipPlan, "		p.rev, p.waitFrom, p.stage = seq, now, stageDrain\n", "		p.rev, p.waitFrom, p.stage = seq, now, stageUnits\n"},
 		{ownershipPlan, "		p.stage = stageBump\n", "		p.stage = stageDrain\n"},
 	}},
 	{"lease-from-retry", "the lease counts from the retry's send", []edit{
 		{ownershipCore, "	tries   int\n", "	tries   int\n	sent    time.Duration\n"},
-		{ownershipCore, "	moved   uint64 // counts", "	sent    time.Duration\n	moved   uint64 // counts"},
+		{ownershipCore, "	changes uint64 // counts", "	sent    time.Duration\n	changes uint64 // counts"},
 		{ownershipCore, "			o.tries++\n", "			o.tries++\n			o.sent = now\n"},
 		{ownershipCore, "			o.then(now, ev.Seq, true)\n", "			c.sent = o.sent\n			o.then(now, ev.Seq, true)\n"},
 		{ownershipClaim, "until: first + c.cfg.Lease.hold()", "until: max(first, c.sent) + c.cfg.Lease.hold()"},
@@ -46,7 +46,7 @@ var ownershipMutants = []mutant{
 	{"tokens-kept", "tokens are kept over a new liveness revision", []edit{
 		{ownershipCore, "	if r.Region == c.cfg.Region {\n		c.drop()\n", "	if r.Region == c.cfg.Region {\n"},
 		{ownershipClaim, "c.proofs[unit].rev == rev ||", "c.proofs[unit].rev != 0 && rev != 0 ||"},
-		{"router/ownership/tokens.go", "if p.rev == c.lease.rev && p.mark <= c.durable {", "if p.mark <= c.durable {"},
+		{"router/ownership/tokens.go", "if p.rev == c.lease.rev && p.mark <= c.savedMark {", "if p.mark <= c.savedMark {"},
 	}},
 	{"late-proof", "a proof that was sent under an earlier liveness revision counts", []edit{
 		{ownershipClaim, "ok && c.lease.rev == rev && u.rec.State == UnitActive && u.rec.Owner == c.cfg.Region && u.rec.Epoch == next.Epoch", "ok && rev != 0 && u != nil"},
@@ -85,10 +85,10 @@ var ownershipMutants = []mutant{
 		{ownershipCore, "	case ev.Last < c.mark.Seq || ev.Last < c.seen:", "	case ev.Last > 1<<60:"},
 	}},
 	{"mark-not-awaited", "an epoch is used before the mark that holds it is on disk", []edit{
-		{"router/ownership/tokens.go", "if p.rev == c.lease.rev && p.mark <= c.durable {", "if p.rev == c.lease.rev {"},
+		{"router/ownership/tokens.go", "if p.rev == c.lease.rev && p.mark <= c.savedMark {", "if p.rev == c.lease.rev {"},
 	}},
 	{"blind-not-noticed", "own renewals that the watch does not bring back are not missed", []edit{
-		{ownershipWatchdog, "	if len(c.loops) == 0 || ", "	if len(c.loops) < 1000 || "},
+		{ownershipWatchdog, "	if len(c.awaitedRenewals) == 0 || ", "	if len(c.awaitedRenewals) < 1000 || "},
 	}},
 	{"suspend-unnoticed", "the lease's clock stands still while the machine is suspended", []edit{
 		{"testbench/sim/register/instance.go", "	p.disturb = p.awake\n", "	p.disturb = p.awake\n	p.base -= time.Duration(float64(d) * p.Rate)\n"},

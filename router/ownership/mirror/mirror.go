@@ -110,8 +110,7 @@ func (m *Mirror) Load(ctx context.Context) (map[string]event.Epoch, error) {
 	return epochs, nil
 }
 
-// See takes a message of the register, in its order. It waits while Kafka is
-// behind.
+// See takes a message of the register, in its order. It waits while Kafka lags.
 func (m *Mirror) See(ctx context.Context, s ownership.Seen) {
 	if ownership.Subject(s.Subject) == "" {
 		return

@@ -154,7 +154,7 @@ func (r *Register) Close() {
 }
 
 // Open makes the stream, or finds the one that is there, and says what it is. One
-// that was there and is not any more is not made again: it would have forgotten
+// that was there before and is gone is not recreated: it would have forgotten
 // everything.
 func (r *Register) Open(ctx context.Context) (ownership.Opened, error) {
 	if r.tooOld() {

@@ -252,7 +252,7 @@ func (p *Instance) Heal() {
 }
 
 // Blinded tells whether the process has found its watch silent, and it is so still.
-func (p *Instance) Blinded() bool { return p.core != nil && p.core.Blind() }
+func (p *Instance) Blinded() bool { return p.core != nil && p.core.WatchSilent() }
 
 // Tokens are what is held and known; nil without a process.
 func (p *Instance) Tokens() *ownership.Tokens { return p.tokens }
