@@ -86,15 +86,24 @@ func start(t *testing.T, dir string) *deployment {
 		both.Go(func() { started[i], errs[i] = d.instance(name) })
 	}
 	both.Wait()
-	for _, stop := range started {
-		if stop != nil {
-			d.closing = append(d.closing, stop)
-		}
-	}
+	d.closing = append(d.closing, func() error { return atOnce(started[:]) })
 	if err := errors.Join(errs...); err != nil {
 		t.Fatal(err)
 	}
 	return d
+}
+
+// atOnce stops what was started, all at the same time.
+func atOnce(stops []func() error) error {
+	errs := make([]error, len(stops))
+	var all sync.WaitGroup
+	for i, stop := range stops {
+		if stop != nil {
+			all.Go(func() { errs[i] = stop() })
+		}
+	}
+	all.Wait()
+	return errors.Join(errs...)
 }
 
 // engines starts the three servers of the register and both Kafkas.
