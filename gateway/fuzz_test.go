@@ -18,7 +18,7 @@ func FuzzRecord(f *testing.F) {
 	for _, s := range []string{
 		`{"key":{"type":"string","data":"DTW"},"value":{"type":"json","data":{"delay":66}},"headers":[{"name":"src","value":"aGk="}],"partition":null,"idempotency_key":null}`,
 		`{"value":null}`, `{"value":{"data":"\ud83d\ude00\u0000","type":"string"}}`, `{"value":{"type":"binary","data":"/w=="},"partition":3,"idempotency_key":"k"}`,
-		`[[[[`, `{"value":{"type":"json","data":-0.5e+10}}`, `{"a":1,"a":2}`, "\x00", `{"headers":[{}]}`,
+		`[[[[`, `{"value":{"type":"json","data":-0.5e+10}}`, `{"a":1,"a":2}`, "\x00", `{"headers":[{}]}`, `{"\ud800":0}`,
 	} {
 		f.Add([]byte(s))
 	}

@@ -120,7 +120,11 @@ func (r *jsonReader) str() (string, error) {
 	if err != nil {
 		return "", err
 	}
-	return unquote(raw)
+	text, err := unquote(raw)
+	if err != nil {
+		return "", &syntaxError{int(r.dec.InputOffset()) - len(raw), err.Error()}
+	}
+	return text, nil
 }
 
 // unquote gives what a JSON string says. A surrogate without its other half has

@@ -179,6 +179,8 @@ func TestWriteRefusals(t *testing.T) {
 		{"no data", post("flights", `{"value":{"type":"json"}}`), 400, codeMalformed, "/value/data"},
 		{"string that is a number", post("flights", `{"value":{"type":"string","data":7}}`), 400, codeMalformed, "/value/data"},
 		{"half a surrogate", post("flights", `{"value":{"type":"string","data":"\ud800"}}`), 400, codeMalformed, "/value/data"},
+		{"half a surrogate in a name", post("flights", `{"\ud800":1}`), 400, codeMalformed, ""},
+		{"half a surrogate in a header's name", post("flights", `{"value":null,"headers":[{"name":"\udc00","value":null}]}`), 400, codeMalformed, ""},
 		{"base64", post("flights", `{"value":{"type":"binary","data":"a"}}`), 400, codeMalformed, "/value/data"},
 		{"base64 with line ends", post("flights", `{"value":{"type":"binary","data":"aGk=\n"}}`), 400, codeMalformed, "/value/data"},
 		{"base64 with stray bits", post("flights", `{"value":{"type":"binary","data":"aGl="}}`), 400, codeMalformed, "/value/data"},
