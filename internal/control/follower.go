@@ -15,6 +15,7 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"github.com/geogate/geogate/internal/event"
+	"github.com/geogate/geogate/internal/sleep"
 	"github.com/geogate/geogate/internal/txn"
 )
 
@@ -157,10 +158,7 @@ func (f *Follower) awaitReady(ctx context.Context) {
 			return
 		}
 		f.log.Warn("read control topics to their ends; will try again", "err", err)
-		select {
-		case <-ctx.Done():
-		case <-time.After(discoverEvery):
-		}
+		_ = sleep.For(ctx, discoverEvery) // the loop looks at the context
 	}
 }
 
@@ -318,10 +316,8 @@ func (f *Follower) listRuns(ctx context.Context) {
 			default:
 			}
 		}
-		select {
-		case <-ctx.Done():
+		if sleep.For(ctx, f.cfg.ListEvery) != nil {
 			return
-		case <-time.After(f.cfg.ListEvery):
 		}
 	}
 }
@@ -392,10 +388,7 @@ func (f *Follower) IsBarrier(ctx context.Context, topic TopicID, num int32, prod
 				return false, fmt.Errorf("decide whether a marker is a barrier: %w", ctx.Err())
 			}
 			f.log.Warn("read the control topic to decide whether a marker is a barrier; will try again", "err", err)
-			select {
-			case <-ctx.Done():
-			case <-time.After(discoverEvery):
-			}
+			_ = sleep.For(ctx, discoverEvery) // the loop looks at the context
 			continue
 		}
 		f.mu.Lock()

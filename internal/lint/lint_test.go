@@ -36,8 +36,8 @@ var mayImport = map[string][]string{
 	"internal/offsets":  {"internal/event"},
 	"internal/expr":     {"internal/event"},
 	"internal/txn":      {"internal/event"},
-	"internal/control":  {"internal/event", "internal/offsets", "internal/txn"},
-	"internal/seat":     {"internal/event", "internal/hlc", "internal/txn", "internal/control"},
+	"internal/control":  {"internal/sleep", "internal/event", "internal/offsets", "internal/txn"},
+	"internal/seat":     {"internal/sleep", "internal/event", "internal/hlc", "internal/txn", "internal/control"},
 	"conflict":          {"internal/event", "internal/hlc"},
 	"conflict/view": {
 		"conflict", "internal/event", "internal/hlc", "internal/txn", "internal/control", "internal/seat",
@@ -45,10 +45,10 @@ var mayImport = map[string][]string{
 	"residency":        {"internal/event", "internal/names", "internal/strict", "internal/expr"},
 	"dedupe":           {"internal/event"},
 	"router":           {"internal/event", "internal/names", "internal/control"},
-	"router/ownership": {"conflict", "internal/event", "internal/expr", "internal/strict", "router"},
+	"router/ownership": {"conflict", "internal/sleep", "internal/event", "internal/expr", "internal/strict", "router"},
 	// The client takes both by interface: whoever wires connects them.
 	"router/ownership/register": {"router/ownership"},
-	"router/ownership/mirror":   {"internal/event", "internal/txn", "router/ownership"},
+	"router/ownership/mirror":   {"internal/sleep", "internal/event", "internal/txn", "router/ownership"},
 	"gateway": {
 		"internal/loopback", "internal/sleep", "internal/event", "internal/hlc", "internal/control", "internal/seat", "router", "router/ownership", "conflict", "conflict/view",
 	},

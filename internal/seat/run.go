@@ -75,7 +75,7 @@ func (s *Seat) inputsConfig() InputsConfig {
 // runTail reads the local log uncommitted: index first, then the core.
 func (s *Seat) runTail(ctx context.Context, b *beginning) error {
 	feed := s.cfg.Tail.local
-	box := feed.open(place{s.cfg.Topic, s.cfg.Partition}, b.tailFrom, func() { poke(s.tailWake) })
+	box := feed.open(s.cfg.topicPartition(), b.tailFrom, func() { poke(s.tailWake) })
 	defer feed.shut(box)
 	back := NewReadback(s.inputsConfig(), s.cfg.Clock, b.tailFrom, b.tailLast)
 	events := []InputEvent{EndListed{b.end}}
@@ -254,7 +254,7 @@ func (s *Seat) newInputs(b *beginning) *Inputs {
 
 func (in *inputs) openLocal(ctx context.Context) error {
 	s := in.seat
-	feed, p := s.cfg.Tail.inputs, place{s.cfg.Topic, s.cfg.Partition}
+	feed, p := s.cfg.Tail.inputs, s.cfg.topicPartition()
 	first, _, err := feed.bounds(ctx, p)
 	if err != nil {
 		return err
@@ -280,7 +280,7 @@ func (in *inputs) openRemotes(ctx context.Context) error {
 			s.cfg.Tail.inputs.shut(old.inbox)
 			delete(in.remote, r)
 		}
-		p := place{topic.Name, s.cfg.Partition}
+		p := txn.TopicPartition{Topic: topic.Name, Partition: s.cfg.Partition}
 		first, _, err := s.cfg.Tail.inputs.bounds(ctx, p)
 		if err != nil {
 			if ctx.Err() != nil {
@@ -290,7 +290,7 @@ func (in *inputs) openRemotes(ctx context.Context) error {
 			if kerr.IsRetriable(err) {
 				level = slog.LevelDebug // registered before it is made, or just made
 			}
-			s.cfg.Logger.Log(ctx, level, "open remote topic", "topic", topic.Name, "partition", p.partition, "err", err)
+			s.cfg.Logger.Log(ctx, level, "open remote topic", "topic", topic.Name, "partition", p.Partition, "err", err)
 			continue
 		}
 		at := in.core.OpenRemote(r, topic.ID, first)
@@ -376,16 +376,16 @@ func (in *inputs) do(ctx context.Context, e InputEffect) (answer InputEvent, pro
 
 // epochEnd lists where a leader epoch of a remote partition ends.
 func (in *inputs) epochEnd(ctx context.Context, e AskEpochEnd) EpochEnd {
-	p := in.remote[e.Origin].place
+	p := in.remote[e.Origin].TopicPartition
 	var req kadm.OffsetForLeaderEpochRequest
-	req.Add(p.topic, p.partition, e.Epoch)
+	req.Add(p.Topic, p.Partition, e.Epoch)
 	got, err := in.seat.cfg.Tail.inputs.admin.OffsetForLeaderEpoch(ctx, req)
-	at, ok := got[p.topic][p.partition]
+	at, ok := got[p.Topic][p.Partition]
 	if err == nil {
 		err = at.Err
 	}
 	if err != nil || !ok {
-		in.seat.cfg.Logger.Warn("list the end of a leader epoch", "topic", p.topic, "partition", p.partition, "epoch", e.Epoch, "err", err)
+		in.seat.cfg.Logger.Warn("list the end of a leader epoch", "topic", p.Topic, "partition", p.Partition, "epoch", e.Epoch, "err", err)
 		return EpochEnd{Origin: e.Origin, Epoch: e.Epoch}
 	}
 	return EpochEnd{Origin: e.Origin, Epoch: e.Epoch, End: at.EndOffset, OK: true}
@@ -395,17 +395,16 @@ func (in *inputs) epochEnd(ctx context.Context, e AskEpochEnd) EpochEnd {
 // the end of the context is an error of the seat.
 func (in *inputs) readAgain(ctx context.Context, e ReadAgain) (InputEvent, error) {
 	s := in.seat
-	p := place{s.cfg.Topic, s.cfg.Partition}
+	p := s.cfg.topicPartition()
 	if e.Origin != s.cfg.Region {
-		p = in.remote[e.Origin].place
+		p = in.remote[e.Origin].TopicPartition
 	}
 	first, end, err := s.cfg.Tail.inputs.bounds(ctx, p)
 	if err == nil && end < e.To {
-		err = fmt.Errorf("%s/%d ends at %d, before %d", p.topic, p.partition, end, e.To)
+		err = fmt.Errorf("%s/%d ends at %d, before %d", p.Topic, p.Partition, end, e.To)
 	}
 	if from := max(e.From, first); err == nil && from < e.To {
-		tp := txn.TopicPartition{Topic: p.topic, Partition: p.partition}
-		_, err = txn.ReadCommitted(ctx, txn.NewTopics(s.cfg.Producer.Client()), tp, from, e.To, func(r *txn.Record) error {
+		_, err = txn.ReadCommitted(ctx, txn.NewTopics(s.cfg.Producer.Client()), p, from, e.To, func(r *txn.Record) error {
 			x := Entry{Offset: r.Offset, LeaderEpoch: -1, Timestamp: r.Timestamp, Key: r.Key, Value: r.Value, Headers: r.Headers}
 			// Nothing is asked for before the end, but that it cannot go on.
 			for _, effect := range in.core.Step(time.Now(), Reread{e.Number, []Entry{x}}) {

@@ -15,6 +15,8 @@ import (
 	"github.com/geogate/geogate/internal/control"
 	"github.com/geogate/geogate/internal/event"
 	"github.com/geogate/geogate/internal/hlc"
+	"github.com/geogate/geogate/internal/sleep"
+	"github.com/geogate/geogate/internal/txn"
 )
 
 // KeyIndex is the index of idempotency keys that a seat feeds and asks
@@ -130,6 +132,11 @@ type Status struct {
 	Uncut string
 }
 
+// topicPartition is where the seat is.
+func (c *Config) topicPartition() txn.TopicPartition {
+	return txn.TopicPartition{Topic: c.Topic, Partition: c.Partition}
+}
+
 // New makes a seat; it does nothing before Run.
 func New(cfg Config) (*Seat, error) {
 	if err := cfg.Validate(); err != nil {
@@ -191,10 +198,8 @@ func (s *Seat) beginUntil(ctx context.Context) *beginning {
 		if ctx.Err() == nil {
 			s.cfg.Logger.Warn("start seat", "topic", s.cfg.Topic, "partition", s.cfg.Partition, "err", err)
 		}
-		select {
-		case <-ctx.Done():
+		if sleep.For(ctx, beginEvery) != nil {
 			return nil
-		case <-time.After(beginEvery):
 		}
 	}
 }
@@ -223,7 +228,7 @@ func (s *Seat) begin(ctx context.Context) (*beginning, error) {
 
 	b := &beginning{table: s.cfg.Folder.Validity()}
 	b.committed, b.barriers = s.cfg.Folder.Committed()
-	start, end, err := s.cfg.Tail.local.bounds(ctx, place{s.cfg.Topic, s.cfg.Partition})
+	start, end, err := s.cfg.Tail.local.bounds(ctx, s.cfg.topicPartition())
 	if err != nil {
 		return nil, err
 	}

@@ -14,6 +14,8 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"github.com/geogate/geogate/internal/control"
+	"github.com/geogate/geogate/internal/sleep"
+	"github.com/geogate/geogate/internal/txn"
 )
 
 // TailConfig of a Tail.
@@ -114,15 +116,10 @@ type feed struct {
 	admin  *kadm.Client
 	limit  int
 	log    *slog.Logger
-	quiet  map[place]time.Time // run's own: no complaint about the partition before
+	quiet  map[txn.TopicPartition]time.Time // run's own: no complaint about the partition before
 
 	mu      sync.Mutex
-	inboxes map[place]*inbox
-}
-
-type place struct {
-	topic     string
-	partition int32
+	inboxes map[txn.TopicPartition]*inbox
 }
 
 func newFeed(cfg TailConfig, level kgo.IsolationLevel) (*feed, error) {
@@ -142,7 +139,7 @@ func newFeed(cfg TailConfig, level kgo.IsolationLevel) (*feed, error) {
 	}
 	return &feed{
 		client: cl, admin: kadm.NewClient(cl), limit: cfg.QueueBytes, log: cfg.Logger,
-		quiet: make(map[place]time.Time), inboxes: make(map[place]*inbox),
+		quiet: make(map[txn.TopicPartition]time.Time), inboxes: make(map[txn.TopicPartition]*inbox),
 	}, nil
 }
 
@@ -154,12 +151,12 @@ func (f *feed) run(ctx context.Context) error {
 			return nil
 		}
 		f.complain(fs)
-		if fs.Err() != nil && fs.NumRecords() == 0 && !pause(ctx, complainPause) {
+		if fs.Err() != nil && fs.NumRecords() == 0 && sleep.For(ctx, complainPause) != nil {
 			return nil
 		}
 		fs.EachPartition(func(p kgo.FetchTopicPartition) {
 			f.mu.Lock()
-			b := f.inboxes[place{p.Topic, p.Partition}]
+			b := f.inboxes[txn.TopicPartition{Topic: p.Topic, Partition: p.Partition}]
 			f.mu.Unlock()
 			if b != nil && len(p.Records) > 0 {
 				b.push(p.Records)
@@ -176,7 +173,7 @@ const (
 // complain logs what could not be fetched, now and then.
 func (f *feed) complain(fs kgo.Fetches) {
 	fs.EachError(func(topic string, partition int32, err error) {
-		at, now := place{topic, partition}, time.Now()
+		at, now := txn.TopicPartition{Topic: topic, Partition: partition}, time.Now()
 		if errors.Is(err, context.Canceled) || now.Before(f.quiet[at]) {
 			return
 		}
@@ -190,68 +187,57 @@ func (f *feed) complain(fs kgo.Fetches) {
 	})
 }
 
-func pause(ctx context.Context, d time.Duration) bool {
-	t := time.NewTimer(d)
-	defer t.Stop()
-	select {
-	case <-t.C:
-		return true
-	case <-ctx.Done():
-		return false
-	}
-}
-
 // bounds lists where a partition's log begins and ends now (high watermark).
-func (f *feed) bounds(ctx context.Context, p place) (start, end int64, err error) {
-	starts, err := f.admin.ListStartOffsets(ctx, p.topic)
+func (f *feed) bounds(ctx context.Context, p txn.TopicPartition) (start, end int64, err error) {
+	starts, err := f.admin.ListStartOffsets(ctx, p.Topic)
 	if err == nil {
 		err = starts.Error()
 	}
 	if err != nil {
-		return 0, 0, fmt.Errorf("list start of %s/%d: %w", p.topic, p.partition, err)
+		return 0, 0, fmt.Errorf("list start of %s/%d: %w", p.Topic, p.Partition, err)
 	}
-	ends, err := f.admin.ListEndOffsets(ctx, p.topic)
+	ends, err := f.admin.ListEndOffsets(ctx, p.Topic)
 	if err == nil {
 		err = ends.Error()
 	}
 	if err != nil {
-		return 0, 0, fmt.Errorf("list end of %s/%d: %w", p.topic, p.partition, err)
+		return 0, 0, fmt.Errorf("list end of %s/%d: %w", p.Topic, p.Partition, err)
 	}
-	s, ok1 := starts.Lookup(p.topic, p.partition)
-	e, ok2 := ends.Lookup(p.topic, p.partition)
+	s, ok1 := starts.Lookup(p.Topic, p.Partition)
+	e, ok2 := ends.Lookup(p.Topic, p.Partition)
 	if !ok1 || !ok2 {
-		return 0, 0, fmt.Errorf("list offsets of %s/%d: no such partition", p.topic, p.partition)
+		return 0, 0, fmt.Errorf("list offsets of %s/%d: no such partition", p.Topic, p.Partition)
 	}
 	return s.Offset, e.Offset, nil
 }
 
 // open begins to consume a partition; poke is called when its inbox gets records.
-func (f *feed) open(p place, from int64, poke func()) *inbox {
-	b := &inbox{feed: f, place: p, poke: poke}
+func (f *feed) open(p txn.TopicPartition, from int64, poke func()) *inbox {
+	b := &inbox{feed: f, TopicPartition: p, poke: poke}
 	f.mu.Lock()
 	f.inboxes[p] = b
 	f.mu.Unlock()
-	f.client.AddConsumePartitions(map[string]map[int32]kgo.Offset{p.topic: {p.partition: kgo.NewOffset().At(from)}})
+	f.client.AddConsumePartitions(map[string]map[int32]kgo.Offset{p.Topic: {p.Partition: kgo.NewOffset().At(from)}})
 	return b
 }
 
 // shut stops consuming a partition.
 func (f *feed) shut(b *inbox) {
 	f.mu.Lock()
-	if f.inboxes[b.place] == b {
-		delete(f.inboxes, b.place)
+	if f.inboxes[b.TopicPartition] == b {
+		delete(f.inboxes, b.TopicPartition)
 	}
 	f.mu.Unlock()
-	f.client.RemoveConsumePartitions(map[string][]int32{b.topic: {b.partition}})
+	f.client.RemoveConsumePartitions(map[string][]int32{b.Topic: {b.Partition}})
 	// A pause outlives the partition's removal; the next to open it is not meant.
-	f.client.ResumeFetchPartitions(map[string][]int32{b.topic: {b.partition}})
+	f.client.ResumeFetchPartitions(map[string][]int32{b.Topic: {b.Partition}})
 }
 
 // inbox is what one partition has waiting for its seat. It is bounded: above the
 // limit its partition pauses, so at most one fetch more comes in.
 type inbox struct {
 	feed *feed
-	place
+	txn.TopicPartition
 	poke func()
 
 	mu     sync.Mutex
@@ -266,7 +252,7 @@ func (b *inbox) push(rs []*kgo.Record) {
 	b.bytes += size(rs)
 	if b.bytes > b.feed.limit && !b.paused {
 		b.paused = true
-		b.feed.client.PauseFetchPartitions(map[string][]int32{b.topic: {b.partition}})
+		b.feed.client.PauseFetchPartitions(map[string][]int32{b.Topic: {b.Partition}})
 	}
 	b.mu.Unlock()
 	b.poke()
@@ -285,7 +271,7 @@ func (b *inbox) pop() []*kgo.Record {
 	b.bytes -= size(rs)
 	if b.bytes <= b.feed.limit/2 && b.paused {
 		b.paused = false
-		b.feed.client.ResumeFetchPartitions(map[string][]int32{b.topic: {b.partition}})
+		b.feed.client.ResumeFetchPartitions(map[string][]int32{b.Topic: {b.Partition}})
 	}
 	return rs
 }

@@ -14,6 +14,7 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"github.com/geogate/geogate/internal/event"
+	"github.com/geogate/geogate/internal/sleep"
 )
 
 // Client is the ownership of one instance: it runs a [Core] against the register,
@@ -171,10 +172,8 @@ func (c *Client) loadMirror(ctx context.Context) (map[string]event.Epoch, error)
 			return nil, ctx.Err()
 		}
 		c.log.Warn("read the copy of the ownership register in kafka, will try again", "err", err)
-		select {
-		case <-ctx.Done():
+		if sleep.For(ctx, openPause) != nil {
 			return nil, ctx.Err()
-		case <-time.After(openPause):
 		}
 	}
 }
@@ -376,10 +375,8 @@ func (c *Client) persist(ctx context.Context, e Persist) {
 				return Persisted{Version: e.Version}
 			}
 			c.log.Error("write the high-water mark, will try again", "err", err)
-			select {
-			case <-ctx.Done():
+			if sleep.For(ctx, openPause) != nil {
 				return nil
-			case <-time.After(openPause):
 			}
 		}
 	})

@@ -3,6 +3,8 @@ package ownership
 import (
 	"context"
 	"time"
+
+	"github.com/geogate/geogate/internal/sleep"
 )
 
 // How the client reaches the register and follows it.
@@ -20,10 +22,8 @@ func (c *Client) open(ctx context.Context) {
 		case <-c.reopen:
 		}
 		for opened := false; !opened; {
-			select {
-			case <-ctx.Done():
+			if sleep.For(ctx, openPause) != nil {
 				return
-			case <-time.After(openPause):
 			}
 			opened = c.tryOpen(ctx) == nil
 		}
@@ -47,10 +47,8 @@ func (c *Client) openFirst(ctx context.Context) bool {
 			said = text
 			c.log.Warn("open the ownership register, will try again", "err", err)
 		}
-		select {
-		case <-ctx.Done():
+		if sleep.For(ctx, openPause) != nil {
 			return false
-		case <-time.After(openPause):
 		}
 	}
 }

@@ -15,6 +15,7 @@ import (
 	"github.com/twmb/franz-go/pkg/kgo"
 
 	"github.com/geogate/geogate/internal/event"
+	"github.com/geogate/geogate/internal/sleep"
 	"github.com/geogate/geogate/internal/txn"
 	"github.com/geogate/geogate/router/ownership"
 )
@@ -148,10 +149,8 @@ func (m *Mirror) Run(ctx context.Context) error {
 		}
 		begun = false
 		m.cfg.Logger.Warn("copy the register to kafka, will try again", "err", err)
-		select {
-		case <-ctx.Done():
+		if sleep.For(ctx, retryPause) != nil {
 			return nil
-		case <-time.After(retryPause):
 		}
 	}
 }
