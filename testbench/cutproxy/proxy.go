@@ -151,7 +151,7 @@ func (p *Proxy) Heal() error {
 	deadline := time.Now().Add(healWait)
 	for {
 		err := p.heal()
-		if err == nil || time.Now().After(deadline) {
+		if err == nil || errors.Is(err, net.ErrClosed) || time.Now().After(deadline) {
 			return err
 		}
 		time.Sleep(20 * time.Millisecond)

@@ -40,6 +40,7 @@ import (
 // options are the flags.
 type options struct {
 	patterns []string
+	build    []string // flags of go test
 	count    int
 	few      int
 	seed     uint64
@@ -58,6 +59,7 @@ func main() {
 	}
 	var o options
 	pkg := flag.String("pkg", "./...", "package patterns, separated by blanks")
+	build := flag.String("build", "-race -vet=off", "flags of go test that build the tests, separated by blanks")
 	flag.IntVar(&o.count, "count", 20, "runs of a package with goroutines or callbacks, alone and beside the load each")
 	flag.IntVar(&o.few, "few", 3, "runs of any other package, alone and beside the load each")
 	flag.Uint64Var(&o.seed, "seed", 0, "order of the runs and of the tests within them; 0: a new one")
@@ -68,7 +70,7 @@ func main() {
 	flag.StringVar(&o.run, "run", "", "run only tests that match, as go test -run does")
 	flag.BoolVar(&o.list, "list", false, "list the packages with their number of runs, and run nothing")
 	flag.Parse()
-	o.patterns = strings.Fields(*pkg)
+	o.patterns, o.build = strings.Fields(*pkg), strings.Fields(*build)
 	if o.seed == 0 {
 		o.seed = uint64(time.Now().UnixNano()) % 1_000_000_000
 	}

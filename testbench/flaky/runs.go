@@ -11,6 +11,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -158,7 +159,7 @@ func (r *runner) binary(ctx context.Context, p *pkg) (string, error) {
 		return b.file, nil
 	}
 	file := filepath.Join(r.bins, strings.ReplaceAll(p.name(), "/", "-")+".test")
-	cmd := exec.CommandContext(ctx, "go", "test", "-race", "-c", "-vet=off", "-o", file, p.ImportPath)
+	cmd := exec.CommandContext(ctx, "go", slices.Concat([]string{"test", "-c", "-o", file}, r.o.build, []string{p.ImportPath})...)
 	cmd.Env = append(os.Environ(), "CGO_ENABLED=1")
 	cmd.Dir = p.Dir
 	if out, err := cmd.CombinedOutput(); err != nil {

@@ -383,7 +383,8 @@ func TestUnreachableBrokerAtStart(t *testing.T) {
 		t.Fatal(err)
 	}
 	for range 2 { // the second finds nothing held by the first
-		_, err := node.New(c, node.Deps{Logger: slog.New(slog.DiscardHandler), Registry: prometheus.NewRegistry()})
+		deps := node.Deps{Logger: slog.New(slog.DiscardHandler), Registry: prometheus.NewRegistry(), ReachTimeout: 200 * time.Millisecond}
+		_, err := node.New(c, deps)
 		if !errors.Is(err, node.ErrUnreachable) {
 			t.Fatalf("got %v", err)
 		}
