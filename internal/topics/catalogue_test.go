@@ -1,0 +1,140 @@
+package topics_test
+
+import (
+	"errors"
+	"log/slog"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/twmb/franz-go/pkg/kadm"
+	"github.com/twmb/franz-go/pkg/kfake"
+	"github.com/twmb/franz-go/pkg/kgo"
+
+	"github.com/geogate/geogate/gateway"
+	"github.com/geogate/geogate/internal/control"
+	"github.com/geogate/geogate/internal/event"
+	"github.com/geogate/geogate/internal/topics"
+	"github.com/geogate/geogate/router"
+	"github.com/geogate/geogate/router/ownership"
+)
+
+const policy = `version: 1
+kind: OwnershipPolicy
+domains: [{name: air, match: [flights], kind: entity, mode: multi_writer, policy: lww, partitions: 2}]
+`
+
+// existing is a topic that is there before the catalogue is.
+type existing struct {
+	name       string
+	partitions int32
+	configs    map[string]string
+}
+
+// catalogue makes one over a cluster of its own, with its internal topics.
+func catalogue(t *testing.T, before ...existing) (*topics.Catalogue, *kadm.Client) {
+	t.Helper()
+	cluster, err := kfake.NewCluster(kfake.NumBrokers(1))
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(cluster.Close)
+	for _, x := range before {
+		if err := cluster.CreateTopic(x.name, x.partitions, x.configs); err != nil {
+			t.Fatal(err)
+		}
+	}
+	opts := []kgo.Opt{kgo.SeedBrokers(cluster.ListenAddrs()...), kgo.RecordPartitioner(kgo.ManualPartitioner()), kgo.MetadataMinAge(20 * time.Millisecond)}
+	client, err := kgo.NewClient(opts...)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(client.Close)
+	topology, err := router.NewTopology(router.Region{Name: "us", ID: 1}, router.Region{Name: "eu", ID: 2})
+	if err != nil {
+		t.Fatal(err)
+	}
+	parsed, err := ownership.ParsePolicy("policy", []byte(policy))
+	if err != nil {
+		t.Fatal(err)
+	}
+	log := slog.New(slog.DiscardHandler)
+	follower, err := control.New(control.Config{Region: 1, Regions: map[event.RegionID]string{1: "us", 2: "eu"}, Opts: opts, Logger: log})
+	if err != nil {
+		t.Fatal(err)
+	}
+	ended := make(chan error, 1)
+	go func() { ended <- follower.Run(t.Context()) }()
+	t.Cleanup(func() { <-ended }) // the test's context has ended before
+	c := topics.New(topics.Config{
+		Region: "us", ID: 1, Topology: topology, Policy: parsed, Client: client, Control: follower, Window: 24 * time.Hour, Logger: log,
+	})
+	if err := c.PrepareInternal(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	<-follower.Ready()
+	return c, kadm.NewClient(client)
+}
+
+func TestDeclaredTopics(t *testing.T) {
+	c, admin := catalogue(t)
+	for range 2 { // it makes them, then finds them
+		if err := c.PrepareDeclared(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+	}
+	all, err := admin.ListTopics(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	for name, cleanup := range map[string]string{"flights": "delete", "flights.merged": "compact", "_geogate.state.flights": "compact"} {
+		if n := len(all[name].Partitions); n != 2 {
+			t.Errorf("topic %s has %d partitions", name, n)
+		}
+		configs, err := admin.DescribeTopicConfigs(t.Context(), name)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, kv := range configs[0].Configs {
+			if kv.Key == "cleanup.policy" && kv.MaybeValue() != cleanup {
+				t.Errorf("topic %s has cleanup.policy %s, want %s", name, kv.MaybeValue(), cleanup)
+			}
+		}
+	}
+	if x, err := c.Topic(t.Context(), "flights"); err != nil || x.Partitions != 2 || x.Domain.Name != "air" {
+		t.Errorf("the local topic is %+v, %v", x, err)
+	}
+	var unknown *gateway.UnknownTopic
+	if _, err := c.Topic(t.Context(), "flights.merged"); !errors.As(err, &unknown) || !strings.Contains(unknown.Detail, "read flights with view=merged") {
+		t.Errorf("the merged topic is %v", err)
+	}
+	if _, err := c.Topic(t.Context(), "nothing"); !errors.Is(err, gateway.ErrTopicUnknown) {
+		t.Errorf("a topic that is not there is %v", err)
+	}
+}
+
+// TestRefusals wants a topic that is not as it must be left as it is, and the error
+// to be one that only an operator can mend.
+func TestRefusals(t *testing.T) {
+	for name, tt := range map[string]struct {
+		before existing
+		want   string
+	}{
+		"partitions": {existing{"flights", 3, nil}, "it has 3 partitions and must have 2"},
+		"compacted":  {existing{"flights", 2, map[string]string{"cleanup.policy": "compact"}}, "cleanup.policy is compact and must be delete"},
+		"retention":  {existing{"flights", 2, map[string]string{"retention.ms": "1000"}}, "below the idempotency window"},
+		"blocked":    {existing{"flights.merged", 1, nil}, "a local topic flights.merged exists already"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			c, _ := catalogue(t, tt.before)
+			err := c.PrepareDeclared(t.Context())
+			refusal := topics.Refusal(err)
+			if !errors.Is(refusal, topics.ErrRefused) || !strings.Contains(refusal.Error(), tt.want) {
+				t.Errorf("got %v, refusal %v; want %s", err, refusal, tt.want)
+			}
+		})
+	}
+	if refusal := topics.Refusal(errors.New("the broker is away")); refusal != nil {
+		t.Errorf("trying again is not refused: %v", refusal)
+	}
+}
