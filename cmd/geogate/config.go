@@ -39,8 +39,8 @@ type configuration struct {
 }
 
 // load reads the file with the environment, and over that the flags, laid over it,
-// and checks the result. Errors carry places: of the file for what stands there, the
-// name of the variable or flag for the rest.
+// and checks the result. Errors have places: a position in the file, or the name of the
+// variable or flag.
 func (f *configFlags) load(env environment) (configuration, error) {
 	var c configuration
 	if f.file == "" {

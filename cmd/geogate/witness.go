@@ -69,11 +69,7 @@ func isWitness(file string) bool {
 	if err != nil {
 		return false
 	}
-	root := doc.Map()
-	_, region := root["region"]
-	_, regions := root["regions"]
-	_, nats := root["nats"]
-	return nats && !region && !regions
+	return doc.Has("nats") && !doc.Has("region") && !doc.Has("regions")
 }
 
 // loadWitness reads a witness's file strictly. Relative paths start at the file's

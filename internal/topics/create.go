@@ -145,13 +145,13 @@ func (c *Catalogue) awaitLeaders(ctx context.Context, s spec) error {
 func (c *Catalogue) Derive(ctx context.Context, topic gateway.Topic) error {
 	of := derivedOf{topic.Name, topic.ID, topic.Partitions}
 	c.mu.Lock()
-	d, begun := c.derived[of]
-	if !begun {
+	d, started := c.derived[of]
+	if !started {
 		d = &derivation{done: make(chan struct{})}
 		c.derived[of] = d
 	}
 	c.mu.Unlock()
-	if !begun {
+	if !started {
 		d.err = c.deriveNow(ctx, topic)
 		if d.err != nil {
 			c.mu.Lock()
