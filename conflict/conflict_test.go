@@ -17,11 +17,17 @@ func entities(rule event.Rule) conflict.Config {
 	return conflict.Config{Kind: conflict.Entities, Rule: rule}
 }
 
+// anyRule draws the number of a registered policy, so that a new one is tried by
+// every property.
+func anyRule(t *rapid.T) event.Rule {
+	return rapid.SampledFrom(conflict.Policies()).Draw(t, "policy").Rule
+}
+
 // Any arrival order that keeps each log's own, in steps of any size, with
 // repeated steps and restarts, gives the same bytes and what the naive fold says.
 func TestOrderDoesNotMatter(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
-		cfg := entities(rapid.SampledFrom([]event.Rule{event.LWW, event.Keep}).Draw(t, "rule"))
+		cfg := entities(anyRule(t))
 		logs := adversary(t, rapid.IntRange(2, 4).Draw(t, "regions"), 5)
 		a, b := newReplica(cfg), newReplica(cfg)
 		for _, it := range arrival(t, logs) {
@@ -255,7 +261,7 @@ func checkTwinsTold(t *rapid.T, rep *replica) {
 // changes nothing.
 func TestMergedEndsWithWinner(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
-		rep := newReplica(entities(rapid.SampledFrom([]event.Rule{event.LWW, event.Keep}).Draw(t, "rule")))
+		rep := newReplica(entities(anyRule(t)))
 		for _, it := range arrival(t, adversary(t, 3, 5)) {
 			rep.step(t, []conflict.Item{it}, false)
 		}

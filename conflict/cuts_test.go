@@ -365,7 +365,7 @@ func deliverAll(t *rapid.T, l *learner, logs [][]conflict.Item, reg *register, c
 // comes to what the naive fold makes of the events that count.
 func TestCutsOrderDoesNotMatter(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
-		cfg := entities(rapid.SampledFrom([]event.Rule{event.LWW, event.Keep}).Draw(t, "rule"))
+		cfg := entities(anyRule(t))
 		cfg.Unstamped = rapid.Bool().Draw(t, "unstamped")
 		logs := adversary(t, rapid.IntRange(2, 4).Draw(t, "regions"), 6)
 		reg := cutAtRandom(t, logs, cfg.Unstamped)
