@@ -126,68 +126,92 @@ func TestLeaderLossKeepsLease(t *testing.T) {
 	t.Logf("a leader after %v, a fresh lease after %v", led, time.Since(began))
 }
 
-// TestCutOff: an instance that is cut off from the register stops at its lease's
-// end, says that nothing is proven, and goes on under the same epoch when the line
-// is back. When its region was fenced meanwhile, of which nothing reached it, it
-// had stopped before the fence was answered, and says so soon after the line is
-// back.
-func TestCutOff(t *testing.T) {
-	t.Parallel()
+// cutOff is a region that is cut off from the register, and another one that is not.
+type cutOff struct {
+	c       *natscluster.Cluster
+	alone   int // the server that is cut off, with eu's instance
+	us, eu  *ownership.Client
+	grant   ownership.Grant
+	cutAt   time.Time
+	longest time.Duration // for which eu may believe in its lease
+}
+
+const cutOffUnit = "default/eu"
+
+// cutOffRegion cuts eu off while it holds its unit. Until the test ends, us must not
+// lose its own.
+func cutOffRegion(t *testing.T) *cutOff {
+	t.Helper()
 	c := startCluster(t)
 	dial(t, c, time.Second, 0)
 	i := follower(t, c)
 	us, eu := newSite(t, "us", 1), newSite(t, "eu", 2)
 	us.lease, eu.lease = shortLease(), shortLease()
-	a, _ := us.start(quorum(c.Dialer((i+1)%natscluster.Size, (i+2)%natscluster.Size)))
-	b, _ := eu.start(quorum(c.Dialer(i)))
-	const unit = "default/eu"
-	until(t, 60*time.Second, "grant of us", granted(a, "default/us"))
-	until(t, 60*time.Second, "grant of eu", granted(b, unit))
-	g, _ := b.Grant(unit)
-	own, _ := a.Grant("default/us")
-	stop := keptHeld(t, a, "default/us", own)
-	defer stop()
-
+	x := &cutOff{c: c, alone: i, longest: eu.lease.Duration - eu.lease.Margin}
+	x.us, _ = us.start(quorum(c.Dialer((i+1)%natscluster.Size, (i+2)%natscluster.Size)))
+	x.eu, _ = eu.start(quorum(c.Dialer(i)))
+	until(t, 60*time.Second, "grant of us", granted(x.us, "default/us"))
+	until(t, 60*time.Second, "grant of eu", granted(x.eu, cutOffUnit))
+	x.grant, _ = x.eu.Grant(cutOffUnit)
+	own, _ := x.us.Grant("default/us")
+	t.Cleanup(keptHeld(t, x.us, "default/us", own))
 	c.Isolate(i)
-	cut := time.Now()
-	hold := eu.lease.Duration - eu.lease.Margin
-	until(t, hold+time.Second, "end of the lease", unproven(b, unit))
-	t.Logf("stopped %v after the cut", time.Since(cut))
-	if b.Holds(unit, g) {
+	x.cutAt = time.Now()
+	return x
+}
+
+// TestCutOff: an instance that is cut off from the register stops at its lease's
+// end, says that nothing is proven, and goes on under the same epoch when the line
+// is back.
+func TestCutOff(t *testing.T) {
+	t.Parallel()
+	x := cutOffRegion(t)
+	until(t, x.longest+time.Second, "end of the lease", unproven(x.eu, cutOffUnit))
+	t.Logf("stopped %v after the cut", time.Since(x.cutAt))
+	if x.eu.Holds(cutOffUnit, x.grant) {
 		t.Error("a grant is held over the lease's end")
 	}
-	until(t, time.Second, "count of the soft fence", func() bool { k := b.Tokens(); return k.SoftFenced && k.SoftFences == 1 })
-	c.Rejoin(i)
-	until(t, 20*time.Second, "grant after the line is back", granted(b, unit))
-	if again, _ := b.Grant(unit); again.Epoch != g.Epoch || b.Tokens().SoftFenced {
-		t.Errorf("granted %+v after %+v", again, g)
+	until(t, time.Second, "count of the soft fence", func() bool { k := x.eu.Tokens(); return k.SoftFenced && k.SoftFences == 1 })
+	x.c.Rejoin(x.alone)
+	until(t, 20*time.Second, "grant after the line is back", granted(x.eu, cutOffUnit))
+	if again, _ := x.eu.Grant(cutOffUnit); again.Epoch != x.grant.Epoch || x.eu.Tokens().SoftFenced {
+		t.Errorf("granted %+v after %+v", again, x.grant)
 	}
+}
 
-	// Once more, and now the region is fenced behind its back.
-	g, _ = b.Grant(unit)
-	c.Isolate(i)
-	cut = time.Now()
+// TestCutOffWhileFenced: an instance whose region is fenced while it is cut off, so
+// that nothing tells it, has stopped before the fence is answered, and says so soon
+// after the line is back.
+func TestCutOffWhileFenced(t *testing.T) {
+	t.Parallel()
+	x := cutOffRegion(t)
 	ctx, cancel := context.WithTimeout(context.Background(), 90*time.Second)
 	defer cancel()
 	answer := make(chan ownership.Result, 1)
 	go func() {
-		answer <- a.Ask(ctx, ownership.Command{Verb: ownership.VerbFence, Region: "eu", Reason: "cut off"})
+		// A server that lags for a moment can make the first question early.
+		r := ownership.Result{Code: ownership.ResultUnreachable}
+		for r.Code == ownership.ResultUnreachable && ctx.Err() == nil {
+			r = x.us.Ask(ctx, ownership.Command{Verb: ownership.VerbFence, Region: "eu", Reason: "cut off"})
+			pause(ctx, 100*time.Millisecond)
+		}
+		answer <- r
 	}()
-	until(t, hold+time.Second, "end of the lease", func() bool { return !b.Holds(unit, g) })
-	held := time.Since(cut)
+	until(t, x.longest+time.Second, "end of the lease", func() bool { return !x.eu.Holds(cutOffUnit, x.grant) })
+	held := time.Since(x.cutAt)
 	r := <-answer
 	if r.Code != ownership.ResultLoss {
 		t.Errorf("fence: %+v", r)
 	}
-	if _, err := b.Grant(unit); !errors.Is(err, ownership.ErrUnproven) {
+	if _, err := x.eu.Grant(cutOffUnit); !errors.Is(err, ownership.ErrUnproven) {
 		t.Errorf("an instance that cannot know of its fence says %v", err)
 	}
-	t.Logf("stopped %v after the cut; the fence was answered after %v", held, time.Since(cut))
-	c.Rejoin(i)
+	t.Logf("stopped %v after the cut; the fence was answered after %v", held, time.Since(x.cutAt))
+	x.c.Rejoin(x.alone)
 	began := time.Now()
-	until(t, 10*time.Second, "joined server", func() bool { return c.Server(i).Ready() == nil })
+	until(t, 10*time.Second, "joined server", func() bool { return x.c.Server(x.alone).Ready() == nil })
 	joined := time.Since(began)
-	until(t, 20*time.Second, "refusal", refused(b, unit))
+	until(t, 20*time.Second, "refusal", refused(x.eu, cutOffUnit))
 	t.Logf("the server joined after %v, the refusal came after %v", joined, time.Since(began))
 	if late := time.Since(began) - joined; late > 10*time.Second {
 		t.Errorf("refused only %v after the server had joined", late)

@@ -25,6 +25,10 @@ func (c *Client) open(ctx context.Context) {
 			if sleep.For(ctx, openPause) != nil {
 				return
 			}
+			select { // what was requested until now is answered as well
+			case <-c.reopen:
+			default:
+			}
 			opened = c.tryOpen(ctx) == nil
 		}
 	}
