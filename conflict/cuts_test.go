@@ -201,7 +201,7 @@ type register struct {
 
 func (r *register) last() *event.ValidityTable { return r.tables[len(r.tables)-1] }
 
-// add appends a revision in which one log is told anew.
+// add appends a revision in which one log is told again.
 func (r *register) add(origin event.RegionID, log event.Tenures) {
 	next := &event.ValidityTable{Revision: 1}
 	if len(r.tables) > 0 {
@@ -296,7 +296,7 @@ func cutAtRandom(t *rapid.T, logs [][]conflict.Item, unstamped bool) *register {
 
 // makeAnew lets a log's topic be deleted and made again somewhere, or not.
 func makeAnew(t *rapid.T, log []conflict.Item) {
-	from := rapid.IntRange(0, 3*len(log)).Draw(t, "made anew")
+	from := rapid.IntRange(0, 3*len(log)).Draw(t, "recreated")
 	for i := from; i < len(log); i++ {
 		at := &log[i].Event.At
 		at.Incarnation, at.Offset = 1, int64(i-from)

@@ -95,7 +95,7 @@ func (f *fencing) finds(r int, k event.IdempotencyKey) bool {
 }
 
 // fence ends a region's authority at any place of its present interval; unfence
-// lets it begin anew once it has folded its own log.
+// lets it restart once it has folded its own log.
 func (f *fencing) fence(r int) {
 	if start, open := f.reg.isOpen(event.RegionID(r+1), 0); open {
 		f.reg.end(event.RegionID(r+1), event.Point{Next: rapid.Int64Range(start, max(start, int64(len(f.logs[r])))).Draw(f.t, "cut")})
@@ -449,7 +449,7 @@ func TestOrphanJoinsWrites(t *testing.T) {
 	reg := cutLog(a, 0, -1)
 	l := newLearner(eventsTopic, 3)
 	l.learn(t, reg.tables[0], 1, -1)
-	for _, ev := range []event.Event{middle, early, late} { // early is an alias, late begins anew
+	for _, ev := range []event.Event{middle, early, late} { // early is an alias, late opens a group
 		l.take(t, int(ev.At.Region)-1, logOf(ev.At.Region, ev), false)
 	}
 	l.checkEvents(t)
@@ -489,7 +489,7 @@ func TestTablesRise(t *testing.T) {
 		if p := l.replica.fold.Position(); p.Validity.Revision != x.revision || p.Revoking != x.revoking {
 			t.Fatalf("revision %d in force, revoking %d, want %+v", p.Validity.Revision, p.Revoking, x)
 		}
-		// A smaller twin folds the entity anew; the orphan must not come back by it.
+		// A smaller twin refolds the entity; the orphan must not come back by it.
 		off := int64(len(l.given[2]))
 		for i, r := range []event.RegionID{c, d} {
 			ev := under(keyed(put(r, off, 100*off+30-10*int64(i)), 100+byte(off), 1), 0)
@@ -502,7 +502,7 @@ func TestTablesRise(t *testing.T) {
 	}
 }
 
-// An entity with several orphans is folded anew once, but not once too few: what is
+// An entity with several orphans is refolded once, but not once too few: what is
 // folded between, or another table, makes it due again.
 func TestEntityIsFoldedAnewAgain(t *testing.T) {
 	const d event.RegionID = 4
@@ -553,7 +553,7 @@ func TestEntityIsFoldedAnewAgain(t *testing.T) {
 			n += out.Counts.Refolds
 		}
 		if n != 2 {
-			t.Fatalf("folded anew %d times", n)
+			t.Fatalf("refolded %d times", n)
 		}
 	}
 }

@@ -90,7 +90,7 @@ func TestHistories(t *testing.T) {
 			event.Dot{Region: c, Partition: 3},
 		},
 		{
-			"a key begins anew by stamps, one window after its first copy",
+			"a key opens a group by stamps, one window after its first copy",
 			[]event.Event{keyed(put(a, 0, 1), 1, 1), keyed(put(b, 0, 11), 1, 1), keyed(put(c, 0, 12), 1, 1)},
 			[]event.Dot{{Region: a, Partition: 3}, {Region: c, Partition: 3}},
 			event.Dot{Region: c, Partition: 3},

@@ -141,7 +141,7 @@ func (x *Index) Find(key event.IdempotencyKey, closed event.Stamp, in *event.Val
 	return c, ok, nil
 }
 
-// chooseCopy is the pure rule behind Find, over all copies of one key in any order.
+// chooseCopy is the pure rule that Find goes by, over all copies of one key in any order.
 func chooseCopy(copies []Copy, own event.RegionID, window time.Duration, closed event.Stamp, in *event.ValidityTable) (c Copy, ok bool) {
 	windows := windowsOf(copies, window, in)
 	if len(windows) == 0 {

@@ -26,7 +26,7 @@ import (
 	"github.com/geogate/geogate/replicate"
 )
 
-// Killed before any of its effects, a link that starts anew goes on exactly.
+// Killed before any of its effects, a link that restarts goes on exactly.
 func TestKilledAtEveryStep(t *testing.T) { onAll(t, killTest) }
 
 func killTest(t *testing.T, from, to *end) {
@@ -409,7 +409,7 @@ func TestNewGeneration(t *testing.T) {
 	}
 }
 
-// A running shard that must begin anew finds that the link has moved on.
+// A running shard that must restart finds that the link has moved on.
 func TestOldGenerationStops(t *testing.T) {
 	from, to := fakeEnd(t, us), fakeEnd(t, eu)
 	from.create(t, 4, nil, "orders")

@@ -171,7 +171,7 @@ func (k *ownedLink) chance(one int) bool {
 	return hit
 }
 
-// restart is a process that begins anew: only what was committed is left.
+// restart is a process that restarts: only what was committed is left.
 func (k *ownedLink) restart() {
 	k.abort()
 	k.core = NewCore(CoreConfig{Generation: gen1, Positions: "pos", Runs: "runs", Origin: origin, HasRegister: true})

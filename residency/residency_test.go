@@ -278,7 +278,7 @@ func TestGuard(t *testing.T) {
 	if !g.Loaded(open) || g.Rule("flights", "eu", "us").Effect != residency.Allow || g.Status().Err != nil {
 		t.Fatal("a good file does not open the border again")
 	}
-	// A good file in between begins the time anew.
+	// A good file in between restarts the time.
 	g.Failed(now, broken)
 	g.Loaded(open)
 	if g.Failed(now.Add(61*time.Second), broken) {

@@ -138,7 +138,7 @@ func TestJournalKeepsOrphans(t *testing.T) {
 	}
 }
 
-// A journal of another form is dropped and fed anew; what others keep stays.
+// A journal of another form is dropped and fed again; what others keep stays.
 func TestJournalOfAnotherForm(t *testing.T) {
 	db := memoryStore(t)
 	cfg := conflict.Config{Kind: conflict.Entities}

@@ -13,7 +13,7 @@
 // The own region's control topic is read twice: committed, like everything else,
 // and uncommitted for what must count although its transaction is open or was
 // aborted. That is barriers, which are written outside any transaction and must not
-// wait behind a foreign one, and the highest closed stamp that was ever published.
+// wait for a foreign one, and the highest closed stamp that was ever published.
 //
 // To add a type of control record: a file record_NAME.go after the model of the
 // others, a line in registered (record.go), and its layout in

@@ -187,7 +187,7 @@ func (a *ValidityTable) Known(v Vector) Vector {
 	return v
 }
 
-// Orphans tells whether records of an origin that counted under the old authority
+// Orphans tells whether records of an origin that counted under the old table
 // may not under this one, and from which point of the log on.
 func (a *ValidityTable) Orphans(old *ValidityTable, origin RegionID) (from Point, found bool) {
 	if a == nil {

@@ -89,7 +89,7 @@ func TestCutAndOrphans(t *testing.T) {
 	}
 }
 
-// A log whose topic was made anew: what an epoch's bounds do not list, and what came
+// A log whose topic was recreated: what an epoch's bounds do not list, and what came
 // without a gateway.
 func TestJudgeIncarnations(t *testing.T) {
 	old := &event.ValidityTable{Revision: 1}

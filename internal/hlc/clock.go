@@ -27,21 +27,6 @@ func (b Bounds) withDefaults() Bounds {
 	return Bounds{MaxDrift: cmp.Or(b.MaxDrift, 5*time.Second), HoldMax: cmp.Or(b.HoldMax, time.Minute)}
 }
 
-// Validate refuses bounds under which honest hosts would disagree (below 100 ms)
-// or that bound nothing (above an hour).
-func (b Bounds) Validate() error {
-	b = b.withDefaults()
-	switch {
-	case b.MaxDrift < 100*time.Millisecond:
-		return fmt.Errorf("max drift %v: must be at least 100ms", b.MaxDrift)
-	case b.HoldMax > time.Hour:
-		return fmt.Errorf("hold max %v: must be at most 1h", b.HoldMax)
-	case b.HoldMax < b.MaxDrift:
-		return fmt.Errorf("hold max %v: must not be below max drift %v", b.HoldMax, b.MaxDrift)
-	}
-	return nil
-}
-
 // StampVerdict says what a reader does with a remote event's stamp.
 type StampVerdict uint8
 

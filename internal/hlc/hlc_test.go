@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"encoding/binary"
 	"errors"
+	"strconv"
 	"testing"
 	"time"
 
@@ -20,19 +21,13 @@ func TestStampGolden(t *testing.T) {
 	if got := s.Append(nil); !bytes.Equal(got, []byte{0x01, 0xa2, 0x26, 0xbf, 0x49, 0x7b, 0, 7}) {
 		t.Fatalf("Append = %x", got)
 	}
-	for _, bad := range []string{"", "01A226BF497B0007", "+1a226bf497b0007", "01a226bf497b000", "01a226bf497b00070"} {
-		if _, err := hlc.Parse(bad); err == nil {
-			t.Errorf("Parse(%q) succeeded", bad)
-		}
-	}
 }
 
 func TestStampRoundTrip(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		a, b := hlc.Stamp(rapid.Uint64().Draw(t, "a")), hlc.Stamp(rapid.Uint64().Draw(t, "b"))
-		text, err := hlc.Parse(a.String())
-		if err != nil || text != a {
-			t.Fatalf("Parse(String(%d)) = %d, %v", a, text, err)
+		if text, err := strconv.ParseUint(a.String(), 16, 64); err != nil || text != uint64(a) || len(a.String()) != 16 {
+			t.Fatalf("String(%d) = %s", a, a)
 		}
 		if wire := a.Append(nil); len(wire) != 8 || hlc.Stamp(binary.BigEndian.Uint64(wire)) != a {
 			t.Fatalf("Append(%d) = %x", a, wire)
@@ -129,20 +124,5 @@ func TestJudge(t *testing.T) {
 		if got != tc.want || wait != tc.wait {
 			t.Errorf("ahead %v: %v, %v; want %v, %v", tc.ahead, got, wait, tc.want, tc.wait)
 		}
-	}
-}
-
-func TestBoundsValidate(t *testing.T) {
-	for _, bad := range []hlc.Bounds{
-		{MaxDrift: time.Millisecond},
-		{HoldMax: 2 * time.Hour},
-		{MaxDrift: time.Minute, HoldMax: time.Second},
-	} {
-		if bad.Validate() == nil {
-			t.Errorf("%+v accepted", bad)
-		}
-	}
-	if err := (hlc.Bounds{}).Validate(); err != nil {
-		t.Error(err)
 	}
 }

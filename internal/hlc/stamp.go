@@ -3,16 +3,12 @@ package hlc
 import (
 	"encoding/binary"
 	"fmt"
-	"strconv"
 	"time"
 )
 
 // Stamp is a hybrid logical time: milliseconds since the Unix epoch in the upper
 // 48 bits, a counter in the lower 16. The zero Stamp means "none".
 type Stamp uint64
-
-// size is the length of a Stamp's wire form in bytes.
-const size = 8
 
 const counterBits = 16
 
@@ -41,35 +37,8 @@ func (s Stamp) Add(d time.Duration) Stamp {
 // String is the 16 hex digits of the wire form.
 func (s Stamp) String() string { return fmt.Sprintf("%016x", uint64(s)) }
 
-// Parse is the inverse of String; anything but 16 lower-case hex digits is an
-// error.
-func Parse(text string) (Stamp, error) {
-	if len(text) != 2*size {
-		return 0, fmt.Errorf("parse stamp %q: want %d hex digits", text, 2*size)
-	}
-	for _, c := range text {
-		if (c < '0' || c > '9') && (c < 'a' || c > 'f') {
-			return 0, fmt.Errorf("parse stamp %q: %q is no lower-case hex digit", text, c)
-		}
-	}
-	n, err := strconv.ParseUint(text, 16, 64)
-	if err != nil {
-		return 0, fmt.Errorf("parse stamp %q: %w", text, err)
-	}
-	return Stamp(n), nil
-}
-
 // MarshalText implements encoding.TextMarshaler with String.
 func (s Stamp) MarshalText() ([]byte, error) { return []byte(s.String()), nil }
-
-// UnmarshalText implements encoding.TextUnmarshaler with Parse.
-func (s *Stamp) UnmarshalText(text []byte) error {
-	v, err := Parse(string(text))
-	if err == nil {
-		*s = v
-	}
-	return err
-}
 
 // Append appends the 8 big-endian wire bytes.
 func (s Stamp) Append(b []byte) []byte { return binary.BigEndian.AppendUint64(b, uint64(s)) }

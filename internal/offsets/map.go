@@ -249,12 +249,3 @@ func (m *Map) End() int64 {
 	}
 	return 0
 }
-
-// Len is the number of runs.
-func (m *Map) Len() int {
-	n := len(m.tail)
-	for _, b := range m.blocks {
-		n += b.runs
-	}
-	return n
-}

@@ -14,7 +14,7 @@ const (
 	AttrLogAppendTime = 1 << 3 // maxTimestamp is the broker's, for all records
 	AttrTransactional = 1 << 4
 	AttrControl       = 1 << 5 // a marker, not records
-	AttrDeleteHorizon = 1 << 6 // baseTimestamp is when tombstones may go
+	attrDeleteHorizon = 1 << 6 // baseTimestamp is when tombstones may go
 )
 
 // HeaderSize is the length of a batch without records.
@@ -90,9 +90,6 @@ func (b Batch) ProducerID() int64 { return int64(binary.BigEndian.Uint64(b[atPro
 
 // ProducerEpoch is the epoch of the producer.
 func (b Batch) ProducerEpoch() int16 { return int16(binary.BigEndian.Uint16(b[atProducerEpoch:])) }
-
-// BaseSequence is the producer's sequence number of the first record.
-func (b Batch) BaseSequence() int32 { return int32(binary.BigEndian.Uint32(b[atBaseSequence:])) }
 
 // Count is the number of records that the header claims.
 func (b Batch) Count() int32 { return int32(binary.BigEndian.Uint32(b[atCount:])) }

@@ -131,7 +131,7 @@ func TestStampClearsWhatIsTheSourceBrokers(t *testing.T) {
 	records := bytes.Clone(b[HeaderSize:])
 	binary.BigEndian.PutUint64(b, 4711)
 	binary.BigEndian.PutUint32(b[atLeaderEpoch:], 3)
-	binary.BigEndian.PutUint16(b[atAttributes:], uint16(b.Attributes())|AttrLogAppendTime|AttrDeleteHorizon|1<<9)
+	binary.BigEndian.PutUint16(b[atAttributes:], uint16(b.Attributes())|AttrLogAppendTime|attrDeleteHorizon|1<<9)
 	base := b.BaseTimestamp()
 	b.stamp(identity{1, 2, 3})
 	if b.BaseOffset() != 0 || b.LeaderEpoch() != -1 || b.Attributes()&^AttrCodec != AttrTransactional || b.BaseTimestamp() != base {

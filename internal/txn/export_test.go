@@ -1,6 +1,11 @@
 package txn
 
+import "encoding/binary"
+
 // SetSequence makes the next batch of a partition begin at a sequence number.
 func (p *Producer) SetSequence(topic string, partition, n int32) {
 	p.sequences[TopicPartition{topic, partition}] = n
 }
+
+// BaseSequence is the producer's sequence number of the first record.
+func (b Batch) BaseSequence() int32 { return int32(binary.BigEndian.Uint32(b[atBaseSequence:])) }

@@ -124,7 +124,7 @@ func TestCommitAndAbort(t *testing.T) {
 			t.Fatal(err)
 		}
 		next := 0
-		for round := range 5 { // sequences go on or start anew as the broker wants
+		for round := range 5 { // sequences go on or restart as the broker wants
 			var rs []txn.Record
 			for range 40 {
 				rs = append(rs, txn.Record{
