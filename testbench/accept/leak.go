@@ -40,7 +40,7 @@ type planted struct {
 
 // leakTest plants canaries and looks for them.
 type leakTest struct {
-	w *trio
+	w *threeSites
 	// reason is that of every fence: it goes through the register by design.
 	reason canary
 
@@ -49,7 +49,7 @@ type leakTest struct {
 	leaving map[place]client.Answer // the last records that may leave
 }
 
-func newLeakTest(w *trio) *leakTest {
+func newLeakTest(w *threeSites) *leakTest {
 	return &leakTest{w: w, leaving: make(map[place]client.Answer), reason: newCanary("reason of a fence", "-")}
 }
 
@@ -62,7 +62,7 @@ func (l *leakTest) canary(p planted, slot, middle string) string {
 	return p.text
 }
 
-// specimen is a record that a rule of trioResidency is about.
+// specimen is a record that a rule of threeSitesResidency is about.
 type specimen struct {
 	topic, prefix string // of the key
 	headers       []client.Header
@@ -83,7 +83,7 @@ var specimens = []specimen{
 // odd is what encodings change.
 const odd = `é"/<+ &\`
 
-// plant writes every specimen to eu. when says at which time of the story; what is
+// plant writes every specimen to eu. when says at which step of the run; what is
 // written while the line is cut, and is an orphan by the time it is healed, must
 // not cross either.
 func (l *leakTest) plant(ctx context.Context, when string, cut bool) error {
@@ -303,7 +303,7 @@ func (s *search) read(sc *scanner, where string, r io.Reader) error {
 }
 
 // tapsOf gives the directories of taps whose names a filter picks.
-func (w *trio) tapsOf(pick func(name string) bool) (dirs []string) {
+func (w *threeSites) tapsOf(pick func(name string) bool) (dirs []string) {
 	for _, t := range w.taps {
 		if pick(t.name) {
 			dirs = append(dirs, t.dir)

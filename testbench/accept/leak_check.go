@@ -8,7 +8,7 @@ import (
 )
 
 // leakCheck searches the world for every canary. The processes have ended.
-func (s *siege) leakCheck(metrics ...[]byte) error {
+func (s *fencing) leakCheck(metrics ...[]byte) error {
 	l := s.leak
 	all := append(slices.Clone(l.all), planted{canary: l.reason})
 	reason := len(all) - 1

@@ -10,7 +10,7 @@ import (
 	"github.com/geogate/geogate/testbench/client"
 )
 
-// item is a write of the story with the line it comes from; the line decides
+// item is a write of the first part with the line it comes from; the line decides
 // where it goes and which retries it takes part in.
 type item struct {
 	client.Write

@@ -100,7 +100,7 @@ type load struct {
 
 // startLoad begins to write. Entities of flights are the same in both regions, so
 // that writes meet; those of github have keys that may leave every region.
-func (s *siege) startLoad(ctx context.Context, r *region, phase string) *load {
+func (s *fencing) startLoad(ctx context.Context, r *region, phase string) *load {
 	ctx, cancel := context.WithCancel(ctx)
 	between := loadPause
 	if r != s.w.eu {
@@ -126,7 +126,7 @@ func (l *load) end() {
 	l.done.Wait() // its members have no errors
 }
 
-func (s *siege) loadItem(r *region, f flow, phase string, worker, n int) item {
+func (s *fencing) loadItem(r *region, f flow, phase string, worker, n int) item {
 	idem := fmt.Sprintf("%s/%s/%s/%d/%d", phase, r.name, f.topic, worker, n)
 	w := client.Write{Topic: f.topic, Idem: idem, Value: fmt.Appendf(nil, `{"load":%q,"pad":%q}`, idem, "0123456789abcdefghijklmnopqrstuvwxyz")}
 	switch f.topic {
@@ -144,7 +144,7 @@ func (s *siege) loadItem(r *region, f flow, phase string, worker, n int) item {
 }
 
 // try sends one write once and notes what came of it.
-func (s *siege) try(ctx context.Context, r *region, f flow, it item) *attempt {
+func (s *fencing) try(ctx context.Context, r *region, f flow, it item) *attempt {
 	// Not the load's context: a request that was sent is waited for, so that the
 	// diary knows its answer.
 	ask, cancel := context.WithTimeout(context.WithoutCancel(ctx), loadWait)

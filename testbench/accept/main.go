@@ -130,7 +130,7 @@ func accept(ctx context.Context, o options, dir string, rep *report, flights, gi
 	return nil
 }
 
-// firstPart starts the world, runs the story and the checks, and takes the world
+// firstPart starts the world, does the first part and its checks, and takes the world
 // down whatever happens.
 func firstPart(ctx context.Context, o options, dir, bin string, rep *report, flights, github []data.Line) (err error) {
 	w, err := startWorld(ctx, o, dir, bin)
@@ -141,20 +141,20 @@ func firstPart(ctx context.Context, o options, dir, bin string, rep *report, fli
 		return err
 	}
 	rep.say("two regions answer")
-	s := newStory(w, rep, flights, github)
-	if err := s.tell(ctx); err != nil {
+	s := newLossless(w, rep, flights, github)
+	if err := s.run(ctx); err != nil {
 		return errors.Join(err, w.logTails())
 	}
 	if err := s.verify(ctx); err != nil {
 		return errors.Join(err, w.logTails())
 	}
-	return s.farewell()
+	return s.stopGateways()
 }
 
 // secondPart does the same with three processes, fences, and a residency policy.
 func secondPart(ctx context.Context, o options, dir, bin string, rep *report) (err error) {
 	begun := time.Now()
-	w, err := startTrio(ctx, o, dir, bin)
+	w, err := startThreeSites(ctx, o, dir, bin)
 	if w != nil {
 		defer func() { err = errors.Join(err, w.close()) }()
 	}
@@ -162,11 +162,11 @@ func secondPart(ctx context.Context, o options, dir, bin string, rep *report) (e
 		return err
 	}
 	rep.say("two regions and a witness answer after %s", time.Since(begun).Round(100*time.Millisecond))
-	s := &siege{
+	s := &fencing{
 		notebook: notebook{rep: rep}, w: w, leak: newLeakTest(w),
 		lost: make(map[string]*lostWrite), settled: make(map[string]*attempt),
 	}
-	if err := s.tell(ctx); err != nil {
+	if err := s.run(ctx); err != nil {
 		return errors.Join(err, w.logTails())
 	}
 	rep.say("second part took %s", time.Since(begun).Round(time.Second))

@@ -26,7 +26,7 @@ type snapshot struct {
 	entities map[string]string          // by key: body, or the problem's code
 }
 
-func (s *story) snapshot(ctx context.Context, r *region) (snapshot, error) {
+func (s *lossless) snapshot(ctx context.Context, r *region) (snapshot, error) {
 	snap := snapshot{ends: make(map[string]map[int32]int64)}
 	for _, topic := range outputs {
 		all, err := client.ReadTopic(ctx, r.seeds(), topic, true)
@@ -44,7 +44,7 @@ func (s *story) snapshot(ctx context.Context, r *region) (snapshot, error) {
 }
 
 // flightKeys are the entities of flights that the ledger knows.
-func (s *story) flightKeys() []string {
+func (s *lossless) flightKeys() []string {
 	keys := make(map[string]bool)
 	for _, e := range s.ledger.of(flightsTopic) {
 		keys[e.Key] = true
@@ -54,7 +54,7 @@ func (s *story) flightKeys() []string {
 
 // entities reads entities from one region. What is no entity is the problem's
 // code and, of a deleted one, the version that the problem names.
-func (s *story) entities(ctx context.Context, r *region, keys []string) (map[string]string, error) {
+func (s *lossless) entities(ctx context.Context, r *region, keys []string) (map[string]string, error) {
 	out := make(map[string]string)
 	for _, key := range keys {
 		e, err := r.gateway.Entity(ctx, flightsTopic, key, "", "")
@@ -76,7 +76,7 @@ func (s *story) entities(ctx context.Context, r *region, keys []string) (map[str
 
 // compareSnapshot checks that since a snapshot exactly the fresh writes were
 // emitted, each once, and that nothing that was shown has changed.
-func (s *story) compareSnapshot(ctx context.Context, r *region, before snapshot, fresh []item) error {
+func (s *lossless) compareSnapshot(ctx context.Context, r *region, before snapshot, fresh []item) error {
 	want := make(map[string]map[string]int) // topic → id → times seen
 	for _, topic := range outputs {
 		want[topic] = make(map[string]int)
@@ -122,7 +122,7 @@ func (s *story) compareSnapshot(ctx context.Context, r *region, before snapshot,
 }
 
 // countFresh notes a merged record that is not one of the fresh writes.
-func (s *story) countFresh(r *region, topic string, rec *kgo.Record, want map[string]int) {
+func (s *lossless) countFresh(r *region, topic string, rec *kgo.Record, want map[string]int) {
 	e, _, _, err := event.Decode(event.FromHeaders(rec.Headers))
 	if err != nil {
 		s.note("%s %d/%d in %s: %v", topic, rec.Partition, rec.Offset, r.name, err)

@@ -24,7 +24,7 @@ import (
 type logs map[string]map[string]*origin
 
 // verify counts and compares everything at the end.
-func (s *story) verify(ctx context.Context) error {
+func (s *lossless) verify(ctx context.Context) error {
 	ls := make(logs)
 	for _, topic := range []string{flightsTopic, githubTopic} {
 		ls[topic] = make(map[string]*origin)
@@ -52,7 +52,7 @@ func (s *story) verify(ctx context.Context) error {
 
 // everyWriteIsInItsLog: each answer names a valid record with the id, key and
 // bytes of the write.
-func (s *story) everyWriteIsInItsLog(ls logs) {
+func (s *lossless) everyWriteIsInItsLog(ls logs) {
 	n := 0
 	for _, topic := range []string{flightsTopic, githubTopic} {
 		for _, e := range s.ledger.of(topic) {
@@ -86,7 +86,7 @@ func hashKey(topic, idem string) event.IdempotencyKey {
 
 // everyDotIsApplied: both regions have served a read that waits for a dot at or
 // above each acknowledged one. A vector has no gaps.
-func (s *story) everyDotIsApplied() {
+func (s *lossless) everyDotIsApplied() {
 	n := 0
 	for _, topic := range []string{flightsTopic, githubTopic} {
 		for _, e := range s.ledger.of(topic) {
@@ -109,7 +109,7 @@ func (s *story) everyDotIsApplied() {
 }
 
 // oneCopyPerRegion: in one region's log a key has one valid record.
-func (s *story) oneCopyPerRegion(ls logs) {
+func (s *lossless) oneCopyPerRegion(ls logs) {
 	n := 0
 	for topic, regions := range ls {
 		for name, o := range regions {
@@ -131,7 +131,7 @@ func (s *story) oneCopyPerRegion(ls logs) {
 
 // copiesAreExact: a remote topic holds its origin's records, all, once, in
 // order, byte for byte.
-func (s *story) copiesAreExact(ctx context.Context, ls logs) error {
+func (s *lossless) copiesAreExact(ctx context.Context, ls logs) error {
 	n := 0
 	for topic, regions := range ls {
 		for name, o := range regions {
@@ -159,7 +159,7 @@ func (s *story) copiesAreExact(ctx context.Context, ls logs) error {
 	return nil
 }
 
-func (s *story) sameRecords(where string, got, want []*kgo.Record) {
+func (s *lossless) sameRecords(where string, got, want []*kgo.Record) {
 	if why := differ(got, want); why != "" {
 		s.note("%s: %s", where, why)
 	}
@@ -185,7 +185,7 @@ func differ(got, want []*kgo.Record) string {
 
 // eventsOnce: on github each key once, in both merged views, in both merged
 // topics, and in what the follower got over both regions.
-func (s *story) eventsOnce(ctx context.Context, ls logs) error {
+func (s *lossless) eventsOnce(ctx context.Context, ls logs) error {
 	keyOf := make(map[string]string) // event id → idempotency key
 	names := make(map[event.IdempotencyKey]string)
 	for _, e := range s.ledger.of(githubTopic) {
@@ -254,7 +254,7 @@ func idsOf(shown []client.Record) []string {
 }
 
 // topicsAreOurs: nothing but local topics crossed, and nothing crossed twice.
-func (s *story) topicsAreOurs(ctx context.Context, _ logs) error {
+func (s *lossless) topicsAreOurs(ctx context.Context, _ logs) error {
 	counted := 0
 	for _, r := range s.w.regions() {
 		peer := s.w.other(r)
@@ -288,7 +288,7 @@ func (s *story) topicsAreOurs(ctx context.Context, _ logs) error {
 }
 
 // commands: the CLI answers, and no log holds a payload or key.
-func (s *story) commands(ctx context.Context, _ logs) error {
+func (s *lossless) commands(ctx context.Context, _ logs) error {
 	for _, r := range s.w.regions() {
 		out, err := exec.CommandContext(ctx, r.bin, "status", "--gateway", r.manage, "-o", "json").CombinedOutput()
 		var st struct {
@@ -331,8 +331,8 @@ func (s *story) commands(ctx context.Context, _ logs) error {
 	return nil
 }
 
-// farewell stops both gateways in order.
-func (s *story) farewell() error {
+// stopGateways stops both gateways in order.
+func (s *lossless) stopGateways() error {
 	if err := s.w.down(s.note); err != nil {
 		return err
 	}

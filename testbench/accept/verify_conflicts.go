@@ -11,7 +11,7 @@ import (
 
 // conflictFeed checks each region's feed against both logs: what must be in it
 // is, once; and what is in it is true.
-func (s *story) conflictFeed(ctx context.Context, ls logs) error {
+func (s *lossless) conflictFeed(ctx context.Context, ls logs) error {
 	for _, topic := range []string{flightsTopic, githubTopic} {
 		at := make(map[string]*client.Logged) // by dot as text
 		for _, o := range ls[topic] {
@@ -65,7 +65,7 @@ func tally(feed []client.Conflict) counts {
 
 // feedRecordIsTrue notes a record that the logs contradict, whatever the order
 // in which its region saw them.
-func (s *story) feedRecordIsTrue(r *region, c client.Conflict, at map[string]*client.Logged) {
+func (s *lossless) feedRecordIsTrue(r *region, c client.Conflict, at map[string]*client.Logged) {
 	lost, won := at[c.Lost.Dot], at[c.Won.Dot]
 	if c.Reason == "revoked" {
 		return // names what an earlier record said; counted by tally
@@ -95,7 +95,7 @@ func (s *story) feedRecordIsTrue(r *region, c client.Conflict, at map[string]*cl
 
 // noRepeats: a dot loses once for a reason, and once more after each correction
 // that names it.
-func (s *story) noRepeats(r *region, t counts) {
+func (s *lossless) noRepeats(r *region, t counts) {
 	for reason, dots := range t.lost {
 		for dot, n := range dots {
 			if reason != "revoked" && n > 1+t.revoked[dot] {
@@ -107,7 +107,7 @@ func (s *story) noRepeats(r *region, t counts) {
 
 // losersAreThere: every write of region r that was certainly beaten there is in
 // r's feed.
-func (s *story) losersAreThere(r *region, t counts, regions map[string]*origin) int {
+func (s *lossless) losersAreThere(r *region, t counts, regions map[string]*origin) int {
 	n := 0
 	for key, events := range validByKey(regions) {
 		for dot := range mustLose(events, r.id) {
@@ -121,7 +121,7 @@ func (s *story) losersAreThere(r *region, t counts, regions map[string]*origin) 
 }
 
 // twinsAreThere: every later copy of a key that r accepted is in r's feed.
-func (s *story) twinsAreThere(r *region, t counts, regions map[string]*origin) int {
+func (s *lossless) twinsAreThere(r *region, t counts, regions map[string]*origin) int {
 	n := 0
 	for _, events := range validByKey(regions) {
 		_, dead := stand(events)

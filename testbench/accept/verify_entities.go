@@ -35,7 +35,7 @@ func validByKey(regions map[string]*origin) map[string][]event.Event {
 
 // entitiesAgree: every entity is the same bytes in both regions and is what the
 // fold by definition says.
-func (s *story) entitiesAgree(ctx context.Context, ls logs) error {
+func (s *lossless) entitiesAgree(ctx context.Context, ls logs) error {
 	valid := validByKey(ls[flightsTopic])
 	keys := s.flightKeys()
 	shown := make(map[string]map[string]string)
@@ -74,7 +74,7 @@ func (s *story) entitiesAgree(ctx context.Context, ls logs) error {
 }
 
 // differs compares a shown entity with the folded one and says what is wrong.
-func (s *story) differs(got client.Entity, live []*standing) string {
+func (s *lossless) differs(got client.Entity, live []*standing) string {
 	w := live[0]
 	for _, c := range []struct{ what, got, want string }{
 		{"version", got.Version, versionOf(live, s.w)},
@@ -114,7 +114,7 @@ func stampText(e *event.Event) string { return hex.EncodeToString(e.Stamp.Append
 
 // mergedTopicAgrees: the last record of each key in flights.merged is the
 // entity's winner.
-func (s *story) mergedTopicAgrees(ctx context.Context, ls logs) error {
+func (s *lossless) mergedTopicAgrees(ctx context.Context, ls logs) error {
 	valid := validByKey(ls[flightsTopic])
 	for _, r := range s.w.regions() {
 		all, err := client.ReadTopic(ctx, r.seeds(), flightsTopic+".merged", true)

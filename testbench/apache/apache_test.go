@@ -206,7 +206,7 @@ func TestResolveUsesAndRepairsTheCache(t *testing.T) {
 	os.MkdirAll(filepath.Dir(file), 0o755)
 	os.WriteFile(file, []byte(jar), 0o644)
 	if _, err := apache.Resolve(t.Context(), "4.3.1"); err == nil || !strings.Contains(err.Error(), "maven") {
-		t.Fatalf("a class path whose files are gone must be resolved anew: %v", err)
+		t.Fatalf("a class path whose files are gone must be resolved again: %v", err)
 	}
 	os.WriteFile(jar, nil, 0o644)
 	cp, err := apache.Resolve(t.Context(), "4.3.1")

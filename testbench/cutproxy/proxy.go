@@ -192,7 +192,7 @@ func (p *Proxy) LoseAnswers(key int16) (keep func()) {
 	}
 }
 
-// Hold keeps requests of an api key, and what a client sends behind them on the
+// Hold keeps requests of an api key, and what a client sends after them on the
 // same connection, from the broker until release.
 func (p *Proxy) Hold(key int16) (release func()) {
 	p.mu.Lock()

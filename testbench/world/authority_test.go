@@ -246,7 +246,7 @@ func TestFenceAlive(t *testing.T) {
 	}
 	there.mu.Unlock()
 	// The region's links have come to its cuts, and say so rather than lag.
-	w.Eventually("the link from eu to stand", func() error {
+	w.Eventually("the link from eu to stop", func() error {
 		for _, l := range status(t, eu).Links {
 			if len(l.Stopped) == 0 || l.LagRecords == nil || *l.LagRecords != 0 {
 				return fmt.Errorf("%+v", l)
@@ -311,7 +311,7 @@ func TestFenceCutOff(t *testing.T) {
 	healed := time.Now()
 	refused(t, w, eu, 409, "NOT_OWNER")
 	t.Logf("eu knew that it is fenced %s after the register was back", time.Since(healed).Round(time.Millisecond))
-	w.Eventually("eu to give up what lies behind its cut", func() error {
+	w.Eventually("eu to revoke what lies past its cut", func() error {
 		e, err := eu.Entity(flights, "kept")
 		if err != nil || e.Dot != kept.Dot {
 			return fmt.Errorf("shows %s, %v", e.Raw, err)
@@ -428,7 +428,7 @@ func TestFencesUnderLoad(t *testing.T) {
 }
 
 // TestLateCut: a third region has applied more of a fenced one than the region that
-// fences knows of. It takes back what lies behind the cut: entities show what was
+// fences knows of. It takes back what lies past the cut: entities show what was
 // there before, and an event that was retried elsewhere is shown as the retry.
 func TestLateCut(t *testing.T) {
 	t.Parallel()
@@ -440,11 +440,11 @@ func TestLateCut(t *testing.T) {
 	w.Settle()
 	w.Cut("eu", "us")
 	w.Cut("ap", "us") // or ap's progress would tell us how much there is
-	behind := eu.Put(flights, "flight-1", `"behind"`)
-	gone := eu.Put(flights, "flight-2", `"behind"`)
-	single := eu.Put(github, "single", `"behind"`)
+	pastCut := eu.Put(flights, "flight-1", `"past the cut"`)
+	gone := eu.Put(flights, "flight-2", `"past the cut"`)
+	single := eu.Put(github, "single", `"past the cut"`)
 	first := eu.Put(github, "twice", `1`, world.Idem("twice"))
-	over := ap.Put(flights, "flight-1", `"saw it"`, world.Token(behind.Token))
+	over := ap.Put(flights, "flight-1", `"saw it"`, world.Token(pastCut.Token))
 	second := us.Put(github, "twice", `1`, world.Idem("twice"))
 	w.Eventually("ap to apply all of it", func() error {
 		all, err := ap.Records(github, "merged")
@@ -460,7 +460,7 @@ func TestLateCut(t *testing.T) {
 	w.Cut("eu", "ap")
 	w.CutRegister("eu")
 	fence(t, us, "eu", 10)
-	w.Eventually("ap to take back what lies behind the cut", func() error {
+	w.Eventually("ap to take back what lies past the cut", func() error {
 		all, err := ap.Records(github, "merged")
 		if err == nil && (len(of(all, "single")) != 0 || len(of(all, "twice")) != 1 || of(all, "twice")[0].Dot != second.Dot) {
 			err = fmt.Errorf("shows %+v", all)
@@ -476,8 +476,8 @@ func TestLateCut(t *testing.T) {
 	w.HealAll()
 	unfence(t, us, "eu")
 	again := eu.Put(flights, "flight-2", `"again"`)
-	orphans := accounted(t, w, []client.Answer{before, behind, gone, single, first, over, second, again})
-	for _, a := range []client.Answer{behind, gone, single, first} {
+	orphans := accounted(t, w, []client.Answer{before, pastCut, gone, single, first, over, second, again})
+	for _, a := range []client.Answer{pastCut, gone, single, first} {
 		if _, ok := orphans[a.Topic+" "+a.Dot]; !ok {
 			t.Errorf("%s of %s is no orphan", a.Dot, a.Topic)
 		}

@@ -295,7 +295,7 @@ func movedFollower(t *testing.T, w *world.World) {
 	for _, r := range w.Regions() {
 		p, err := r.Page(limit(t), github, "merged", second.Cursor, 10)
 		if err != nil || len(p.Records) != 0 || !p.End {
-			t.Fatalf("behind the last cursor in %s: %+v, %v", r.Name, p, err)
+			t.Fatalf("after the last cursor in %s: %+v, %v", r.Name, p, err)
 		}
 	}
 }

@@ -20,8 +20,8 @@ import (
 	"github.com/geogate/geogate/testbench/client"
 )
 
-// tell runs the second part: three fences, then what came of them, then the scan.
-func (s *siege) tell(ctx context.Context) error {
+// run runs the second part: three fences, then what came of them, then the scan.
+func (s *fencing) run(ctx context.Context) error {
 	if err := s.begin(ctx); err != nil {
 		return err
 	}
@@ -47,14 +47,14 @@ func (s *siege) tell(ctx context.Context) error {
 		}
 		metrics = append(metrics, m)
 	}
-	if err := s.farewell(); err != nil {
+	if err := s.stopGateways(); err != nil {
 		return err
 	}
 	return s.leakCheck(metrics...)
 }
 
 // begin waits until both regions own their units and plants what must not leave.
-func (s *siege) begin(ctx context.Context) error {
+func (s *fencing) begin(ctx context.Context) error {
 	begun := time.Now()
 	for _, r := range s.w.regions() {
 		err := s.await(ctx, r.name+" owns its units", func() bool {
@@ -74,7 +74,7 @@ func (s *siege) begin(ctx context.Context) error {
 
 // quiet waits until both links have nothing left to do and both regions have
 // applied the last acknowledged write of every place that counts.
-func (s *siege) quiet(ctx context.Context) error {
+func (s *fencing) quiet(ctx context.Context) error {
 	begun := time.Now()
 	ctx, cancel := context.WithTimeout(ctx, quietWait)
 	defer cancel()
@@ -105,7 +105,7 @@ func (s *siege) quiet(ctx context.Context) error {
 
 // answers are all acknowledgements: of the load, of lost writes that were sent
 // again, and of those whose outcome was unknown.
-func (s *siege) answers() (all []*attempt) {
+func (s *fencing) answers() (all []*attempt) {
 	for _, a := range s.diary.acked() {
 		all = append(all, a)
 	}
@@ -123,7 +123,7 @@ func (s *siege) answers() (all []*attempt) {
 }
 
 // applied reads with a token until the region has applied what it stands for.
-func (s *siege) applied(ctx context.Context, r *region, p place, a client.Answer) error {
+func (s *fencing) applied(ctx context.Context, r *region, p place, a client.Answer) error {
 	path := "/v1/topics/" + p.topic + "/records?" + url.Values{"view": {"merged"}, "from": {"earliest"}, "limit": {"1"}}.Encode()
 	var last error
 	ok := poll(ctx, retryPause, func() bool {
@@ -140,12 +140,12 @@ func (s *siege) applied(ctx context.Context, r *region, p place, a client.Answer
 }
 
 // verify compares logs, register and what both regions show.
-func (s *siege) verify(ctx context.Context) error {
+func (s *fencing) verify(ctx context.Context) error {
 	ls, all, err := s.judgeAll(ctx)
 	if err != nil {
 		return err
 	}
-	for _, topic := range topicsOfTrio {
+	for _, topic := range topicsOfThreeSites {
 		for _, r := range s.w.regions() {
 			if o := ls[topic][r.name]; len(o.all) > 0 {
 				s.rep.say("log of %s in %s: %d records, %d barriers", topic, r.name, len(o.all), o.barriers)
@@ -172,7 +172,7 @@ func (s *siege) verify(ctx context.Context) error {
 
 // epochsRise: nothing was acknowledged under an epoch older than one that had been
 // acknowledged for its unit when the request was sent.
-func (s *siege) epochsRise() {
+func (s *fencing) epochsRise() {
 	var acks []*attempt
 	epochs := make(map[string]map[uint64]bool)
 	for _, a := range s.diary.acked() {
@@ -206,7 +206,7 @@ func (s *siege) epochsRise() {
 }
 
 // sameRegister: both regions know the same of every unit, and eu owns its own.
-func (s *siege) sameRegister(ctx context.Context) error {
+func (s *fencing) sameRegister(ctx context.Context) error {
 	us, err := s.w.units(ctx, s.w.us)
 	if err != nil {
 		return err
@@ -233,7 +233,7 @@ func (s *siege) sameRegister(ctx context.Context) error {
 
 // everyAnswerCounts: an acknowledged write is in its log, byte for byte, and is
 // authoritative or listed as an orphan.
-func (s *siege) everyAnswerCounts(ctx context.Context, ls logs, all map[string][]judged) {
+func (s *fencing) everyAnswerCounts(ctx context.Context, ls logs, all map[string][]judged) {
 	orphans := s.orphansOf(all)
 	answers := s.answers()
 	counts, listed := 0, make(map[record]bool)
@@ -278,7 +278,7 @@ func (s *siege) everyAnswerCounts(ctx context.Context, ls logs, all map[string][
 	s.report("every acknowledged write is in its log, and authoritative or listed as an orphan", "%d answers: %d authoritative, %d orphans", len(answers), counts, lost)
 }
 
-func (s *siege) hashKey(topic, idem string) event.IdempotencyKey {
+func (s *fencing) hashKey(topic, idem string) event.IdempotencyKey {
 	return event.HashKey(s.w.secret, "", topic, idem)
 }
 
@@ -294,7 +294,7 @@ func valid(all []judged) (events []event.Event) {
 
 // oneEffect: every key that was acknowledged and is not given up as an orphan has
 // one standing event, and no region has two authoritative records of it.
-func (s *siege) oneEffect(all map[string][]judged) {
+func (s *fencing) oneEffect(all map[string][]judged) {
 	n := 0
 	for _, topic := range loadTopics {
 		stands, _ := stand(valid(all[topic]))
@@ -323,7 +323,7 @@ func (s *siege) oneEffect(all map[string][]judged) {
 }
 
 // refusedIsNotStored: a key that was only ever refused is in no log.
-func (s *siege) refusedIsNotStored(all map[string][]judged) {
+func (s *fencing) refusedIsNotStored(all map[string][]judged) {
 	maybe := make(map[string]bool) // keys that may be stored
 	for _, a := range s.diary.since("eu", time.Time{}) {
 		if a.acked() || a.unknown() {
@@ -354,7 +354,7 @@ func (s *siege) refusedIsNotStored(all map[string][]judged) {
 
 // copies: a remote topic of the load has exactly what counts of its origin and may
 // leave, in order, byte for byte: no orphan crossed a link that knew the cut.
-func (s *siege) copies(ctx context.Context, all map[string][]judged) error {
+func (s *fencing) copies(ctx context.Context, all map[string][]judged) error {
 	n := 0
 	for _, topic := range loadTopics {
 		for _, r := range s.w.regions() {
@@ -388,7 +388,7 @@ func (s *siege) copies(ctx context.Context, all map[string][]judged) error {
 	return nil
 }
 
-// mayLeave is what trioResidency says of the load's records.
+// mayLeave is what threeSitesResidency says of the load's records.
 func mayLeave(topic string, r *region, key string) bool {
 	return topic != githubTopic || r.name != "eu" || key == "octo-org/octo-repo" || key == "octocat/hello-world" ||
 		len(key) > len(publicKeys) && key[:len(publicKeys)] == publicKeys
@@ -396,7 +396,7 @@ func mayLeave(topic string, r *region, key string) bool {
 
 // events: on github each acknowledged key is shown once in both regions' merged
 // views, and no orphan is.
-func (s *siege) events(ctx context.Context, all map[string][]judged) error {
+func (s *fencing) events(ctx context.Context, all map[string][]judged) error {
 	keys := make(map[event.IdempotencyKey]string)
 	for _, a := range s.answers() {
 		if a.Topic == githubTopic {
@@ -436,7 +436,7 @@ var entityTopics = []string{flightsTopic, ordersTopic, catalogueTopic}
 
 // entitiesAgree: every entity is the same bytes in both regions and is what the
 // fold over the authoritative events says.
-func (s *siege) entitiesAgree(ctx context.Context, all map[string][]judged) error {
+func (s *fencing) entitiesAgree(ctx context.Context, all map[string][]judged) error {
 	n := 0
 	for _, topic := range entityTopics {
 		byKey := make(map[string][]event.Event)
@@ -468,7 +468,7 @@ func (s *siege) entitiesAgree(ctx context.Context, all map[string][]judged) erro
 }
 
 // mergedTopics: the last record of each key is the entity's winner.
-func (s *siege) mergedTopics(ctx context.Context, all map[string][]judged) error {
+func (s *fencing) mergedTopics(ctx context.Context, all map[string][]judged) error {
 	n := 0
 	for _, topic := range entityTopics {
 		byKey := make(map[string][]event.Event)
@@ -501,9 +501,9 @@ func (s *siege) mergedTopics(ctx context.Context, all map[string][]judged) error
 	return nil
 }
 
-// farewell stops all three processes in order, and the brokers, whose files are then
+// stopGateways stops all three processes in order, and the brokers, whose files are then
 // whole.
-func (s *siege) farewell() error {
+func (s *fencing) stopGateways() error {
 	if err := s.w.down(s.note); err != nil {
 		return err
 	}
@@ -540,7 +540,7 @@ type status struct {
 }
 
 // commands: the command line tells what is so in the end, in both regions.
-func (s *siege) commands(ctx context.Context) error {
+func (s *fencing) commands(ctx context.Context) error {
 	for _, r := range s.w.regions() {
 		var st status
 		out, code, err := s.w.command(ctx, r, "status", "-o", "json")

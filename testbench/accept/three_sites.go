@@ -26,9 +26,9 @@ import (
 // listens there, so that they meet through the proxies or not at all.
 const deadAddress = "127.0.0.1:1"
 
-// trio is the second world: both regions and a witness, with one register over
+// threeSites is the second world: both regions and a witness, with one register over
 // all three, a residency policy, and a tap in every line.
-type trio struct {
+type threeSites struct {
 	*world
 	dir, bin string
 	secret   []byte
@@ -61,7 +61,7 @@ const (
 	publicKeys = "public/" // keys of github that may leave begin so
 )
 
-const trioOwnership = `version: 1
+const threeSitesOwnership = `version: 1
 kind: OwnershipPolicy
 domains:
   - {name: air, match: ["flights"], kind: entity, mode: multi_writer, policy: lww, partitions: 6}
@@ -71,7 +71,7 @@ domains:
   - {name: health, match: ["patients", "private"], kind: entity, mode: multi_writer, policy: lww, partitions: 2}
 `
 
-const trioResidency = `version: 1
+const threeSitesResidency = `version: 1
 kind: ResidencyPolicy
 name: accept
 revision: 1
@@ -86,7 +86,7 @@ rules:
   - {id: open, effect: allow, topics: ["flights", "catalogue", "orders"], from: ["*"], to: ["*"]}
 `
 
-var trioConfig = template.Must(template.New("trio").Parse(`version: 1
+var threeSitesConfig = template.Must(template.New("three sites").Parse(`version: 1
 region: {{.Name}}
 instance: {{.Name}}-0
 data_dir: {{.Dir}}
@@ -105,10 +105,10 @@ log: {level: info}
 drain: 30s
 `))
 
-// startTrio starts the second world under dir. It returns what it started even
+// startThreeSites starts the second world under dir. It returns what it started even
 // with an error.
-func startTrio(ctx context.Context, o options, dir, bin string) (*trio, error) {
-	t := &trio{dir: dir, bin: bin, secret: []byte(randomWord() + randomWord()), world: &world{
+func startThreeSites(ctx context.Context, o options, dir, bin string) (*threeSites, error) {
+	t := &threeSites{dir: dir, bin: bin, secret: []byte(randomWord() + randomWord()), world: &world{
 		us:   &region{name: "us", id: 1, bin: bin, flags: []string{"--uncompressed"}},
 		eu:   &region{name: "eu", id: 2, bin: bin, flags: []string{"--uncompressed"}},
 		http: client.NewHTTP(),
@@ -141,7 +141,7 @@ func startTrio(ctx context.Context, o options, dir, bin string) (*trio, error) {
 		return t, err
 	}
 	for name, text := range map[string]string{
-		"ownership.yaml": trioOwnership, "residency.yaml": trioResidency, "secret": string(t.secret) + "\n",
+		"ownership.yaml": threeSitesOwnership, "residency.yaml": threeSitesResidency, "secret": string(t.secret) + "\n",
 	} {
 		if err := os.WriteFile(filepath.Join(dir, name), []byte(text), 0o600); err != nil {
 			return t, err
@@ -168,7 +168,7 @@ func freeAddress() (string, error) {
 }
 
 // tap writes a line down under a name of its own.
-func (t *trio) tap(p *cutproxy.Proxy, name string) error {
+func (t *threeSites) tap(p *cutproxy.Proxy, name string) error {
 	dir := filepath.Join(t.dir, "taps", strings.NewReplacer(" ", "-", ",", "").Replace(name))
 	if err := os.MkdirAll(dir, 0o755); err != nil {
 		return err
@@ -179,7 +179,7 @@ func (t *trio) tap(p *cutproxy.Proxy, name string) error {
 }
 
 // door puts a tapped proxy before a server and gives its address.
-func (t *trio) door(r *region, to, name string) (string, error) {
+func (t *threeSites) door(r *region, to, name string) (string, error) {
 	addr, err := freeAddress()
 	if err != nil {
 		return "", err
@@ -194,7 +194,7 @@ func (t *trio) door(r *region, to, name string) (string, error) {
 
 // configureRegister lays a tapped proxy on the way from every register server to
 // every other, and gives the servers' configurations by name.
-func (t *trio) configureRegister() (map[string]string, error) {
+func (t *threeSites) configureRegister() (map[string]string, error) {
 	names := []string{t.us.name, t.eu.name, witnessName}
 	listen := make(map[string]string)
 	for _, name := range names {
@@ -232,7 +232,7 @@ func (t *trio) configureRegister() (map[string]string, error) {
 
 // configureRegion writes a region's configuration. Clients come to its listeners,
 // and on Apache Kafka its gateway to its own broker, through taps.
-func (t *trio) configureRegion(r *region, nats string) error {
+func (t *threeSites) configureRegion(r *region, nats string) error {
 	peer := t.other(r)
 	own := fmt.Sprintf(`{embedded: {listen: %q}}`, r.seeds()[0])
 	if r.broker != nil {
@@ -263,7 +263,7 @@ func (t *trio) configureRegion(r *region, nats string) error {
 	r.listens(t.http, doors[0], doors[1])
 	r.config, r.log = filepath.Join(t.dir, r.name+".yaml"), filepath.Join(t.dir, r.name+".log")
 	var text bytes.Buffer
-	err := trioConfig.Execute(&text, map[string]any{
+	err := threeSitesConfig.Execute(&text, map[string]any{
 		"Name": r.name, "ID": r.id, "Dir": r.dir, "Own": own,
 		"PeerName": peer.name, "PeerID": peer.id, "PeerAddr": peer.proxy.Addr(),
 		"NATS": nats, "HTTP": listen[0], "Manage": listen[1], "Secret": filepath.Join(t.dir, "secret"),
@@ -275,10 +275,10 @@ func (t *trio) configureRegion(r *region, nats string) error {
 	return os.WriteFile(r.config, text.Bytes(), 0o644)
 }
 
-func (t *trio) witnessLog() string { return filepath.Join(t.dir, witnessName+".log") }
-func (t *trio) witnessDir() string { return filepath.Join(t.dir, witnessName) }
+func (t *threeSites) witnessLog() string { return filepath.Join(t.dir, witnessName+".log") }
+func (t *threeSites) witnessDir() string { return filepath.Join(t.dir, witnessName) }
 
-func (t *trio) startWitness(nats string) error {
+func (t *threeSites) startWitness(nats string) error {
 	manage, err := freeAddress()
 	if err != nil {
 		return err
@@ -300,7 +300,7 @@ func (t *trio) startWitness(nats string) error {
 }
 
 // isolate cuts a region's register server off from both others, or joins it again.
-func (t *trio) isolate(r *region) {
+func (t *threeSites) isolate(r *region) {
 	for _, way := range t.routes {
 		if way.from == r.name || way.to == r.name {
 			way.proxy.Cut()
@@ -308,7 +308,7 @@ func (t *trio) isolate(r *region) {
 	}
 }
 
-func (t *trio) rejoin(r *region) error {
+func (t *threeSites) rejoin(r *region) error {
 	var errs []error
 	for _, way := range t.routes {
 		if way.from == r.name || way.to == r.name {
@@ -319,7 +319,7 @@ func (t *trio) rejoin(r *region) error {
 }
 
 // close takes everything down.
-func (t *trio) close() error {
+func (t *threeSites) close() error {
 	err := t.world.close()
 	if t.witness != nil {
 		t.witness.Signal(syscall.SIGTERM)
@@ -337,7 +337,7 @@ func (t *trio) close() error {
 
 // command runs geogate against a region's gateway and gives its standard output
 // and exit code.
-func (t *trio) command(ctx context.Context, r *region, args ...string) (out []byte, code int, err error) {
+func (t *threeSites) command(ctx context.Context, r *region, args ...string) (out []byte, code int, err error) {
 	cmd := exec.CommandContext(ctx, t.bin, append(args, "--gateway", r.manage)...)
 	var stdout, stderr bytes.Buffer
 	cmd.Stdout, cmd.Stderr = &stdout, &stderr
@@ -357,7 +357,7 @@ func (t *trio) command(ctx context.Context, r *region, args ...string) (out []by
 
 // order runs an ownership command and, as long as the gateway says that it cannot
 // reach the register, runs it again, as an operator would.
-func (t *trio) order(ctx context.Context, r *region, args ...string) (out []byte, code int, err error) {
+func (t *threeSites) order(ctx context.Context, r *region, args ...string) (out []byte, code int, err error) {
 	short, cancel := context.WithTimeout(ctx, knowWait)
 	defer cancel()
 	poll(short, 500*time.Millisecond, func() bool {
@@ -393,7 +393,7 @@ type unit struct {
 }
 
 // units is what a region's gateway knows of the register, by name of the unit.
-func (t *trio) units(ctx context.Context, r *region) (map[string]unit, error) {
+func (t *threeSites) units(ctx context.Context, r *region) (map[string]unit, error) {
 	var p struct {
 		Units []unit `json:"units"`
 	}

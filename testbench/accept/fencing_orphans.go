@@ -17,15 +17,15 @@ import (
 	"github.com/geogate/geogate/testbench/client"
 )
 
-// topicsOfTrio are all topics whose logs have records of the load or of the leak
+// topicsOfThreeSites are all topics whose logs have records of the load or of the leak
 // test.
-var topicsOfTrio = []string{flightsTopic, githubTopic, catalogueTopic, ordersTopic, patientsTopic, privateTopic}
+var topicsOfThreeSites = []string{flightsTopic, githubTopic, catalogueTopic, ordersTopic, patientsTopic, privateTopic}
 
 // loadTopics are those of the load; what is checked of values is checked of them.
-var loadTopics = topicsOfTrio[:4]
+var loadTopics = topicsOfThreeSites[:4]
 
 // readLogs reads every origin log of some topics.
-func (s *siege) readLogs(ctx context.Context, topics []string) (logs, error) {
+func (s *fencing) readLogs(ctx context.Context, topics []string) (logs, error) {
 	ls := make(logs)
 	for _, topic := range topics {
 		ls[topic] = make(map[string]*origin)
@@ -42,12 +42,12 @@ func (s *siege) readLogs(ctx context.Context, topics []string) (logs, error) {
 
 // judgeAll reads the logs and the register and says which records are orphans, by
 // dot and topic.
-func (s *siege) judgeAll(ctx context.Context) (ls logs, all map[string][]judged, err error) {
+func (s *fencing) judgeAll(ctx context.Context) (ls logs, all map[string][]judged, err error) {
 	units, err := s.w.units(ctx, s.w.us)
 	if err != nil {
 		return nil, nil, err
 	}
-	if ls, err = s.readLogs(ctx, topicsOfTrio); err != nil {
+	if ls, err = s.readLogs(ctx, topicsOfThreeSites); err != nil {
 		return nil, nil, err
 	}
 	all = make(map[string][]judged)
@@ -63,7 +63,7 @@ func (s *siege) judgeAll(ctx context.Context) (ls logs, all map[string][]judged,
 type record struct{ topic, dot string }
 
 // orphansOf are the orphans among judged records, by unit.
-func (s *siege) orphansOf(all map[string][]judged) map[string]map[record]judged {
+func (s *fencing) orphansOf(all map[string][]judged) map[string]map[record]judged {
 	out := make(map[string]map[record]judged)
 	for topic, list := range all {
 		for _, j := range list {
@@ -95,7 +95,7 @@ func (d *diary) acked() map[record]*attempt {
 
 // orphansAreListed: what lies past a cut in eu's logs is what eu lists, all of it
 // and nothing else; a fence that answered 0 has left no acknowledged write there.
-func (s *siege) orphansAreListed(ctx context.Context, c scenario) error {
+func (s *fencing) orphansAreListed(ctx context.Context, c scenario) error {
 	_, all, err := s.judgeAll(ctx)
 	if err != nil {
 		return err
@@ -139,7 +139,7 @@ func unitsOf(r *region) (names []string) {
 
 // listAgrees polls eu's list of a unit's orphans until it is what the logs and the
 // register say.
-func (s *siege) listAgrees(ctx context.Context, unit string, want map[record]judged) {
+func (s *fencing) listAgrees(ctx context.Context, unit string, want map[record]judged) {
 	var missing, extra []string
 	var err error
 	short, cancel := context.WithTimeout(ctx, knowWait/2)
@@ -186,7 +186,7 @@ func (s *siege) listAgrees(ctx context.Context, unit string, want map[record]jud
 }
 
 // commandLists: the command line gives the same list, and the status its length.
-func (s *siege) commandLists(ctx context.Context, want map[string]map[record]judged) error {
+func (s *fencing) commandLists(ctx context.Context, want map[string]map[record]judged) error {
 	for _, name := range unitsOf(s.w.eu) {
 		out, code, err := s.w.command(ctx, s.w.eu, "owner", "orphans", name, "-o", "json")
 		var p client.OrphanPage
@@ -228,7 +228,7 @@ func bothWrite(topic string) bool { return topic == flightsTopic || topic == git
 
 // retryElsewhere sends every other lost write that us may take to us, while eu is
 // fenced, as a client that cannot reach its region would.
-func (s *siege) retryElsewhere(ctx context.Context) error {
+func (s *fencing) retryElsewhere(ctx context.Context) error {
 	var some []*lostWrite
 	for i, idem := range slices.Sorted(maps.Keys(s.lost)) {
 		if l := s.lost[idem]; l.asked == "" && bothWrite(l.Topic) && i%2 == 0 {
@@ -242,7 +242,7 @@ func (s *siege) retryElsewhere(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	s.report("while a region is fenced, another accepts its orphans' keys anew", "%d keys", len(some))
+	s.report("while a region is fenced, another accepts its orphans' keys again", "%d keys", len(some))
 	return nil
 }
 
@@ -256,9 +256,9 @@ func abreast[T any](list []T, do func(T) error) error {
 	return g.Wait()
 }
 
-// retryHere sends the other lost writes to eu again, which owns its units anew, and
+// retryHere sends the other lost writes to eu again, which owns its units again, and
 // everything whose outcome is unknown.
-func (s *siege) retryHere(ctx context.Context, c scenario) error {
+func (s *fencing) retryHere(ctx context.Context, c scenario) error {
 	var lost []*lostWrite
 	for _, l := range s.lost {
 		if l.asked == "" {
@@ -278,13 +278,13 @@ func (s *siege) retryHere(ctx context.Context, c scenario) error {
 	if err != nil {
 		return err
 	}
-	s.report(fmt.Sprintf("an unfenced region, %s before, accepts its orphans' keys anew", c.name), "%d keys; %d unknown outcomes asked for again", len(lost), len(unknown))
+	s.report(fmt.Sprintf("an unfenced region, %s before, accepts its orphans' keys again", c.name), "%d keys; %d unknown outcomes asked for again", len(lost), len(unknown))
 	return nil
 }
 
 // retryLost sends an orphan's key again. It must be taken as if it had never been
 // seen, and a second time replay that answer.
-func (s *siege) retryLost(ctx context.Context, l *lostWrite, r *region) error {
+func (s *fencing) retryLost(ctx context.Context, l *lostWrite, r *region) error {
 	a, err := r.store(ctx, l.Write)
 	if err != nil {
 		return err
@@ -306,7 +306,7 @@ func (s *siege) retryLost(ctx context.Context, l *lostWrite, r *region) error {
 		return err
 	}
 	if !again.Replayed || again.Raw != a.Raw {
-		s.note("%s, accepted anew by %s, is then answered with %s, not %s", l.Idem, r.name, again.Raw, a.Raw)
+		s.note("%s, accepted again by %s, is then answered with %s, not %s", l.Idem, r.name, again.Raw, a.Raw)
 	}
 	return nil
 }

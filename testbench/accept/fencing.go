@@ -34,10 +34,10 @@ const (
 	stillThrough = 8 * time.Second
 )
 
-// siege is the second part: fences under load, and a border that nothing crosses.
-type siege struct {
+// fencing is the second part: fences under load, and a border that nothing crosses.
+type fencing struct {
 	notebook
-	w     *trio
+	w     *threeSites
 	diary diary
 	leak  *leakTest
 
@@ -61,13 +61,13 @@ type scenario struct {
 	// before brings the region into its state, under load.
 	before func(ctx context.Context) error
 	// during runs beside the fence.
-	during func(ctx context.Context, f *fencing) error
+	during func(ctx context.Context, f *fenceRun) error
 	// after brings the region back, once the fence has answered.
-	after func(ctx context.Context, f *fencing) error
+	after func(ctx context.Context, f *fenceRun) error
 }
 
-// fencing is one run of the fence command, on the clock of this process.
-type fencing struct {
+// fenceRun is one run of the fence command, on the clock of this process.
+type fenceRun struct {
 	began, answered time.Time
 	exit            int
 	fenced, cut     time.Time // when the register showed all units fenced, and cut
@@ -83,7 +83,7 @@ type fencedUnit struct {
 }
 
 // scenarios are the three of them: eu answers, eu is stopped, eu does not hear.
-func (s *siege) scenarios() []scenario {
+func (s *fencing) scenarios() []scenario {
 	eu := s.w.eu
 	return []scenario{
 		{name: "alive", exit: 0},
@@ -95,7 +95,7 @@ func (s *siege) scenarios() []scenario {
 				}
 				return eu.proc.Signal(syscall.SIGSTOP)
 			},
-			after: func(ctx context.Context, f *fencing) error {
+			after: func(ctx context.Context, f *fenceRun) error {
 				f.heard = time.Now()
 				if err := eu.proc.Signal(syscall.SIGCONT); err != nil {
 					return err
@@ -109,13 +109,13 @@ func (s *siege) scenarios() []scenario {
 				s.w.isolate(eu)
 				return nil
 			},
-			during: func(ctx context.Context, f *fencing) error {
+			during: func(ctx context.Context, f *fenceRun) error {
 				if !client.Pause(ctx, stillThrough) {
 					return ctx.Err()
 				}
 				return s.cutOff(ctx)
 			},
-			after: func(ctx context.Context, f *fencing) error {
+			after: func(ctx context.Context, f *fenceRun) error {
 				if err := s.refused(ctx, f.answered, "OWNERSHIP_UNPROVEN"); err != nil {
 					return err
 				}
@@ -131,7 +131,7 @@ func (s *siege) scenarios() []scenario {
 
 // cutOff cuts eu's line to us's Kafka and waits until eu has acknowledged writes
 // that cannot have crossed.
-func (s *siege) cutOff(ctx context.Context) error {
+func (s *fencing) cutOff(ctx context.Context) error {
 	s.w.us.proxy.Cut()
 	cut := time.Now()
 	if err := s.leak.plant(ctx, "while the line was cut", true); err != nil {
@@ -149,7 +149,7 @@ func (s *siege) cutOff(ctx context.Context) error {
 }
 
 // await polls until something is so, or says that it is not.
-func (s *siege) await(ctx context.Context, what string, ok func() bool) error {
+func (s *fencing) await(ctx context.Context, what string, ok func() bool) error {
 	ctx, cancel := context.WithTimeout(ctx, knowWait)
 	defer cancel()
 	if !poll(ctx, 20*time.Millisecond, ok) {
@@ -159,7 +159,7 @@ func (s *siege) await(ctx context.Context, what string, ok func() bool) error {
 }
 
 // crossed waits until us has applied what was planted and may leave.
-func (s *siege) crossed(ctx context.Context) error {
+func (s *fencing) crossed(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, knowWait)
 	defer cancel()
 	for p, a := range s.leak.leaving {
@@ -172,7 +172,7 @@ func (s *siege) crossed(ctx context.Context) error {
 
 // refused waits until every unit of eu has refused a request that was sent after a
 // time with a code.
-func (s *siege) refused(ctx context.Context, from time.Time, code string) error {
+func (s *fencing) refused(ctx context.Context, from time.Time, code string) error {
 	return s.await(ctx, "eu refuses with "+code, func() bool {
 		units := make(map[string]bool)
 		for _, a := range s.diary.since("eu", from) {
@@ -186,7 +186,7 @@ func (s *siege) refused(ctx context.Context, from time.Time, code string) error 
 
 // accepted waits until every unit of a region has acknowledged n requests that were
 // sent after a time.
-func (s *siege) accepted(ctx context.Context, r *region, from time.Time, n int) error {
+func (s *fencing) accepted(ctx context.Context, r *region, from time.Time, n int) error {
 	return s.await(ctx, r.name+" accepts writes to all of its units", func() bool {
 		units := make(map[string]int)
 		for _, a := range s.diary.since(r.name, from) {
@@ -205,7 +205,7 @@ func (s *siege) accepted(ctx context.Context, r *region, from time.Time, n int) 
 }
 
 // round fences eu in one way, looks at what came of it, and lets eu go on.
-func (s *siege) round(ctx context.Context, c scenario) error {
+func (s *fencing) round(ctx context.Context, c scenario) error {
 	if err := s.leak.plant(ctx, "some time before the fence, "+c.name, false); err != nil {
 		return err
 	}
@@ -247,7 +247,7 @@ func (s *siege) round(ctx context.Context, c scenario) error {
 	if err := s.orphansAreListed(ctx, c); err != nil {
 		return err
 	}
-	// Only now: eu lists what lies behind its cuts, so its link knows them, too. One
+	// Only now: eu lists what lies past its cuts, so its link knows them, too. One
 	// that does not carries what it finds.
 	if err := w.us.proxy.Heal(); err != nil {
 		return err
@@ -265,8 +265,8 @@ func (s *siege) round(ctx context.Context, c scenario) error {
 
 // fence runs the command, asked of us, and whatever goes on beside it, and watches
 // the register from us.
-func (s *siege) fence(ctx context.Context, c scenario) (*fencing, error) {
-	f := &fencing{began: time.Now()}
+func (s *fencing) fence(ctx context.Context, c scenario) (*fenceRun, error) {
+	f := &fenceRun{began: time.Now()}
 	g, gctx := errgroup.WithContext(ctx)
 	watch, stop := context.WithCancel(gctx)
 	defer stop()
@@ -302,7 +302,7 @@ func (s *siege) fence(ctx context.Context, c scenario) (*fencing, error) {
 }
 
 // watchFence notes when us saw all units of eu fenced, and when it saw them cut.
-func (s *siege) watchFence(ctx context.Context, f *fencing) {
+func (s *fencing) watchFence(ctx context.Context, f *fenceRun) {
 	poll(ctx, 25*time.Millisecond, func() bool {
 		if !f.cut.IsZero() {
 			return true
@@ -335,7 +335,7 @@ func (s *siege) watchFence(ctx context.Context, f *fencing) {
 
 // fenceIsAnswered: the exit code says what became of the writes, and every unit has
 // its cut.
-func (s *siege) fenceIsAnswered(c scenario, f *fencing) {
+func (s *fencing) fenceIsAnswered(c scenario, f *fenceRun) {
 	want := map[int]string{0: "end", 10: "applied"}[c.exit]
 	if f.exit != c.exit {
 		s.note("fence of eu, %s, exits %d, want %d", c.name, f.exit, c.exit)
@@ -353,7 +353,7 @@ func (s *siege) fenceIsAnswered(c scenario, f *fencing) {
 }
 
 // nothingAfter: what was sent after the fence took hold was not acknowledged.
-func (s *siege) nothingAfter(c scenario, f *fencing) {
+func (s *fencing) nothingAfter(c scenario, f *fenceRun) {
 	hold, when := f.answered, "the answer"
 	if c.exit == 0 && f.began.Add(takenHold).Before(hold) {
 		hold, when = f.began.Add(takenHold), "the first second"
@@ -381,7 +381,7 @@ func (s *siege) nothingAfter(c scenario, f *fencing) {
 		c.name, since(f.began, last), since(f.began, f.fenced), since(f.began, f.cut), since(f.began, f.answered))
 }
 
-func (s *siege) measure(format string, args ...any) {
+func (s *fencing) measure(format string, args ...any) {
 	s.measured = append(s.measured, fmt.Sprintf(format, args...))
 	s.rep.say("measured: %s", s.measured[len(s.measured)-1])
 }
@@ -396,7 +396,7 @@ func since(from, to time.Time) string {
 // refusalsSayWhy: a fenced region names unit, epoch and state, and nothing that it
 // refuses may be asked for again in vain; one that cannot know of the fence says
 // that it cannot prove that it owns the unit.
-func (s *siege) refusalsSayWhy(c scenario, f *fencing) {
+func (s *fencing) refusalsSayWhy(c scenario, f *fenceRun) {
 	n, unproven := 0, 0
 	for _, a := range s.diary.since("eu", f.answered) {
 		p := a.problem()
@@ -420,7 +420,7 @@ func (s *siege) refusalsSayWhy(c scenario, f *fencing) {
 }
 
 // usWentOn: what us owns was never refused while eu was fenced.
-func (s *siege) usWentOn(c scenario, begun time.Time) {
+func (s *fencing) usWentOn(c scenario, begun time.Time) {
 	all := s.diary.since("us", begun)
 	for _, a := range all {
 		if !a.acked() {
@@ -431,7 +431,7 @@ func (s *siege) usWentOn(c scenario, begun time.Time) {
 }
 
 // unfence lets eu claim its units again and waits until it writes all of them.
-func (s *siege) unfence(ctx context.Context, c scenario, f *fencing) error {
+func (s *fencing) unfence(ctx context.Context, c scenario, f *fenceRun) error {
 	f.freed = time.Now()
 	_, code, err := s.w.order(ctx, s.w.us, "unfence", "--region", "eu")
 	if err != nil {
@@ -475,7 +475,7 @@ func (s *siege) unfence(ctx context.Context, c scenario, f *fencing) error {
 
 // askAgain is what a careful client may do with a write whose outcome it does not
 // know: ask again, until it is told.
-func (s *siege) askAgain(ctx context.Context, a *attempt, r *region) error {
+func (s *fencing) askAgain(ctx context.Context, a *attempt, r *region) error {
 	ctx, cancel := context.WithTimeout(ctx, retryWait)
 	defer cancel()
 	again, err := r.store(ctx, a.Write)

@@ -34,8 +34,8 @@ const (
 // secretMark stands in one key and one value; it must be in no log file.
 const secretMark = "accept-mark-9f31c7"
 
-// story drives the world and remembers what it was told.
-type story struct {
+// lossless is the first part: it drives the world and remembers what it was told.
+type lossless struct {
 	notebook
 	w      *world
 	ledger ledger
@@ -50,8 +50,8 @@ type story struct {
 	stale    int
 }
 
-func newStory(w *world, rep *report, flights, github []data.Line) *story {
-	s := &story{notebook: notebook{rep: rep}, w: w, covered: make(map[string]map[place]int64)}
+func newLossless(w *world, rep *report, flights, github []data.Line) *lossless {
+	s := &lossless{notebook: notebook{rep: rep}, w: w, covered: make(map[string]map[place]int64)}
 	s.ledger.entries = make(map[string]*entry)
 	items := func(topic, file string, lines []data.Line) (out []item) {
 		for _, l := range lines {
@@ -65,7 +65,7 @@ func newStory(w *world, rep *report, flights, github []data.Line) *story {
 }
 
 // home is where a line goes first: odd lines to us, even ones to eu.
-func (s *story) home(it item) *region {
+func (s *lossless) home(it item) *region {
 	if it.number%2 == 1 {
 		return s.w.us
 	}
@@ -73,7 +73,7 @@ func (s *story) home(it item) *region {
 }
 
 // stage is the part of both files between two tenths.
-func (s *story) stage(from, to int) (out []item) {
+func (s *lossless) stage(from, to int) (out []item) {
 	for _, all := range [][]item{s.github, s.flights} {
 		out = append(out, all[len(all)*from/10:len(all)*to/10]...)
 	}
@@ -82,7 +82,7 @@ func (s *story) stage(from, to int) (out []item) {
 
 // push sends items to where they belong: webhooks one by one, flights as
 // streams, each with bounded concurrency.
-func (s *story) push(ctx context.Context, items []item) error {
+func (s *lossless) push(ctx context.Context, items []item) error {
 	g, ctx := errgroup.WithContext(ctx)
 	one, many := new(errgroup.Group), new(errgroup.Group)
 	one.SetLimit(singles)
@@ -121,7 +121,7 @@ func (s *story) push(ctx context.Context, items []item) error {
 	return g.Wait()
 }
 
-func (s *story) pushOne(ctx context.Context, it item) error {
+func (s *lossless) pushOne(ctx context.Context, it item) error {
 	r := s.home(it)
 	a, err := r.store(ctx, it.Write)
 	if err != nil {
@@ -135,7 +135,7 @@ func (s *story) pushOne(ctx context.Context, it item) error {
 	return nil
 }
 
-func (s *story) pushChunk(ctx context.Context, r *region, chunk []item) error {
+func (s *lossless) pushChunk(ctx context.Context, r *region, chunk []item) error {
 	writes := make([]client.Write, len(chunk))
 	for i, it := range chunk {
 		writes[i] = it.Write
@@ -151,9 +151,9 @@ func (s *story) pushChunk(ctx context.Context, r *region, chunk []item) error {
 	return nil
 }
 
-// tell runs the story. An error means that it could not go on; what it finds
+// run does the first part. An error means that it could not go on; what it finds
 // wrong on the way is reported as a failed check.
-func (s *story) tell(ctx context.Context) error {
+func (s *lossless) run(ctx context.Context) error {
 	f := s.w.us.gateway.Keep(ctx, githubTopic, "earliest")
 	defer f.End()
 	s.rep.say("push: first half of both files, odd lines to us, even lines to eu")
@@ -190,14 +190,14 @@ func (s *story) tell(ctx context.Context) error {
 
 // apart cuts both lines, lets both regions go on by themselves, moves the
 // follower, and heals.
-func (s *story) apart(ctx context.Context, f *client.Follower) (*client.Follower, error) {
+func (s *lossless) apart(ctx context.Context, f *client.Follower) (*client.Follower, error) {
 	s.rep.say("cut both lines")
 	s.w.cut()
 	begun := time.Now()
 	second := s.stage(5, 6)
 	g, gctx := errgroup.WithContext(ctx)
 	g.Go(func() error { return s.push(gctx, second) })
-	g.Go(func() error { return s.quarrel(gctx) })
+	g.Go(func() error { return s.writeConflicts(gctx) })
 	if err := g.Wait(); err != nil {
 		return nil, err
 	}
@@ -220,19 +220,19 @@ func (s *story) apart(ctx context.Context, f *client.Follower) (*client.Follower
 	return f, s.w.heal()
 }
 
-// quarrel writes to the same entities in both regions at once. Every fifth
+// writeConflicts writes to the same entities in both regions at once. Every fifth
 // entity is deleted by eu.
-func (s *story) quarrel(ctx context.Context) error {
+func (s *lossless) writeConflicts(ctx context.Context) error {
 	g, ctx := errgroup.WithContext(ctx)
 	for _, r := range s.w.regions() {
 		g.Go(func() error {
 			for n := range 60 {
-				key := fmt.Sprintf("accept/quarrel/%d", n%30)
+				key := fmt.Sprintf("accept/conflict/%d", n%30)
 				if n%30 < 20 {
 					key = s.flights[n%30].Key // an entity that is known everywhere
 				}
 				it := item{Write: client.Write{
-					Topic: flightsTopic, Key: key, Idem: fmt.Sprintf("quarrel:%s:%d", r.name, n),
+					Topic: flightsTopic, Key: key, Idem: fmt.Sprintf("conflict:%s:%d", r.name, n),
 					Value: fmt.Appendf(nil, `{"accept":%q,"n":%d,"mark":%q}`, r.name, n, secretMark),
 				}}
 				if r == s.w.eu && n%5 == 4 {
@@ -258,7 +258,7 @@ func retriedLater(it item) bool              { return it.number%10 == 7 }
 
 // retryApart sends some keys again in the other region while it may not know
 // them.
-func (s *story) retryApart(ctx context.Context, second []item) error {
+func (s *lossless) retryApart(ctx context.Context, second []item) error {
 	isSecond := make(map[string]bool)
 	for _, it := range second {
 		isSecond[it.Idem] = true
@@ -299,7 +299,7 @@ func (s *story) retryApart(ctx context.Context, second []item) error {
 }
 
 // each runs do over items with bounded concurrency.
-func (s *story) each(ctx context.Context, items []item, do func(context.Context, item) error) error {
+func (s *lossless) each(ctx context.Context, items []item, do func(context.Context, item) error) error {
 	g, ctx := errgroup.WithContext(ctx)
 	g.SetLimit(singles)
 	for _, it := range items {
@@ -311,7 +311,7 @@ func (s *story) each(ctx context.Context, items []item, do func(context.Context,
 // sameAnswer notes a replay that differs from the answer it repeats: byte for
 // byte where both are bodies, else by what they say (a line of a stream and a
 // body differ in their framing only).
-func (s *story) sameAnswer(idem string, r *region, got, want client.Answer) {
+func (s *lossless) sameAnswer(idem string, r *region, got, want client.Answer) {
 	same := got.Dot == want.Dot && got.ID == want.ID && got.Stamp == want.Stamp && got.Token == want.Token
 	if want.Header != nil && got.Header != nil {
 		same = got.Raw == want.Raw
@@ -322,7 +322,7 @@ func (s *story) sameAnswer(idem string, r *region, got, want client.Answer) {
 }
 
 // lagIsHonest checks that a link that cannot deliver does not claim to be done.
-func (s *story) lagIsHonest(ctx context.Context) {
+func (s *lossless) lagIsHonest(ctx context.Context) {
 	ctx, cancel := context.WithTimeout(ctx, 5*time.Second)
 	defer cancel()
 	for _, r := range s.w.regions() {
@@ -341,7 +341,7 @@ func (s *story) lagIsHonest(ctx context.Context) {
 
 // moveFollower stops the follower in us once it has read what only us knows, and
 // goes on in eu from its cursor.
-func (s *story) moveFollower(ctx context.Context, f *client.Follower) (*client.Follower, error) {
+func (s *lossless) moveFollower(ctx context.Context, f *client.Follower) (*client.Follower, error) {
 	want := 0
 	for _, e := range s.ledger.of(githubTopic) {
 		if a, ok := e.asked["us"]; ok && a.Region == "us" {
@@ -364,7 +364,7 @@ func (s *story) moveFollower(ctx context.Context, f *client.Follower) (*client.F
 }
 
 // endFollower waits until the follower has had every key and a moment more.
-func (s *story) endFollower(ctx context.Context, f *client.Follower) error {
+func (s *lossless) endFollower(ctx context.Context, f *client.Follower) error {
 	keys := len(s.ledger.of(githubTopic))
 	short, cancel := context.WithTimeout(ctx, 30*time.Second)
 	defer cancel()
@@ -381,7 +381,7 @@ func (s *story) endFollower(ctx context.Context, f *client.Follower) error {
 // quiet waits until both links have nothing left to do and both regions have
 // applied everything acknowledged, which it proves by reading with the tokens of
 // the last acknowledged write of every partition of every origin.
-func (s *story) quiet(ctx context.Context) error {
+func (s *lossless) quiet(ctx context.Context) error {
 	begun := time.Now()
 	ctx, cancel := context.WithTimeout(ctx, quietWait)
 	defer cancel()
@@ -408,7 +408,7 @@ func (s *story) quiet(ctx context.Context) error {
 }
 
 // applied reads with a token until the region has applied what it stands for.
-func (s *story) applied(ctx context.Context, r *region, p place, h high) error {
+func (s *lossless) applied(ctx context.Context, r *region, p place, h high) error {
 	path := "/v1/topics/" + p.topic
 	if p.topic == flightsTopic {
 		path += "/entities/" + url.PathEscape(h.key)
@@ -435,7 +435,7 @@ func (s *story) applied(ctx context.Context, r *region, p place, h high) error {
 
 // replays retries another tenth, and what was retried while cut, in the other
 // region: by now every region knows every key.
-func (s *story) replays(ctx context.Context) error {
+func (s *lossless) replays(ctx context.Context) error {
 	var retry []item
 	for _, it := range s.stage(0, 6) {
 		e := s.ledger.get(it.Idem)
@@ -483,7 +483,7 @@ func (s *story) replays(ctx context.Context) error {
 }
 
 // kill pushes the rest and kills us with SIGKILL on the way.
-func (s *story) kill(ctx context.Context) error {
+func (s *lossless) kill(ctx context.Context) error {
 	rest := s.stage(6, 10)
 	s.rep.say("push: the rest; kill us with SIGKILL on the way")
 	s.answered.Store(0)
@@ -518,7 +518,7 @@ func (s *story) kill(ctx context.Context) error {
 
 // loseStore deletes eu's store and proves that nothing is lost and nothing
 // emitted twice.
-func (s *story) loseStore(ctx context.Context) error {
+func (s *lossless) loseStore(ctx context.Context) error {
 	eu := s.w.eu
 	before, err := s.snapshot(ctx, eu)
 	if err != nil {
@@ -558,7 +558,7 @@ func (s *story) loseStore(ctx context.Context) error {
 
 // freshWrites writes new entities and events in both regions, so that every
 // partition moves on.
-func (s *story) freshWrites(ctx context.Context) ([]item, error) {
+func (s *lossless) freshWrites(ctx context.Context) ([]item, error) {
 	var fresh []item
 	for n := range 24 {
 		for i, topic := range []string{flightsTopic, githubTopic} {
