@@ -179,7 +179,7 @@ func (s *sim) pick() *proc { return s.procs[s.Rand().IntN(len(s.procs))] }
 // schedule lets things go wrong until the calm.
 func (s *sim) schedule() {
 	s.every(2*time.Second, 40*time.Second, s.operate)
-	s.every(8*time.Second, 40*time.Second, s.ambush)
+	s.every(8*time.Second, 40*time.Second, s.faultTrap)
 	s.every(3*time.Second, 30*time.Second, func() { s.pick().Pause(s.Between(100*time.Millisecond, 45*time.Second)) })
 	s.every(5*time.Second, 60*time.Second, func() { s.pick().Cut(s.Between(time.Second, 40*time.Second)) })
 	s.every(20*time.Second, 120*time.Second, func() { s.pick().Die() })
@@ -213,10 +213,10 @@ func (s *sim) forget() {
 	s.reg.Rollback(n)
 }
 
-// ambush makes an instance deaf, or cuts it off, and has its region or one of its
+// faultTrap makes an instance deaf, or cuts it off, and has its region or one of its
 // units fenced and unfenced around it by others, some of which stop half-way: the
 // histories in which a nearly right protocol fails.
-func (s *sim) ambush() {
+func (s *sim) faultTrap() {
 	victim := s.pick()
 	var others []*proc
 	for _, p := range s.procs {
@@ -258,7 +258,7 @@ func (s *sim) surround(victim *proc, other func() *proc, at time.Duration) {
 	} else if fence.Unit != "" && s.Chance(0.6) {
 		s.reg.HalfFence(unit)
 		if s.Chance(0.7) {
-			victim.Prey()
+			victim.Target()
 		}
 	} else if s.Chance(0.5) {
 		d, dies := s.Between(0, 30*time.Second), s.Chance(0.3)

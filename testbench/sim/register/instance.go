@@ -33,27 +33,27 @@ type Instance struct {
 	Config
 	s *Stream
 
-	core   *ownership.Core
-	tokens *ownership.Tokens
-	life   int
-	disk   ownership.Mark
-	disks  []ownership.Mark // what lay there before
-	since  time.Duration    // the rate holds since
-	base   time.Duration    // the clock then
-	awake  time.Duration    // paused until then
-	slept  bool             // the machine was suspended, and the process has not noticed
-	off    time.Duration    // cut off from the register until then
-	deaf   time.Duration    // the watch brings nothing until then
-	mute   bool             // what it hears by the watch and by broadcasts is lost
-	dam    time.Duration    // what it writes of units comes no sooner
-	fresh  time.Duration    // when its last renewal was stored
-	prey   bool             // is cut off at the moment at which its leases are made void
-	late   func()           // the next renewal is stored and not answered; then this runs
-	await  string           // id of that renewal: its next answer is the last that is heard
-	seen   uint64           // the watch has sent that far
-	watch  int              // generation of the watch
-	moving bool             // a delivery is under way
-	timer  uint64
+	core           *ownership.Core
+	tokens         *ownership.Tokens
+	life           int
+	disk           ownership.Mark
+	disks          []ownership.Mark // what lay there before
+	since          time.Duration    // the rate holds since
+	base           time.Duration    // the clock then
+	awake          time.Duration    // paused until then
+	slept          bool             // the machine was suspended, and the process has not noticed
+	off            time.Duration    // cut off from the register until then
+	deaf           time.Duration    // the watch brings nothing until then
+	hearsNothing   bool             // what it hears by the watch and by broadcasts is lost
+	unitWritesFrom time.Duration    // what it writes of units comes no sooner
+	lastRenewal    time.Duration    // when its last renewal was stored
+	targeted       bool             // is cut off at the moment at which its leases are made void
+	late           func()           // the next renewal is stored and not answered; then this runs
+	await          string           // id of that renewal: its next answer is the last that is heard
+	seen           uint64           // the watch has sent that far
+	watch          int              // generation of the watch
+	moving         bool             // a delivery is under way
+	timer          uint64
 
 	acks  []ack                  // stored writes of regions' records
 	sent  map[string]sending     // by message id
@@ -246,7 +246,7 @@ func (p *Instance) RollBack() {
 
 // Heal ends every fault.
 func (p *Instance) Heal() {
-	p.dam, p.awake, p.off, p.deaf, p.prey, p.mute, p.late, p.await = 0, 0, 0, 0, false, false, nil, ""
+	p.unitWritesFrom, p.awake, p.off, p.deaf, p.targeted, p.hearsNothing, p.late, p.await = 0, 0, 0, 0, false, false, nil, ""
 	p.disturb = p.s.Now()
 	p.wakeWatch()
 }
@@ -420,7 +420,7 @@ func (p *Instance) persist(m ownership.Mark) {
 func (p *Instance) read(subject string) {
 	s := p.s
 	p.Later(s.Quick(), func() {
-		if p.off > s.Now() || p.mute {
+		if p.off > s.Now() || p.hearsNothing {
 			return
 		}
 		upTo := len(s.log)
@@ -443,7 +443,7 @@ func (p *Instance) broadcast(e ownership.Broadcast) {
 			continue
 		}
 		q.Later(between(s, time.Millisecond, s.Lease.Renew), func() {
-			if q.core != nil && q.off <= s.Now() && q.deaf <= s.Now() && !q.mute {
+			if q.core != nil && q.off <= s.Now() && q.deaf <= s.Now() && !q.hearsNothing {
 				q.hear(ownership.Seen{Subject: e.Subject, Seq: e.Seq, Data: e.Data, Rumour: true})
 			}
 		})
@@ -467,7 +467,7 @@ func (p *Instance) wakeWatch() {
 	if p.core == nil || p.moving || p.seen >= uint64(len(s.log)) {
 		return
 	}
-	if p.deaf > s.Now() || p.mute {
+	if p.deaf > s.Now() || p.hearsNothing {
 		return // silent, and nobody is told; Rewatch alone helps
 	}
 	p.moving = true
@@ -482,7 +482,7 @@ func (p *Instance) wakeWatch() {
 			return
 		}
 		p.moving = false
-		if p.seen < uint64(len(s.log)) && !p.mute {
+		if p.seen < uint64(len(s.log)) && !p.hearsNothing {
 			m := s.log[p.seen]
 			p.seen++
 			p.hear(ownership.Seen{Subject: m.subject, Seq: p.seen, Data: m.data})

@@ -23,7 +23,7 @@ func (p *Instance) send(w ownership.Write) {
 	}
 	p.Later(p.real(s.Lease.Timeout), func() { finish(ownership.Unknown, 0) })
 	often := 0.04
-	if p.prey {
+	if p.targeted {
 		often = 0.15
 	}
 	lost := func() bool { return p.off > s.Now() || !s.Calm() && chance(s, often) }
@@ -32,12 +32,12 @@ func (p *Instance) send(w ownership.Write) {
 	}
 	var arrive func()
 	arrive = func() {
-		if s.lurks(&w) {
+		if s.heldBack(&w) {
 			s.After(time.Millisecond, arrive)
 			return
 		}
-		if _, unit := unitRecord(w.Data); unit && p.dam > s.Now() {
-			s.After(p.dam-s.Now(), arrive)
+		if _, unit := unitRecord(w.Data); unit && p.unitWritesFrom > s.Now() {
+			s.After(p.unitWritesFrom-s.Now(), arrive)
 			return
 		}
 		if s.overtaken(p, &w) {

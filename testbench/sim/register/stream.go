@@ -132,7 +132,7 @@ func (r *Stream) write(p *Instance, w ownership.Write) (ownership.Outcome, uint6
 		r.check(p, w, &u, seq)
 		r.units[u.Unit] = u
 	}
-	r.strike(p, w)
+	r.cutOffTargets(p, w)
 	for _, q := range r.Instances {
 		q.wakeWatch()
 	}

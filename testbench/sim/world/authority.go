@@ -430,7 +430,7 @@ func (w *World) ambush() {
 	}
 	if cmd.Unit != "" && w.Chance(0.4) {
 		w.own.stream.HalfFence(cmd.Unit)
-		victim.inst.Prey()
+		victim.inst.Target()
 	}
 	fence()
 }

@@ -20,14 +20,14 @@ func claims(w *ownership.Write) string {
 	return x.Region
 }
 
-// lurks holds such a write back until a prey has just renewed its lease: then the
+// heldBack holds such a write back until a targeted instance has just renewed its lease: then the
 // wait that follows is as tight as it can be.
-func (r *Stream) lurks(w *ownership.Write) bool {
+func (r *Stream) heldBack(w *ownership.Write) bool {
 	region := claims(w)
 	for _, p := range r.Instances {
-		// No longer than a renewal takes to come; a prey that is away has none.
-		if region != "" && p.prey && p.Region == region && p.Alive() && p.awake <= r.Now() && p.off <= r.Now() {
-			age := r.Now() - p.fresh
+		// No longer than a renewal takes to come; a targeted instance that is away has none.
+		if region != "" && p.targeted && p.Region == region && p.Alive() && p.awake <= r.Now() && p.off <= r.Now() {
+			age := r.Now() - p.lastRenewal
 			return age > moment && age < r.Lease.Renew*4/3
 		}
 	}
@@ -56,11 +56,11 @@ func (r *Stream) overtaken(p *Instance, w *ownership.Write) bool {
 	return r.Now() < until && record.State == ownership.RegionUp
 }
 
-// strike cuts off those who would learn from their next renewal that a claim has
+// cutOffTargets cuts off those who would learn from their next renewal that a claim has
 // made their leases void: they go on for as long as the protocol lets them.
-func (r *Stream) strike(by *Instance, w ownership.Write) {
+func (r *Stream) cutOffTargets(by *Instance, w ownership.Write) {
 	if by.live(w.Subject) {
-		by.fresh = r.Now()
+		by.lastRenewal = r.Now()
 		if by.late != nil && !r.Calm() {
 			then := by.late
 			by.late = nil
@@ -72,17 +72,17 @@ func (r *Stream) strike(by *Instance, w ownership.Write) {
 	r.slowed(by, &w)
 	region := claims(&w)
 	for _, p := range r.Instances {
-		if region != "" && p.prey && p.Region == region && !r.Calm() {
-			p.prey = false
+		if region != "" && p.targeted && p.Region == region && !r.Calm() {
+			p.targeted = false
 			// Its last renewal is answered all the same.
 			p.cutLater(r.Lease.Timeout, r.Lease.Duration*3/2)
 		}
 	}
 }
 
-// Prey has the instance cut off at the moment at which a claim makes its leases
+// Target has the instance cut off at the moment at which a claim makes its leases
 // void.
-func (p *Instance) Prey() { p.prey = true }
+func (p *Instance) Target() { p.targeted = true }
 
 // LateRetry lets the instance's next renewal be stored without an answer; then it
 // runs, and the instance hears of nothing but the answer to the renewal's retry,
@@ -91,11 +91,11 @@ func (p *Instance) LateRetry(then func()) { p.late = then }
 
 // silence keeps everything from the instance but the answer to a repeated write.
 func (p *Instance) silence(id string) {
-	p.await, p.mute = id, true
+	p.await, p.hearsNothing = id, true
 	p.disturb = p.s.Now() + 2*p.s.Lease.Duration
 	p.s.After(3*p.s.Lease.Renew, func() { p.await = "" })
 	p.s.After(2*p.s.Lease.Duration, func() {
-		p.mute = false
+		p.hearsNothing = false
 		p.wakeWatch()
 	})
 }
@@ -114,7 +114,7 @@ func (r *Stream) slowed(by *Instance, w *ownership.Write) {
 	}
 	delete(r.slow, unit)
 	r.Count("slow fences")
-	by.dam = r.Now() + r.Lease.Renew*8/3
+	by.unitWritesFrom = r.Now() + r.Lease.Renew*8/3
 	for _, p := range r.Instances {
 		if p.Region == x.Region && p != by {
 			p.cutLater(r.Lease.Renew*13/6, r.Lease.Duration*2)
