@@ -286,7 +286,7 @@ func list(ctx context.Context, get func(context.Context, string, any) error, pat
 	}
 }
 
-// audit is the verdict that counts for every offset on its way to another region.
+// audit is the verdict that counts for every record on its way to another region.
 func (t *taker) audit(ctx context.Context) error {
 	records, err := t.Committed(ctx, "_geogate.audit")
 	if err != nil {
@@ -304,6 +304,9 @@ func (t *taker) audit(ctx context.Context) error {
 	var lines []string
 	for _, log := range slices.Sorted(maps.Keys(latest)) {
 		for _, run := range counting(latest[log]) {
+			if run.Code == residency.NoRecord {
+				continue // a barrier or another marker, which a seat adds at any time
+			}
 			lines = append(lines, fmt.Sprintf("%s: %d..%d %s %s", log, run.From, run.Until-1, run.Code, run.Rule))
 		}
 	}

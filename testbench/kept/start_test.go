@@ -31,8 +31,9 @@ const (
 	forever = 100 * 365 * 24 * time.Hour
 )
 
-// lease are the times that the kept configuration has.
-var lease = ownership.LeaseConfig{Duration: 12 * time.Second, Margin: 100 * time.Millisecond, Renew: 500 * time.Millisecond, Timeout: time.Second}
+// lease are about the shortest times with which a loaded machine renews in time; those
+// of the kept configuration are shorter.
+var lease = ownership.LeaseConfig{Duration: 13 * time.Second, Margin: 100 * time.Millisecond, Renew: time.Second, Timeout: 1900 * time.Millisecond}
 
 // members are who has a data directory, in the order of starting.
 func members() []string { return []string{"witness", "us", "eu"} }
