@@ -46,7 +46,7 @@
 //
 // An event that stops standing is revoked: its entity is folded again from the
 // metas of all its events. It is one operation, whatever the cause: a smaller twin
-// that comes late, or a cut that is learned of when the event was folded already.
+// that comes late, or a cut that becomes known after the event was folded.
 //
 // Cuts come in two steps. Every event folded that a new table makes an orphan comes
 // once more, as an Orphan with the table; each is taken out and noted (Orphaned). Then

@@ -8,7 +8,7 @@ import (
 
 // drain is how a Server comes to its end, in three stages: it runs; it is
 // stopping (no new write begins, followed streams end, writes in flight are
-// answered); it is cut (what is still there is given up). It counts requests and
+// answered); it is cut (what still runs is aborted). It counts requests and
 // writes, so that whoever ends the server waits until nothing of it runs.
 type drain struct {
 	mu       sync.Mutex // guards what follows, and orders the stages against new writes
@@ -67,7 +67,7 @@ func (d *drain) isStopping() bool {
 // and once forget has returned f has either returned or will never run.
 func (d *drain) onStop(f func()) (forget func()) { return d.on(stopping, f) }
 
-// onCut is onStop for the moment at which unfinished requests are given up.
+// onCut is onStop for the moment at which unfinished requests are aborted.
 func (d *drain) onCut(f func()) (forget func()) { return d.on(cut, f) }
 
 func (d *drain) on(s stage, f func()) (forget func()) {

@@ -24,7 +24,7 @@ type syntaxError struct {
 func (e *syntaxError) Error() string { return fmt.Sprintf("offset %d: %s", e.offset, e.what) }
 
 // jsonReader walks one JSON text as RFC 8259 defines it. It never decodes numbers
-// and gives values as they stand in the text, so that what a producer sent is
+// and gives values as they are in the text, so that what a producer sent is
 // what is stored.
 type jsonReader struct {
 	text []byte
@@ -105,7 +105,7 @@ func (r *jsonReader) value() ([]byte, error) {
 	return raw, nil
 }
 
-// null passes the word null if it stands here.
+// null passes the word null if it comes next.
 func (r *jsonReader) null() bool {
 	if r.kind() != 'n' {
 		return false
@@ -194,7 +194,7 @@ func tooDeep(raw []byte) int {
 	return -1
 }
 
-// embeddable tells whether bytes can stand in an answer as JSON, byte for byte,
+// embeddable tells whether bytes can be put into an answer as JSON, byte for byte,
 // and come back from there as the same value: strictly valid JSON, on one line,
 // without white space around it.
 func embeddable(b []byte) bool {

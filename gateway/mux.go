@@ -14,7 +14,7 @@ import (
 )
 
 // handler serves one method of a route. The error it returns is answered, unless
-// the answer has begun.
+// the answer has started.
 type handler func(c *call) error
 
 // route is a resource: a path whose segments are literal, or "*" for one that
@@ -133,7 +133,7 @@ func match(pattern, segments []string) (args []string, ok bool) {
 	return args, true
 }
 
-// fail answers with err's problem. An answer that has begun is cut off instead, so
+// fail answers with err's problem. An answer that has started is cut off instead, so
 // that the client cannot take it for complete.
 func (m *mux) fail(c *call, route string, err error) {
 	if errors.Is(err, errGone) || c.r.Context().Err() != nil && errors.Is(err, context.Canceled) {

@@ -101,11 +101,11 @@ type Seats interface {
 // Seat takes the writes of a partition and has its view.
 type Seat interface {
 	// Write stores a record and answers once it was read back; *seat.Seat does.
-	// ctx bounds the wait for the answer; a produce that has begun goes on
+	// ctx bounds the wait for the answer; a produce that has started goes on
 	// without it.
 	Write(ctx context.Context, req *seat.Request) (seat.Answer, error)
 	// CaughtUp waits until the view shows what the topic held before the seat was
-	// first made, so that a view that has not begun is not taken for an empty one.
+	// first made, so that a view that has not started is not taken for an empty one.
 	// It returns at once when that is long past, also if ctx has ended, and an
 	// error that wraps seat.ErrNotReady when ctx ends first.
 	CaughtUp(ctx context.Context) error

@@ -347,7 +347,7 @@ func formatTime(ms int64) string {
 	return time.UnixMilli(ms).UTC().Format("2006-01-02T15:04:05.000Z")
 }
 
-// formatID is an event id as answers show it, null for a record that came
+// id is an event id as answers show it, null for a record that came
 // without a gateway.
 func (o *object) id(name string, id event.ID) {
 	if id.IsZero() {

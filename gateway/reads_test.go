@@ -77,7 +77,7 @@ func merge(t testing.TB, cl *kgo.Client, topic string, rule event.Rule, ev event
 	return produce(t, cl, router.Merged(topic), ev.At.Partition, ev.Key, ev.Value, m.Headers())
 }
 
-// log puts an event into a log as a gateway writes it.
+// logged puts an event into a log as a gateway writes it.
 func logged(t testing.TB, cl *kgo.Client, topic string, ev event.Event) int64 {
 	t.Helper()
 	return produce(t, cl, topic, ev.At.Partition, ev.Key, ev.Value, ev.Envelope.Append(ev.Headers))
@@ -303,7 +303,7 @@ func TestTopicsThatDoNotExistYet(t *testing.T) {
 	}
 }
 
-// barrier writes a data-less transaction's marker by way of a transaction with
+// marker writes a data-less transaction's marker by way of a transaction with
 // one record that is aborted or committed; kgo does not end empty ones.
 func marker(t testing.TB, seeds kgo.Opt, topic string, p int32, id string) {
 	t.Helper()

@@ -6,7 +6,7 @@ import (
 	"time"
 )
 
-// answer records whether an answer has begun, and with what status.
+// answer records whether an answer has started, and with what status.
 type answer struct {
 	http.ResponseWriter
 	status int

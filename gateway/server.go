@@ -75,7 +75,7 @@ func New(cfg Config, deps Deps) (*Server, error) {
 	return s, nil
 }
 
-// Close gives up a server that was never run.
+// Close closes the listeners of a server that was never run.
 func (s *Server) Close() {
 	_ = s.data.Close()
 	_ = s.manage.Close()

@@ -230,7 +230,7 @@ func (m *merged) orphan(ev *event.Event) bool {
 }
 
 // showEvent takes a record of an events topic and tells whether it is shown. The record
-// of an orphan that means another copy of its write becomes that copy.
+// of an orphan that stands for another copy of its write becomes that copy.
 func (m *merged) showEvent(ctx context.Context, ev *event.Event, retracts bool) (bool, error) {
 	p, at := ev.At.Partition, ev.At
 	if retracts {
@@ -251,7 +251,7 @@ func (m *merged) showEvent(ctx context.Context, ev *event.Event, retracts bool) 
 		case err != nil:
 			return false, err
 		case !known || lost.Instead == (event.Dot{}) || v.Covers(lost.Instead):
-			seen = true // it counts nowhere any more, or was read as the other copy
+			seen = true // it no longer counts, or was read as the other copy
 		default:
 			if *ev, err = m.seats[p].Fetch(ctx, lost.Instead); err != nil {
 				return false, fmt.Errorf("%w: %w", ErrUpstream, err)

@@ -24,7 +24,7 @@ var (
 	aStr  = Stream{Part: part, Source: idA, Registered: idA, Remote: "us.orders", Target: idB}
 )
 
-// bench steps a core by hand.
+// hand steps a core by hand.
 type hand struct {
 	t    *testing.T
 	core *Core

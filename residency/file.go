@@ -252,7 +252,7 @@ func (c *compiler) rule(at strict.Path, e *RuleEntry) *rule {
 	case !nameForm.MatchString(e.ID):
 		c.bad.Add(at.And("id"), "%q is no rule id, %s", e.ID, nameRule)
 	case e.ID == DefaultRule || e.ID == StoppedRule:
-		c.bad.Add(at.And("id"), "%s stands in counts and audit for no rule at all; take another id", e.ID)
+		c.bad.Add(at.And("id"), "%s is what counts and audit show where no rule decides; take another id", e.ID)
 	}
 	switch e.Effect {
 	case "allow":

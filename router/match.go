@@ -33,7 +33,7 @@ func ParsePattern(s string) (Pattern, error) {
 	}
 	g, err := names.ParseGlob(s)
 	if err != nil {
-		return Pattern{}, fmt.Errorf("%w %q: %w (regular expressions stand between slashes)", ErrPattern, s, err)
+		return Pattern{}, fmt.Errorf("%w %q: %w (write a regular expression between slashes)", ErrPattern, s, err)
 	}
 	return Pattern{text: s, glob: g}, nil
 }

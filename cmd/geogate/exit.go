@@ -84,8 +84,8 @@ func exitCode(err error) int {
 }
 
 // report prints the error, if there is one, and gives its code.
-// Mistakes in a file stand one on a line that begins with its place, the form
-// that editors jump by.
+// Mistakes in a file are printed one per line, each after its place, in the form that
+// editors jump by.
 func report(err error, stderr io.Writer) int {
 	var inFile *strict.Errors
 	switch {

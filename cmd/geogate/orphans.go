@@ -35,7 +35,7 @@ func newOwnerOrphans(env environment) *cobra.Command {
 		Long: `List the writes of a unit past a cut, as far as the gateway's region has read them.
 
 An orphan was written by a region that had lost the unit, or had lost it by the time the write was there. It
-is still in that region's log and counts nowhere: no merged view shows it, and no link carries it on. Links
+is still in that region's log but no longer counts: no merged view shows it, and no link carries it on. Links
 stop at a cut that they know, so mostly the region that wrote an orphan is the one that lists it.
 INSTEAD is the copy of the same write, from another region or a retry, that took its place in a merged topic.
 

@@ -105,7 +105,7 @@ func printStatus(out io.Writer, s gateway.Status) error {
 		for _, p := range l.Parked {
 			notes = append(notes, fmt.Sprintf("PARKED link %s, %s/%d: %s", l.Name, p.Topic, p.Partition, p.Reason))
 		}
-		notes = append(notes, standing(l)...)
+		notes = append(notes, stoppedNotes(l)...)
 	}
 	for _, warning := range s.Warnings {
 		notes = append(notes, "WARN "+warning)
@@ -116,9 +116,9 @@ func printStatus(out io.Writer, s gateway.Status) error {
 	return w.Flush()
 }
 
-// standing tells, once for each reason, which partitions of a link are stopped at a cut. A
-// fence concerns all of a unit's.
-func standing(l gateway.LinkStatus) (notes []string) {
+// stoppedNotes says, once for each reason, which partitions of a link have stopped at a
+// cut: a fence stops all of a unit's.
+func stoppedNotes(l gateway.LinkStatus) (notes []string) {
 	by := make(map[string][]gateway.StoppedStatus)
 	var reasons []string
 	for _, p := range l.Stopped {

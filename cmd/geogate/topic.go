@@ -62,7 +62,7 @@ func printTopics(out io.Writer, topics []gateway.TopicEntry) error {
 		}
 		for _, l := range t.Links {
 			fmt.Fprintf(w, "%s\t%s\t%s\t%s\n", facts, l.Link, l.State, orDash(l.Rule))
-			facts = "\t\t\t\t" // the topic's facts stand once
+			facts = "\t\t\t\t" // the topic's own columns are printed once
 		}
 	}
 	return w.Flush()

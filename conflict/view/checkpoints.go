@@ -90,13 +90,3 @@ func (c *checkpoints) start(cursor *event.Vector) int64 {
 	}
 	return 0
 }
-
-// coveredAt is the vector of the last checkpoint at or below the offset.
-func (c *checkpoints) coveredAt(offset int64) event.Vector {
-	for i := len(c.list) - 1; i >= 0; i-- {
-		if c.list[i].Offset <= offset {
-			return c.list[i].Vector
-		}
-	}
-	return event.Vector{}
-}

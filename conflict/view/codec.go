@@ -30,12 +30,12 @@ const (
 	maxIncarn     = 1<<16 - 1 // of an incarnation
 )
 
-// vectorRecord is the partition's input position with what the fold has applied
-// of the facts that change how events are folded. Those of issues to come are
-// zero.
+// vectorRecord is the partition's input position with the revisions of what changes
+// how events are folded. Incarnations, PolicyCut and Frontier are always zero in this
+// version.
 type vectorRecord struct {
 	conflict.Position
-	Ownership    uint64       // revision of the ownership register: that of Authority
+	Ownership    uint64       // revision of the ownership register: that of Validity
 	Incarnations uint64       // revision of the incarnations
 	PolicyCut    uint64       // number of the last policy cut
 	Frontier     event.Vector // nothing below it is folded again
@@ -424,7 +424,7 @@ const (
 )
 
 // appendOrphan appends the value of an orphan: u8 version; u8 flags (1: has an
-// idempotency key, 2: another copy stands in its place); uvarint epoch; 16 bytes
+// idempotency key, 2: another copy takes its place); uvarint epoch; 16 bytes
 // id; u64 stamp; i64 timestamp; u8 operation; record key (null tag); the 16 bytes
 // of the idempotency key; the dot of the other copy.
 func appendOrphan(b []byte, o *conflict.Orphaned) []byte {

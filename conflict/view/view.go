@@ -500,17 +500,6 @@ func (v *View) Start(cursor event.Vector) int64 {
 	return v.chain.start(&cursor)
 }
 
-// CoveredAt is a vector up to which everything lies below an offset of the merged
-// partition: as far as is known, and exact at the end.
-func (v *View) CoveredAt(offset int64) event.Vector {
-	v.mu.Lock()
-	defer v.mu.Unlock()
-	if offset >= v.vectorOffset {
-		return v.committed.Vector
-	}
-	return v.chain.coveredAt(offset)
-}
-
 // Status is a copy of the view's state.
 func (v *View) Status() Status {
 	v.mu.Lock()

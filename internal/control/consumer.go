@@ -208,7 +208,7 @@ func (c *consumer) highWatermarks(ctx context.Context, topics ...string) (map[tx
 	return endOffsets(listed, err)
 }
 
-// stableOffsets lists the last stable offsets of topics now, as ends does.
+// stableOffsets lists the last stable offsets of topics now, as highWatermarks does.
 func (c *consumer) stableOffsets(ctx context.Context, topics ...string) (map[txn.TopicPartition]int64, error) {
 	listed, err := c.admin.ListCommittedOffsets(ctx, topics...)
 	return endOffsets(listed, err)

@@ -95,7 +95,7 @@ func (l *LinkIndex) ApplyRuns(key, value []byte) error {
 		return fmt.Errorf("apply runs record: %w", err)
 	}
 	if value == nil {
-		// Either folded into a block, which then stands in its place, or cut
+		// Either folded into a block, which then replaces it, or cut
 		// off: then target-covered fell in the same transaction.
 		if m := l.runs[partition{topic, num}]; m != nil {
 			delete(m.ends, first)
@@ -248,7 +248,7 @@ func (l *LinkIndex) promote(p *position) {
 
 // Confirmed tells whether the link has written a position under a leader epoch of
 // the remote partition, or a later one; epoch is -1 if unknown. What lies there
-// under a later epoch, markers too, may stand where records were lost: a reader
+// under a later epoch, markers too, may lie where records were lost: a reader
 // must not move over it.
 func (l *LinkIndex) Confirmed(topic TopicID, num int32, epoch int32) bool {
 	p := l.byTarget[partition{topic, num}]

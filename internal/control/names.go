@@ -12,9 +12,9 @@ const InternalPrefix = "_geogate."
 
 // The topics of geogate's own that exist once in a region.
 const (
-	TopicControl      = InternalPrefix + "control"      // this region's facts for the others: 1 partition, compacted
+	TopicControl      = InternalPrefix + "control"      // this region's records for the others: 1 partition, compacted
 	TopicTopics       = InternalPrefix + "topics"       // registry of remote and derived topics: 1 partition, compacted
-	TopicIncarnations = InternalPrefix + "incarnations" // lives of origin partitions: 1 partition, compacted
+	TopicIncarnations = InternalPrefix + "incarnations" // incarnations of origin partitions: 1 partition, compacted
 	TopicConflicts    = InternalPrefix + "conflicts"    // conflict feed: cleanup by retention
 	TopicAudit        = InternalPrefix + "audit"        // residency decisions: kept
 )

@@ -7,7 +7,8 @@ import (
 	"github.com/twmb/franz-go/pkg/kgo"
 )
 
-// Record is a record of a control topic: Barrier, Progress, Incarnation, or Topic.
+// Record is a record of a control topic: Barrier, Progress, Incarnation, Restriction or
+// Topic.
 type Record interface {
 	AppendKey(b []byte) []byte
 	AppendValue(b []byte) []byte
@@ -34,8 +35,8 @@ func Write(ctx context.Context, cl *kgo.Client, topic string, x Record) error {
 	}
 }
 
-// Register writes a record of the registry. It must stand there before the topic
-// itself does: whoever sees the topic then knows that it is not local.
+// Register writes a record of the registry. It must be there before the topic
+// itself exists: whoever sees the topic then knows that it is not local.
 func Register(ctx context.Context, cl *kgo.Client, x Topic) error {
 	if err := Write(ctx, cl, TopicTopics, x); err != nil {
 		return fmt.Errorf("register topic %s: %w", x.Name, err)

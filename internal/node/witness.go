@@ -8,7 +8,7 @@ import (
 )
 
 // WitnessConfig is the configuration of a witness: one server of the ownership
-// registerMetrics in a third place, which votes and holds no data of any region. The file
+// register in a third place, which votes and holds no data of any region. The file
 // form is docs/schema/witness-v1.json.
 type WitnessConfig struct {
 	// Version is the version of the file's form: 1.

@@ -538,7 +538,7 @@ type Claims struct {
 }
 
 // Claims makes the claims that hold now. Before the seat's first barrier was read
-// they stand still but for the end: a record of the process before may yet land.
+// only End moves: a record of the process before may yet land.
 func (c *Core) Claims() Claims {
 	// Never below the end that was published: the stamps between are not known to
 	// lie above the closed one.

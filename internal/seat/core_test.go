@@ -31,8 +31,8 @@ type desk struct {
 	vector  event.Vector
 	closed  event.Stamp
 
-	authority seat.WritePermit
-	seen      func(seat.Effect) // nil: nobody watches
+	permit seat.WritePermit
+	seen   func(seat.Effect) // nil: nobody watches
 }
 
 // place is a record or a barrier in the log.
@@ -62,7 +62,7 @@ func (d *desk) restart(cfg seat.CoreConfig) {
 		Index: d.index, Clock: hlc.NewClock(func() time.Time { return d.now }, hlc.Bounds{}),
 		Committed: func() event.Vector { return d.vector }, Closed: func() event.Stamp { return d.closed },
 		NewID:  func() (event.ID, error) { d.ids++; return event.ID{d.ids}, nil },
-		Permit: d.authority, Indexed: d.index.Applied,
+		Permit: d.permit, Indexed: d.index.Applied,
 	}, int64(d.read))
 	d.opens, d.sent = nil, map[uint64]seat.Record{}
 	d.step(seat.Ready{})

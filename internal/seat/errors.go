@@ -18,7 +18,7 @@ var (
 	ErrDraining = errors.New("seat: draining")
 	// ErrOverloaded: the budget of writes in flight is used up (429).
 	ErrOverloaded = errors.New("seat: too many writes in flight")
-	// ErrDrift: the region's clock stands too far ahead of its wall, or the
+	// ErrDrift: the region's clock is too far ahead of the wall clock, or the
 	// request's token does (503).
 	ErrDrift = errors.New("seat: clock drift")
 	// ErrUpstream: the broker or the index refused for a reason that is not the
@@ -44,7 +44,7 @@ func (e *ReusedError) Error() string {
 // ErrOutcomeUnknown is what errors.Is finds in an OutcomeError.
 var ErrOutcomeUnknown = errors.New("seat: outcome is unknown")
 
-// OutcomeError says that the record may or may not come to stand in the log. With
+// OutcomeError says that the record may or may not be in the log. With
 // a key, the same request later gets the true result.
 type OutcomeError struct {
 	HadKey bool

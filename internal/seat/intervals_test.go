@@ -37,7 +37,7 @@ func cut(a *event.ValidityTable, r event.RegionID, at int64, epoch event.Epoch, 
 	}
 }
 
-// register is an authority whose tables come while the seat runs.
+// register is a permit whose tables come while the seat runs.
 type register struct {
 	mu      sync.Mutex
 	grant   seat.Grant
@@ -171,7 +171,7 @@ func TestLateCut(t *testing.T) {
 			t.Errorf("revoked %+v", it)
 		}
 	}
-	// What stays in authority keeps its keys, what does not frees them.
+	// What still counts keeps its keys, what does not frees them.
 	for key, value := range map[byte]string{1: "u1", 10: "e1", 11: "e2"} {
 		if a := in.mustWrite(key, value); !a.Replayed {
 			t.Errorf("the key of %s is free", value)
@@ -305,7 +305,7 @@ func TestCutWaitsForTheLog(t *testing.T) {
 	}
 	in := c.start("us-0", store, f, under(g)).ready()
 	g.set(17, table(2, func(a *event.ValidityTable) { cut(a, 2, 3, 34, -1) }))
-	eventually(t, "a reason", func() bool { return in.seat.Status().Uncut != "" })
+	eventually(t, "a reason", func() bool { return in.seat.Status().CutPending != "" })
 	in.mustWrite(1, "own")
 	f.until(t, "the own write", func() bool { return len(f.values(1)) == 1 })
 	if f.Validity().Revision != 1 {
@@ -322,7 +322,7 @@ func TestCutWaitsForTheLog(t *testing.T) {
 	if want := []string{"e3 revoked 2", "e4 revoked 2", "cuts 2"}; !slices.Equal(got[len(got)-3:], want) {
 		t.Errorf("given %q", got)
 	}
-	eventually(t, "no reason", func() bool { return in.seat.Status().Uncut == "" })
+	eventually(t, "no reason", func() bool { return in.seat.Status().CutPending == "" })
 }
 
 // history is a seat under a register whose epochs end and begin at random, told to

@@ -14,7 +14,7 @@ type Log struct {
 	incarnation uint16
 	last        int64
 
-	// Rule, when set, says whether a valid record may stand in this topic at all
+	// Rule, when set, says whether a valid record may be in this topic at all
 	// (an entity topic of several writers takes no unstamped ones, and none whose
 	// key belongs elsewhere). It must be pure and the same in every region.
 	Rule func(ev *event.Event) bool

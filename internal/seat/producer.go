@@ -89,7 +89,7 @@ func (p *Producer) Produce(topic string, partition int32, r Record, done func(er
 	})
 }
 
-// Forget drops what the client knows of a topic that was deleted and made anew; see
+// Forget drops what the client knows of a topic that was deleted and recreated; see
 // Tail.Forget. Records that wait for the old one have an unknown outcome.
 func (p *Producer) Forget(topic string) { p.Client().PurgeTopicsFromProducing(topic) }
 

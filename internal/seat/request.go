@@ -16,8 +16,8 @@ type Request struct {
 	ContentType string
 }
 
-// Answer is what the log says about a write: a pure function of the record as it
-// stands there, so that a replay gives the same bytes.
+// Answer is what the log says about a write: a pure function of the record as the
+// log has it, so that a replay gives the same bytes.
 type Answer struct {
 	ID        event.ID
 	At        event.Dot

@@ -427,7 +427,7 @@ func (in *inputs) note() {
 	s := in.seat
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.status.Foreign, s.status.Uncut = st.Foreign, st.CutPending
+	s.status.Foreign, s.status.CutPending = st.Foreign, st.CutPending
 	s.status.Held, s.status.Unsettled = st.Held, maps.Clone(st.Unsettled)
 }
 

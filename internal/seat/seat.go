@@ -128,8 +128,8 @@ type Status struct {
 	// the record that waits; 0: it came without a gateway, or nothing is known of
 	// the register at all.
 	Unsettled map[event.RegionID]event.Epoch
-	// Uncut says why a cut that is known is not in force, "" if there is none such.
-	Uncut string
+	// CutPending says why a cut that is known is not in force, "" if there is none such.
+	CutPending string
 }
 
 // topicPartition is where the seat is.
@@ -290,7 +290,7 @@ func (s *Seat) end() {
 	}
 }
 
-// Ready is closed once the seat has read its log to where it stood at the start:
+// Ready is closed once the seat has read its log to where it ended at the start:
 // from then on it takes writes.
 func (s *Seat) Ready() <-chan struct{} { return s.ready }
 

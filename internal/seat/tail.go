@@ -90,7 +90,7 @@ func (t *Tail) watch(ctx context.Context) {
 	}
 }
 
-// Forget drops what the consumers know of a topic that was deleted and made anew:
+// Forget drops what the consumers know of a topic that was deleted and recreated:
 // they would hold on to its old id for ever. Seats of the old topic read nothing
 // more. It is called before the first seat of the new one runs.
 func (t *Tail) Forget(topic string) {

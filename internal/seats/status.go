@@ -25,8 +25,8 @@ func (s *Seats) Warnings() (out []string) {
 		for r, epoch := range st.Unsettled {
 			out = append(out, s.unsettled(h.TopicPartition, r, epoch))
 		}
-		if st.Uncut != "" {
-			out = append(out, fmt.Sprintf("%s/%d: a cut in the ownership register is not in force here yet: %s", h.Topic, h.Partition, st.Uncut))
+		if st.CutPending != "" {
+			out = append(out, fmt.Sprintf("%s/%d: a cut in the ownership register is not in force here yet: %s", h.Topic, h.Partition, st.CutPending))
 		}
 		if st.Quarantined > 0 {
 			out = append(out, fmt.Sprintf("%s/%d: %d local records that the gateway did not write are quarantined: only it may write an entity topic", h.Topic, h.Partition, st.Quarantined))

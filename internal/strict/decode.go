@@ -13,7 +13,7 @@ import (
 // key is an error that says what it waits for, instead of an unknown key.
 type Later interface {
 	// Later gives, for each key to come, the end of the sentence "<key> …",
-	// such as "comes with authority".
+	// such as "secrets are given in files only".
 	Later() map[string]string
 }
 

@@ -186,7 +186,7 @@ func addCode(r kmsg.Response) int16 {
 	return code
 }
 
-// Ended is the identity under which a transaction's markers stand: with EndTxn 5
+// Ended is the identity under which a transaction's markers are written: with EndTxn 5
 // (Kafka 4.x) the answer's, else that of Init.
 type Ended struct {
 	ProducerID int64
@@ -223,8 +223,8 @@ func (p *Producer) End(ctx context.Context, commit bool) (Ended, error) {
 	resp := kresp.(*kmsg.EndTxnResponse) //nolint:forcetypeassert // ask checked it
 	if resp.Version >= 5 {
 		if resp.ProducerID != p.producer.id {
-			// The epochs of an id are used up: whether the marker stands under
-			// the old or the new id is not said.
+			// The epochs of an id are used up: the answer does not say
+			// whether the marker has the old or the new one.
 			return ended, fmt.Errorf("end transaction of %s: the producer id changed: %w", p.id, ErrUnclear)
 		}
 		p.producer.epoch = resp.ProducerEpoch
@@ -233,7 +233,7 @@ func (p *Producer) End(ctx context.Context, commit bool) (Ended, error) {
 	}
 	// Up to version 4 the epoch stays and sequences go on. Restarting them would
 	// be answered OK as a duplicate, and the data dropped. After an error nobody
-	// knows where they stand.
+	// knows how far they are.
 	p.inTransaction = map[TopicPartition]bool{}
 	p.state = stateIdle
 	if was == stateBroken {

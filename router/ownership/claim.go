@@ -311,6 +311,6 @@ func (c *Core) Released() bool { return c.released && c.opByPurpose["gone"] == n
 // Regressed says why the register is not believed any more, "" while it is.
 func (c *Core) Regressed() string { return c.distrust }
 
-// Moved rises whenever what is known of regions or units, or what is held, may
+// Changes rises whenever what is known of regions or units, or what is held, may
 // have changed.
 func (c *Core) Changes() uint64 { return c.changes }

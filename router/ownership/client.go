@@ -71,11 +71,11 @@ const (
 	// openReads bounds questions, which are hints.
 	openReads = 16
 	openPause = 500 * time.Millisecond
-	// mostSilence is how long the process may stand still before its connection is
+	// mostSilence is how long the process may be stopped before its connection is
 	// doubted: a dead one looks alive until pings are missed.
 	mostSilence = 2 * time.Second
-	// mostPause bounds the pauses before the watch is begun again: what creates a
-	// consumer may be out of office for an election.
+	// mostPause bounds the pauses before the watch is restarted: the server that
+	// creates consumers may be without a leader for an election.
 	mostPause = 5 * time.Second
 	// openTime bounds one attempt: a question to a cluster that has no leader yet
 	// is lost, not kept.
@@ -335,7 +335,7 @@ func (c *Client) later(ctx context.Context, pause time.Duration, f func()) {
 
 // read asks for a record, the register unless that is asked already or too much
 // else is, and the other instances: answers are hints, and questions must not
-// stand in the way of writes.
+// delay writes.
 func (c *Client) read(ctx context.Context, subject string) {
 	known, _ := c.tokens.Load().newest(subject)
 	c.reg.Ask(subject, known)

@@ -11,7 +11,7 @@ import (
 	"github.com/geogate/geogate/router"
 )
 
-// CoreConfig is what an [Core] is told once.
+// CoreConfig is what a [Core] is told once.
 type CoreConfig struct {
 	Region   string
 	ID       event.RegionID

@@ -40,7 +40,7 @@ const (
 	ResultDone         ResultCode = 0
 	ResultPrecondition ResultCode = 3  // what the command needs is not so; nothing was done
 	ResultMoved        ResultCode = 6  // a unit was given to a region meanwhile
-	ResultInProgress   ResultCode = 8  // what was begun goes on
+	ResultInProgress   ResultCode = 8  // what was started goes on
 	ResultLoss         ResultCode = 10 // done, and answered writes may not count
 	ResultUnreachable  ResultCode = 12 // the register has not been read
 	ResultRegressed    ResultCode = 13 // the register is not believed
@@ -380,16 +380,16 @@ func (p *plan) awaitDrained(now time.Duration) {
 // allDrained tells whether every instance of a region that ever renewed a lease,
 // and has not left, has drained a unit for a fence.
 func (c *Core) allDrained(region, unit string, epoch event.Epoch) bool {
-	all, any := true, false
+	all, anyDrained := true, false
 	for instance, l := range c.leases[region] {
 		switch d, ok := c.drained[region][instance+" "+unit]; {
 		case ok && d.Epoch >= epoch:
-			any = true
+			anyDrained = true
 		case !l.Gone:
 			all = false
 		}
 	}
-	return all && any
+	return all && anyDrained
 }
 
 // allGone tells whether every instance of a region that ever renewed a lease has

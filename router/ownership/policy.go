@@ -232,7 +232,7 @@ type PolicyFile struct {
 	Domains []DomainEntry `yaml:"domains"`
 }
 
-// DomainEntry is one domain of an [PolicyFile].
+// DomainEntry is one domain of a [PolicyFile].
 type DomainEntry struct {
 	Name       string   `yaml:"name"`
 	Match      []string `yaml:"match"`

@@ -22,7 +22,7 @@ import (
 	"github.com/geogate/geogate/testbench/apache"
 )
 
-// stream connects to a server and manages its streams.
+// streams connects to a server and manages its streams.
 func streams(t *testing.T, opts ...nats.Option) jetstream.JetStream {
 	t.Helper()
 	nc, err := nats.Connect("", opts...)

@@ -157,7 +157,7 @@ var mutants = []mutant{
 	// long as a unit goes back to the region that owned it last; it becomes a mutant
 	// with the plans that move units between regions.
 	{"seat-no-second-check", "a seat answers though its lease has ended meanwhile", []edit{
-		{"internal/seat/authority.go", "	return c.env.Permit == nil || c.env.Permit.Holds(w.grant)", "	return c.env.Permit == nil || w.grant.Live != 0"},
+		{"internal/seat/permit.go", "	return c.env.Permit == nil || c.env.Permit.Holds(w.grant)", "	return c.env.Permit == nil || w.grant.Live != 0"},
 	}},
 	{"newer-epoch-is-orphan", "a reader calls a record of an epoch above those it knows an orphan", []edit{
 		{"internal/event/validity.go", "	if epoch > log.Known {\n		return Unsettled\n", "	if epoch > log.Known {\n		return Orphan\n"},

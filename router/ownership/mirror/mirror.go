@@ -128,7 +128,7 @@ const retryPause = time.Second
 // Run writes what See takes until the context ends.
 func (m *Mirror) Run(ctx context.Context) error {
 	var pending []ownership.Seen
-	begun := false
+	initialised := false
 	for {
 		if len(pending) == 0 {
 			select {
@@ -139,7 +139,7 @@ func (m *Mirror) Run(ctx context.Context) error {
 			}
 		}
 		pending = m.drain(pending)
-		err := m.write(ctx, &begun, pending)
+		err := m.write(ctx, &initialised, pending)
 		if ctx.Err() != nil {
 			return nil
 		}
@@ -147,7 +147,7 @@ func (m *Mirror) Run(ctx context.Context) error {
 			pending = pending[:0]
 			continue
 		}
-		begun = false
+		initialised = false
 		m.cfg.Logger.Warn("copy the register to kafka, will try again", "err", err)
 		if sleep.For(ctx, retryPause) != nil {
 			return nil
@@ -169,15 +169,15 @@ func (m *Mirror) drain(pending []ownership.Seen) []ownership.Seen {
 // write appends what the topic does not have, in one transaction. Taking the
 // transactional id first and reading after it makes sure that no other instance
 // of the region writes the same revisions.
-func (m *Mirror) write(ctx context.Context, begun *bool, pending []ownership.Seen) error {
-	if !*begun {
+func (m *Mirror) write(ctx context.Context, initialised *bool, pending []ownership.Seen) error {
+	if !*initialised {
 		if err := m.producer.Init(ctx); err != nil {
 			return fmt.Errorf("take over %s: %w", OwnershipTopic, err)
 		}
 		if _, err := m.Load(ctx); err != nil {
 			return err
 		}
-		*begun = true
+		*initialised = true
 	}
 	var records []txn.Record
 	last := m.last

@@ -137,10 +137,10 @@ func (p *Instance) Boot() {
 	p.open()
 }
 
-// Alive tells whether a process runs.
 // Life counts the processes that were.
 func (p *Instance) Life() int { return p.life }
 
+// Alive tells whether a process runs.
 func (p *Instance) Alive() bool { return p.core != nil }
 
 // Die ends the process as kill -9 does.

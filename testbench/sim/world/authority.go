@@ -197,16 +197,16 @@ func (p *proc) ownershipMoved() {
 	}
 }
 
-// seatAuthority implements seat.WritePermit for one partition, as the product does.
-type seatAuthority struct {
+// seatPermit implements seat.WritePermit for one partition, as the product does.
+type seatPermit struct {
 	p  *proc
 	tp kafka.TP
 }
 
-func (a seatAuthority) unit() string { return a.p.w.unit(a.tp.Topic, a.p.region) }
+func (a seatPermit) unit() string { return a.p.w.unit(a.tp.Topic, a.p.region) }
 
 // Grant implements seat.WritePermit.
-func (a seatAuthority) Grant() (seat.Grant, error) {
+func (a seatPermit) Grant() (seat.Grant, error) {
 	g, err := a.p.inst.Grant(a.unit())
 	if err != nil {
 		return seat.Grant{}, err
@@ -218,7 +218,7 @@ func (a seatAuthority) Grant() (seat.Grant, error) {
 }
 
 // Holds implements seat.WritePermit.
-func (a seatAuthority) Holds(g seat.Grant) bool {
+func (a seatPermit) Holds(g seat.Grant) bool {
 	if !a.p.inst.Holds(a.unit(), ownership.Grant{Epoch: g.Epoch, Live: g.Live}) {
 		return false
 	}
@@ -227,10 +227,10 @@ func (a seatAuthority) Holds(g seat.Grant) bool {
 }
 
 // Intervals implements seat.WritePermit.
-func (a seatAuthority) Intervals() *event.ValidityTable { return a.p.tableOf(a.tp) }
+func (a seatPermit) Intervals() *event.ValidityTable { return a.p.tableOf(a.tp) }
 
 // Changed implements seat.WritePermit; nobody waits for it here.
-func (a seatAuthority) Changed() <-chan struct{} { return nil }
+func (a seatPermit) Changed() <-chan struct{} { return nil }
 
 // held (I10): nobody else acts as owner in another epoch now, nor has anybody in a
 // later one.
@@ -554,7 +554,7 @@ func (w *World) unitsOf(tp kafka.TP) (units []string) {
 	return units
 }
 
-// register draws whether the history has an ownership register, from randomness of
+// drawRegister draws whether the history has an ownership register, from randomness of
 // its own: a history without one stays what it was.
 func (c *config) drawRegister(seed uint64) {
 	r := rand.New(rand.NewPCG(seed, 0x726567))

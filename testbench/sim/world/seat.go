@@ -119,7 +119,7 @@ func (s *seatRun) begin() {
 		Index: s.index, Clock: s.clock, NewID: p.w.newID,
 		Committed: func() event.Vector { return s.fold.part.Position().Vector },
 		Closed:    func() event.Stamp { return p.w.closed(s) },
-		Permit:    s.authority(), Indexed: s.index.Applied,
+		Permit:    s.permit(), Indexed: s.index.Applied,
 	}
 	if p.w.border != nil {
 		around.Context = s.context
@@ -135,12 +135,12 @@ func (s *seatRun) begin() {
 	}
 }
 
-// authority is what the core asks; nil without a register.
-func (s *seatRun) authority() seat.WritePermit {
+// permit is what the core asks; nil without a register.
+func (s *seatRun) permit() seat.WritePermit {
 	if s.p.w.own == nil {
 		return nil
 	}
-	return seatAuthority{s.p, s.tp}
+	return seatPermit{s.p, s.tp}
 }
 
 func (s *seatRun) tick() {

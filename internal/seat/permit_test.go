@@ -8,7 +8,7 @@ import (
 	"github.com/geogate/geogate/internal/seat"
 )
 
-// owner is an authority by hand.
+// owner is a permit whose answers a test sets.
 type owner struct {
 	grant seat.Grant
 	err   error
@@ -27,7 +27,7 @@ var errFenced = errors.New("fenced")
 func newOwned(t *testing.T) (*desk, *owner) {
 	o := &owner{grant: seat.Grant{Epoch: 33, Live: 5}}
 	d := newDesk(t, seat.CoreConfig{})
-	d.authority = o
+	d.permit = o
 	d.restart(seat.CoreConfig{})
 	return d, o
 }
