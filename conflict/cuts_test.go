@@ -82,8 +82,8 @@ func (l *learner) learn(t rapid.TB, table *event.ValidityTable, chunk, stop int)
 	t.Helper()
 	var items []conflict.Item
 	for origin := range l.given {
-		from, any := table.Orphans(l.table, event.RegionID(origin+1))
-		if !any {
+		from, found := table.Orphans(l.table, event.RegionID(origin+1))
+		if !found {
 			continue
 		}
 		for _, it := range l.given[origin] {
@@ -427,23 +427,23 @@ func (l *learner) checkEvents(t rapid.TB) {
 			writeOf[v.At] = i
 		}
 	}
-	meant, keys, wanted := map[event.Dot]event.Dot{}, map[event.IdempotencyKey]int{}, map[event.IdempotencyKey]int{}
+	shownIn, keys, wanted := map[event.Dot]event.Dot{}, map[event.IdempotencyKey]int{}, map[event.IdempotencyKey]int{}
 	for at, ev := range shown {
-		means := at
+		counted := at
 		if o, ok, _ := l.store.Orphan(at); ok {
-			means = o.Instead
+			counted = o.Instead
 		}
-		if _, stands := writeOf[means]; !stands {
-			t.Fatalf("record %v means %v, which does not count", at, means)
+		if _, stands := writeOf[counted]; !stands {
+			t.Fatalf("record %v stands for %v, which does not count", at, counted)
 		}
-		if other, twice := meant[means]; twice {
-			t.Fatalf("records %v and %v both mean %v", at, other, means)
+		if other, twice := shownIn[counted]; twice {
+			t.Fatalf("records %v and %v both stand for %v", at, other, counted)
 		}
-		meant[means] = at
+		shownIn[counted] = at
 		keys[ev.Envelope.Key]++
 	}
 	for _, w := range writes {
-		if k := w.Event.Envelope.Key; k.IsZero() && meant[w.Event.At] != w.Event.At {
+		if k := w.Event.Envelope.Key; k.IsZero() && shownIn[w.Event.At] != w.Event.At {
 			t.Fatalf("event %v is not shown", w.Event.At)
 		} else {
 			wanted[k]++
@@ -457,12 +457,12 @@ func (l *learner) checkEvents(t rapid.TB) {
 			t.Fatalf("key %v makes %d writes and is shown %d times", k, n, keys[k])
 		}
 	}
-	l.checkMeaning(t, shown)
+	l.checkInstead(t, shown)
 }
 
-// checkMeaning: an orphan names another copy only while its record stands, and the
+// checkInstead: an orphan names another copy only while its record stands, and the
 // record of its key says so, too.
-func (l *learner) checkMeaning(t rapid.TB, shown map[event.Dot]event.Event) {
+func (l *learner) checkInstead(t rapid.TB, shown map[event.Dot]event.Event) {
 	t.Helper()
 	for _, items := range l.given {
 		for _, it := range items {
@@ -471,14 +471,14 @@ func (l *learner) checkMeaning(t rapid.TB, shown map[event.Dot]event.Event) {
 				continue
 			}
 			if _, stands := shown[o.At]; stands != (o.Instead != event.Dot{}) {
-				t.Fatalf("orphan %v means %v, its record stands: %v", o.At, o.Instead, stands)
+				t.Fatalf("orphan %v stands for %v, its record is shown: %v", o.At, o.Instead, stands)
 			}
 			if o.Instead == (event.Dot{}) {
 				continue
 			}
 			tw, found, _ := l.store.Twin(o.Idempotency)
 			if !found || slices.Contains(tw.Aliases(o.Instead), o.At) || !slices.Contains(append(tw.Aliases(o.At), o.Instead), o.Instead) {
-				t.Fatalf("orphan %v means %v in %+v", o.At, o.Instead, tw)
+				t.Fatalf("orphan %v stands for %v in %+v", o.At, o.Instead, tw)
 			}
 		}
 	}

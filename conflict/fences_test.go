@@ -15,9 +15,9 @@ import (
 )
 
 // fencing is a world of regions that follow the protocol while others take their
-// authority away and they claim it back: contexts are committed vectors, a region
+// units away and they claim them back: contexts are committed vectors, a region
 // writes under the last epoch of its own that it knows of, and knows of a cut late
-// or early, before or after what lies behind it.
+// or early, before or after what lies past it.
 type fencing struct {
 	t       *rapid.T
 	reg     *register
@@ -94,7 +94,7 @@ func (f *fencing) finds(r int, k event.IdempotencyKey) bool {
 		})
 }
 
-// fence ends a region's authority at any place of its present interval; unfence
+// fence ends a region's ownership at any place of its present interval; unfence
 // lets it restart once it has folded its own log.
 func (f *fencing) fence(r int) {
 	if start, open := f.reg.isOpen(event.RegionID(r+1), 0); open {
@@ -135,10 +135,10 @@ func (f *fencing) deliver(r, o, most int) (any bool) {
 }
 
 func (f *fencing) run(steps int) {
-	any := func() int { return rapid.IntRange(0, len(f.regions)-1).Draw(f.t, "region") }
+	anyRegion := func() int { return rapid.IntRange(0, len(f.regions)-1).Draw(f.t, "region") }
 	for range steps {
 		f.wall += int64(rapid.IntRange(0, 4).Draw(f.t, "tick"))
-		switch r := any(); rapid.IntRange(0, 11).Draw(f.t, "what") {
+		switch r := anyRegion(); rapid.IntRange(0, 11).Draw(f.t, "what") {
 		case 0:
 			f.fence(r)
 		case 1:
@@ -148,7 +148,7 @@ func (f *fencing) run(steps int) {
 		case 3, 4, 5, 6:
 			f.write(r)
 		default:
-			f.deliver(r, any(), 1)
+			f.deliver(r, anyRegion(), 1)
 		}
 	}
 	for r := range f.regions {
@@ -407,14 +407,14 @@ func TestOrphanOfEventsTopic(t *testing.T) {
 	instead := func(at, want event.Dot) {
 		t.Helper()
 		if o, ok, _ := l.store.Orphan(at); !ok || o.Instead != want {
-			t.Fatalf("orphan %v: %v, means %v, want %v", at, ok, o.Instead, want)
+			t.Fatalf("orphan %v: %v, stands for %v, want %v", at, ok, o.Instead, want)
 		}
 	}
 	l.learn(t, reg.tables[1], 1, -1)
 	instead(first.At, second.At)
 	tw, _, _ := l.store.Twin(first.Envelope.Key)
 	if got := tw.Aliases(first.At); !slices.Equal(got, []event.Dot{second.At, third.At}) {
-		t.Fatalf("the orphan's record means %v", got)
+		t.Fatalf("the orphan's record stands for %v", got)
 	}
 	if got := tw.Aliases(third.At); !slices.Equal(got, []event.Dot{second.At}) {
 		t.Fatalf("aliases %v hold the orphan", got)

@@ -88,7 +88,7 @@ func TestLogsLeaveOrphansOut(t *testing.T) {
 				ev := under(stamped(origin, 0, offset, 0, "a", fmt.Sprint(offset)), epoch)
 				logged(t, cl, topic, ev)
 			}
-			produce(t, cl, topic, 0, nil, []byte("native"), nil) // 0: its place is in authority
+			produce(t, cl, topic, 0, nil, []byte("native"), nil) // 0: its place counts
 			log(1, event.FirstEpoch(origin))
 			log(2, event.FirstEpoch(origin)) // past the cut
 			log(3, 49)

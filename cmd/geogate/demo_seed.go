@@ -183,7 +183,7 @@ func (s *seeder) survey(ctx context.Context) (fenced []string, waiting string, e
 		if err != nil {
 			return nil, "", err
 		}
-		isFenced, waiting := authorityOf(r.Name, status)
+		isFenced, waiting := writable(r.Name, status)
 		if waiting == "" {
 			waiting = lagging(r.Name, status)
 		}
@@ -213,9 +213,9 @@ func (s *seeder) status(ctx context.Context, r demoRegion) (status gateway.Statu
 	return status, nil
 }
 
-// authorityOf reports whether a region is fenced, as a whole or in a unit, and what
+// writable reports whether a region is fenced, as a whole or in a unit, and what
 // it waits for before it takes writes.
-func authorityOf(region string, st gateway.Status) (fenced bool, waiting string) {
+func writable(region string, st gateway.Status) (fenced bool, waiting string) {
 	for _, r := range st.Regions {
 		if r.Name == region && r.State != string(ownership.RegionUp) {
 			return true, ""

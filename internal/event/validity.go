@@ -78,7 +78,7 @@ type Tenures struct {
 	List []Tenure
 }
 
-// Validity is what the ownership register says about all origins' logs of one
+// ValidityTable is what the ownership register says about all origins' logs of one
 // partition of a topic. It is not changed once it is shared. A nil ValidityTable stands
 // for a deployment without a register, where every record counts.
 type ValidityTable struct {
@@ -162,7 +162,7 @@ func (a *ValidityTable) Cut(origin RegionID, incarnation uint16, from int64) (cu
 	return cut, NoCut
 }
 
-// Known lowers a vector to what surely was read under the cuts of this authority:
+// Known lowers a vector to what surely was read under the cuts of this table:
 // an entry that lies past a cut, and not past where the next interval begins,
 // may come from a reader that was shown what the cut has taken out since. One that
 // lies further has met the next epoch, and with it the cut.

@@ -67,13 +67,13 @@ func TestCutAndOrphans(t *testing.T) {
 	}
 	before := &event.ValidityTable{Revision: 3}
 	before.Logs[2] = event.Tenures{Known: 18, List: []event.Tenure{{Epoch: 18}}}
-	if from, any := a.Orphans(before, 2); !any || from != (event.Point{Next: 10}) {
-		t.Errorf("Orphans = %v, %v", from, any)
+	if from, found := a.Orphans(before, 2); !found || from != (event.Point{Next: 10}) {
+		t.Errorf("Orphans = %v, %v", from, found)
 	}
-	if _, any := a.Orphans(a, 2); any {
-		t.Error("an authority makes orphans of its own records")
+	if _, found := a.Orphans(a, 2); found {
+		t.Error("a table makes orphans of the records that count in it")
 	}
-	if _, any := a.Orphans(before, 1); any {
+	if _, found := a.Orphans(before, 1); found {
 		t.Error("another log has orphans")
 	}
 	// A record without a gateway that was folded before the cut was known, and that
@@ -84,8 +84,8 @@ func TestCutAndOrphans(t *testing.T) {
 	if before.Judge(at, 0) != event.Authoritative || fenced.Judge(at, 0) != event.Unsettled || a.Judge(at, 0) != event.Orphan {
 		t.Error("a record between two intervals is judged otherwise")
 	}
-	if from, any := a.Orphans(fenced, 2); !any || from != (event.Point{Next: 10}) {
-		t.Errorf("Orphans behind a cut once the next interval is known = %v, %v", from, any)
+	if from, found := a.Orphans(fenced, 2); !found || from != (event.Point{Next: 10}) {
+		t.Errorf("Orphans past a cut once the next interval is known = %v, %v", from, found)
 	}
 }
 
@@ -96,8 +96,8 @@ func TestJudgeIncarnations(t *testing.T) {
 	old.Logs[2] = event.Tenures{Known: 18, List: []event.Tenure{{Epoch: 18}}}
 	cut := &event.ValidityTable{Revision: 2}
 	cut.Logs[2] = event.Tenures{Known: 33, List: []event.Tenure{{Epoch: 18, Ended: true, Cut: []event.Point{{Incarnation: 1, Next: 4}}}}}
-	if from, any := cut.Orphans(old, 2); !any || from != (event.Point{Incarnation: 1, Next: 4}) {
-		t.Errorf("orphans from %v, %v: whoever has come to an incarnation has had those before", from, any)
+	if from, found := cut.Orphans(old, 2); !found || from != (event.Point{Incarnation: 1, Next: 4}) {
+		t.Errorf("orphans from %v, %v: whoever has come to an incarnation has had those before", from, found)
 	}
 	for at, want := range map[event.Dot]event.Judgement{
 		{Region: 2, Offset: 3}: event.Authoritative, {Region: 2, Incarnation: 1, Offset: 4}: event.Orphan, {Region: 2, Incarnation: 2}: event.Orphan,
@@ -157,7 +157,7 @@ func drawValidityTable(t *rapid.T) *event.ValidityTable {
 	return a
 }
 
-func TestAuthorityBytes(t *testing.T) {
+func TestValidityTableBytes(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		a := drawValidityTable(t)
 		r := event.NewReader(event.AppendValidityTable(nil, a))

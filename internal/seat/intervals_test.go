@@ -220,7 +220,7 @@ func killedBeforeCuts(c *cluster, f *folder, g *register, in *instance, want []s
 }
 
 // sameIndex: an index that grew while cuts came to be known holds what one holds
-// that is built anew under the last table.
+// that is rebuilt under the last table.
 func sameIndex(t *testing.T, grown, fresh *instance) {
 	t.Helper()
 	eventually(t, "the new index", func() bool { a, b := fresh.index.Applied(), grown.index.Applied(); return a.CoversAll(&b) })
@@ -228,7 +228,7 @@ func sameIndex(t *testing.T, grown, fresh *instance) {
 		a, erra := grown.index.Lookup(event.IdempotencyKey{key})
 		b, errb := fresh.index.Lookup(event.IdempotencyKey{key})
 		if erra != nil || errb != nil || !slices.EqualFunc(a, b, func(x, y event.Copy) bool { return x.At == y.At && x.Void == y.Void && x.Epoch == y.Epoch }) {
-			t.Errorf("key %d: the index that grew has %+v, the one built anew %+v", key, a, b)
+			t.Errorf("key %d: the index that grew has %+v, the rebuilt one %+v", key, a, b)
 		}
 	}
 }

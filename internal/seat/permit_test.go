@@ -32,7 +32,7 @@ func newOwned(t *testing.T) (*desk, *owner) {
 	return d, o
 }
 
-func TestAuthorityIsAskedBeforeAccepting(t *testing.T) {
+func TestPermitIsAskedBeforeAccepting(t *testing.T) {
 	d, o := newOwned(t)
 	first := d.write(1, "a")
 	d.openTerm(0)
@@ -50,7 +50,7 @@ func TestAuthorityIsAskedBeforeAccepting(t *testing.T) {
 	}
 }
 
-func TestAuthorityIsAskedAfterTheReadBack(t *testing.T) {
+func TestPermitIsAskedAfterTheReadBack(t *testing.T) {
 	for name, change := range map[string]func(*owner){
 		"lost":                func(o *owner) { o.err = errFenced },
 		"another epoch":       func(o *owner) { o.grant.Epoch = 65 },
@@ -71,7 +71,7 @@ func TestAuthorityIsAskedAfterTheReadBack(t *testing.T) {
 	}
 }
 
-func TestAuthorityIsAskedAgainWhenAWriteHasWaited(t *testing.T) {
+func TestPermitIsAskedAgainWhenAWriteHasWaited(t *testing.T) {
 	d, o := newOwned(t)
 	w := d.write(1, "a")
 	o.err = errFenced
@@ -87,7 +87,7 @@ func TestAuthorityIsAskedAgainWhenAWriteHasWaited(t *testing.T) {
 	d.wantAnswer(again, 1, false)
 }
 
-func TestAuthorityWantsTheIndexToReach(t *testing.T) {
+func TestPermitWantsTheIndexToReach(t *testing.T) {
 	d, o := newOwned(t)
 	var reach event.Vector
 	reach[1] = event.Point{Next: 1}

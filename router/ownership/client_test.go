@@ -27,7 +27,7 @@ import (
 	"github.com/geogate/geogate/testbench/apache"
 )
 
-// logs is a region's logs as the authority sees them: one partition for every
+// logs is a region's logs as the client sees them: one partition for every
 // unit.
 type logs struct{ end int64 }
 
@@ -98,7 +98,7 @@ func (s *site) client() *kgo.Client {
 
 var twoRegions = []router.Region{{Name: "us", ID: 1}, {Name: "eu", ID: 2}}
 
-// start runs an authority; stop ends it.
+// start runs a client; stop ends it.
 func (s *site) start(nats register.Config) (a *ownership.Client, stop func()) {
 	s.t.Helper()
 	topology, err := router.NewTopology(s.regions...)

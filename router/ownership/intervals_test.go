@@ -85,7 +85,7 @@ func TestIntervalsOfAPartition(t *testing.T) {
 		t.Errorf("table %+v\nwant  %+v", *a, want)
 	}
 	if g.table("flights", 1) != a {
-		t.Error("the table is made anew")
+		t.Error("the table is made again")
 	}
 	if a := g.table("flights", 0); a.Logs[2].List[1].Cut != nil || a.Logs[2].List[1].Ended || !reflect.DeepEqual(a.Logs[2].List[1].Start, []event.Point{{Next: 8}}) {
 		t.Errorf("partition 0: %+v", a.Logs[2])

@@ -133,7 +133,7 @@ func TestSilence(t *testing.T) {
 	}
 }
 
-// TestPaused: an instance that stood still reaches the register anew at once.
+// TestPaused: an instance that was stopped reconnects to the register at once.
 func TestPaused(t *testing.T) {
 	m := newMachine(t)
 	m.now += time.Minute

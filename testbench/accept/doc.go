@@ -9,7 +9,7 @@
 // the commands, the topics in Kafka, and the record format as documented. What
 // the entities must be it computes itself, from both regions' logs, with the
 // definition of the fold written down as plainly as possible (fold.go), and which
-// records count, from what the register says of their epochs (authority.go).
+// records count, from what the register says of their epochs (intervals.go).
 //
 // The first part has two regions that lose nothing and never meet a fence. The
 // second has two regions and a witness, one register over all three, an idempotency

@@ -517,7 +517,7 @@ func (s *fencing) stopGateways() error {
 	return s.w.close()
 }
 
-// status is the part of geogate status -o json that authority and residency are in.
+// status is the part of geogate status -o json that ownership and residency are in.
 type status struct {
 	Mode     string `json:"mode"`
 	Register *struct {

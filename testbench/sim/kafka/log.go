@@ -104,7 +104,7 @@ func (p *partition) append(rs []Record) (base int64) {
 	return base
 }
 
-// wake tells the watchers that something may be readable. Each registers anew.
+// wake tells the watchers that something may be readable. Each registers again.
 func (p *partition) wake() {
 	ws := p.watchers
 	p.watchers = nil

@@ -61,9 +61,9 @@ type Instance struct {
 	// When it was told that the register is shorter than what it knows; 0: not so.
 	behind   time.Duration
 	regress  bool          // it has said that it does not believe the register
-	another  bool          // it was told that the register was made anew
+	another  bool          // it was told that the register was recreated
 	disturb  time.Duration // the last time that something kept it from working
-	rewatch  time.Duration // the last time that it began its watch anew
+	rewatch  time.Duration // when it last restarted its watch
 	observed map[string]event.Epoch
 }
 
@@ -188,7 +188,7 @@ func (p *Instance) noteOpened(ev ownership.Opened) {
 	}
 }
 
-// reconnect begins the watch anew, and asks the register what it is.
+// reconnect restarts the watch, and asks the register what it is.
 func (p *Instance) reconnect() {
 	if p.core == nil {
 		return
@@ -288,7 +288,7 @@ func (p *Instance) checkGrant(unit string, g ownership.Grant) {
 	case g.Epoch > p.disk.Epochs[unit]:
 		p.s.Violate("I11", "%s acts on %s in epoch %d, which the mark on its disk does not have", p.Name, unit, g.Epoch)
 	case p.another:
-		p.s.Violate("I11", "%s acts on %s though it was told that the register was made anew", p.Name, unit)
+		p.s.Violate("I11", "%s acts on %s though it was told that the register was recreated", p.Name, unit)
 	case p.behind != 0 && p.Clock() > p.behind+hold:
 		p.s.Violate("I11", "%s acts on %s though the register is shorter than what it has seen", p.Name, unit)
 	}

@@ -94,7 +94,7 @@ func (r *Stream) Elect(d time.Duration) {
 func (r *Stream) HalfFence(unit string) { r.half[unit] = true }
 
 // Rollback restores the register's disks from a copy that lacks the newest n
-// messages; with all of them gone it is a stream made anew. Every connection to it
+// messages; with all of them gone it is a recreated stream. Every connection to it
 // breaks.
 func (r *Stream) Rollback(n int) {
 	r.Count("rolled-back registers")

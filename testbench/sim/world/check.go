@@ -21,7 +21,7 @@ type truth struct {
 }
 
 // under is the sound events that a region's position has reached and that count
-// under its table. What lies behind a cut that a link knew never came there.
+// under its table. What lies past a cut that a link knew never came there.
 func (w *World) under(t *truth, r *region, tp kafka.TP, at *conflict.Position) []*event.Event {
 	var out []*event.Event
 	for _, e := range below(t.sound, &at.Vector) {
@@ -134,7 +134,7 @@ func (w *World) checkVerdicts(tp kafka.TP, t *truth) {
 					continue // held back, with a recorded reason, or passed on only when that is there
 				}
 				if !ok && by != r && (w.lapsed(r, tp, e.At.Offset) || !w.left(by, r, tp, e.At)) {
-					continue // behind a cut that the link knew, or kept in its region
+					continue // past a cut that the link knew, or kept in its region
 				}
 				if !ok || it.Verdict != want(e) {
 					w.fail("void", "%s judged %v of %v %v (seen %v), it is %v: barrier %d", by.name, e.At, tp, it.Verdict, ok, want(e), e.Barrier)
@@ -286,7 +286,7 @@ func (w *World) checkClaims(r *region, tp kafka.TP, t *truth, steps []*step) {
 	var closed event.Stamp
 	for n, s := range steps {
 		if s.term == seat.NoBarrier && s.claims.Closed > closed {
-			w.fail("claims", "%s %v: step %d by %s claims %v anew without a term", r.name, tp, n, s.by, s.claims.Closed)
+			w.fail("claims", "%s %v: step %d by %s claims %v again without a term", r.name, tp, n, s.by, s.claims.Closed)
 			return
 		}
 		closed = max(closed, s.claims.Closed)

@@ -153,7 +153,7 @@ func (w *World) needs(r, from *region, tp kafka.TP) int64 {
 	return end
 }
 
-// sent leaves out of an origin's records those that lie behind a cut and did not
+// sent leaves out of an origin's records those that lie past a cut and did not
 // cross: links had known it in time.
 func (w *World) sent(from *region, tp kafka.TP, all, have []kafka.Record) []kafka.Record {
 	if w.own == nil {

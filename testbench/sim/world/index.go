@@ -42,7 +42,7 @@ func (w *World) closed(s *seatRun) event.Stamp {
 	return lowest
 }
 
-// checkIndexes: an index that is built anew from the logs, in another order,
+// checkIndexes: an index that is rebuilt from the logs, in another order,
 // equals the one that grew with them, and answers like it.
 func (w *World) checkIndexes(tp kafka.TP, t *truth) {
 	for _, r := range w.regions {
@@ -68,16 +68,16 @@ func (w *World) checkIndexes(tp kafka.TP, t *truth) {
 // a copy can only answer a retry longer than it must.
 func (w *World) compareIndexes(s *seatRun, fresh *index, k event.IdempotencyKey) {
 	live, err1 := s.index.Lookup(k)
-	anew, err2 := fresh.Lookup(k)
+	rebuilt, err2 := fresh.Lookup(k)
 	if err1 != nil || err2 != nil {
 		w.fail("index", "look up: %v, %v", err1, err2)
 		return
 	}
 	expired := func(c event.Copy) bool {
-		return c.Stamp <= w.closed(s) && !slices.ContainsFunc(anew, func(a event.Copy) bool { return a.At == c.At })
+		return c.Stamp <= w.closed(s) && !slices.ContainsFunc(rebuilt, func(a event.Copy) bool { return a.At == c.At })
 	}
-	if rest := slices.DeleteFunc(slices.Clone(live), expired); !slices.EqualFunc(rest, anew, func(a, b event.Copy) bool { return a.At == b.At && a.Void == b.Void }) {
-		w.fail("index", "%s %v key %x: live %v, built anew %v", s.p.name, s.tp, k[:4], places(live), places(anew))
+	if rest := slices.DeleteFunc(slices.Clone(live), expired); !slices.EqualFunc(rest, rebuilt, func(a, b event.Copy) bool { return a.At == b.At && a.Void == b.Void }) {
+		w.fail("index", "%s %v key %x: live %v, rebuilt %v", s.p.name, s.tp, k[:4], places(live), places(rebuilt))
 	}
 	a, _, _ := s.index.Find(k, 0, s.newest())
 	b, ok, _ := fresh.Find(k, 0, s.newest())
@@ -94,7 +94,7 @@ func (w *World) rebuild(x *index, tp kafka.TP, t *truth, upTo event.Vector) (key
 				continue
 			}
 			if r := w.regions[e.At.Region-1]; (w.border != nil || w.lapsed(r, tp, e.At.Offset)) && !w.met(w.regions[x.own-1], tp, e.At) {
-				continue // behind a cut that the link knew
+				continue // past a cut that the link knew
 			}
 			if err := x.Apply([]event.Copy{event.CopyOf(&e.Event, e.void)}, nil, event.Vector{}); err != nil {
 				w.fail("index", "rebuild: %v", err)

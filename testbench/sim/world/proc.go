@@ -68,7 +68,7 @@ func (p *proc) logf(format string, args ...any) {
 }
 
 // conn is a connection to one cluster: requests arrive in the order in which
-// they were sent. A lost answer breaks it; the next call dials anew, and what
+// they were sent. A lost answer breaks it; the next call dials again, and what
 // the old one carried may arrive later than what the new one carries.
 type conn struct {
 	p      *proc

@@ -102,7 +102,7 @@ type World struct {
 	nextLook time.Duration          // when to look again whether all is drained
 	quiet    bool                   // all is drained
 	open     int                    // client operations that may still be retried
-	own      *authority             // nil: there is no ownership register
+	own      *registerModel         // nil: there is no ownership register
 	border   *border                // nil: there is no residency policy
 	highest  map[string]event.Epoch // of each unit, under which somebody acted
 	slow     map[slowKey]time.Duration

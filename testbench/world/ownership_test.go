@@ -125,7 +125,7 @@ func unfence(t *testing.T, at *world.Region, what string) {
 	}
 }
 
-// accounted: each acknowledged write is in authority in every region, or listed by
+// accounted: each acknowledged write counts in every region, or listed by
 // one as an orphan, never both; and all regions show the same.
 func accounted(t *testing.T, w *world.World, acked []client.Answer) (orphans map[string]client.Orphan) {
 	t.Helper()
@@ -341,7 +341,7 @@ func TestFenceCutOff(t *testing.T) {
 		t.Errorf("retry of an orphan in eu: %s", a.Raw)
 	}
 	if a := eu.Put(flights, "kept", `"eu"`, world.Idem("kept")); !a.Replayed || a.Dot != kept.Dot {
-		t.Errorf("retry of a write in authority: %s", a.Raw)
+		t.Errorf("retry of a write that counts: %s", a.Raw)
 	}
 	for _, r := range w.Regions() {
 		if n := len(of(records(t, r, github, "merged"), "lost")); n != 1 {

@@ -11,8 +11,8 @@ import (
 	"github.com/geogate/geogate/testbench/client"
 )
 
-// What the register says of the logs, read as plainly as possible: a record is
-// authoritative if its offset lies in the interval of the epoch that it names,
+// What the register says of the logs, read as plainly as possible: a record
+// counts if its offset lies in the interval of the epoch that it names,
 // and that epoch was its region's. The product has the same in a form that it can
 // ask for every record; this is to find out whether both say the same.
 

@@ -19,8 +19,8 @@ import (
 // seconds sees units change hands a few times.
 var lease = ownership.LeaseConfig{Duration: 2 * time.Second, Margin: 200 * time.Millisecond, Renew: 300 * time.Millisecond, Timeout: 200 * time.Millisecond}
 
-// authority is what a history with an ownership register has besides.
-type authority struct {
+// registerModel is what a history with an ownership register has besides.
+type registerModel struct {
 	stream   *register.Stream
 	topology *router.Topology
 	refs     uint64
@@ -94,7 +94,7 @@ func (w *World) buildRegister() {
 	for _, r := range w.regions {
 		regions = append(regions, router.Region{Name: r.name, ID: r.id})
 	}
-	w.own = &authority{stream: register.NewStream(w, lease), kinds: map[string]string{}}
+	w.own = &registerModel{stream: register.NewStream(w, lease), kinds: map[string]string{}}
 	w.own.topology, _ = router.NewTopology(regions...)
 	w.own.stream.NoCasts = w.Chance(0.2)
 	if names := w.unitNames(); w.Chance(0.25) {
@@ -386,7 +386,7 @@ func (w *World) operate() {
 
 // ambush keeps a process from hearing, or from running, while it is fenced by
 // somebody else; often its region's links are cut besides, so that what it goes on
-// to write is behind the cut.
+// to write is past the cut.
 func (w *World) ambush() {
 	victim := w.anyone()
 	other := func() *proc {
