@@ -94,6 +94,11 @@ var processStart = time.Now()
 
 func sinceStart() time.Duration { return time.Since(processStart) }
 
+// leaseTime is the present time of leases.
+func leaseTime() time.Duration {
+	return MachineTime{Running: sinceStart(), Elapsed: boottime()}.Lease()
+}
+
 // clockSkew is how far the clock that counts suspend is ahead of the one that does
 // not. It is not ok when the two could not be read close together: a process that
 // is kept waiting between them has not slept.
@@ -182,7 +187,7 @@ func (c *Client) loadMirror(ctx context.Context) (map[string]event.Epoch, error)
 func (c *Client) loop(ctx, tctx context.Context) {
 	timer := time.NewTimer(0)
 	defer timer.Stop()
-	skew, ran := time.Duration(math.MaxInt64), boottime() // the first that is read counts
+	skew, ran := time.Duration(math.MaxInt64), leaseTime() // the first that is read counts
 	for {
 		var ev Event = Wake{}
 		select {
@@ -198,14 +203,14 @@ func (c *Client) loop(ctx, tctx context.Context) {
 		} else if ok && now < skew {
 			skew = now
 		}
-		if gap := boottime() - ran; gap > mostSilence {
+		if gap := leaseTime() - ran; gap > mostSilence {
 			c.log.Warn("the process was stopped for a while; reconnecting to the ownership register", "for", gap.String())
 			c.meter.pauses.Inc()
 			c.step(tctx, Paused{})
 		}
 		c.step(tctx, ev)
-		ran = boottime()
-		timer.Reset(c.core.Wait(boottime(), mostWait))
+		ran = leaseTime()
+		timer.Reset(c.core.Wait(leaseTime(), mostWait))
 	}
 }
 
@@ -213,7 +218,7 @@ func (c *Client) loop(ctx, tctx context.Context) {
 // does what it asks for.
 func (c *Client) step(ctx context.Context, ev Event) {
 	before, was, old := c.core.Changes(), c.core.Regressed(), c.tokens.Load()
-	effects := c.core.Step(boottime(), ev)
+	effects := c.core.Step(leaseTime(), ev)
 	now := c.core.Tokens()
 	c.tokens.Store(now)
 	if now.SoftFenced != old.SoftFenced {
@@ -250,11 +255,11 @@ func (c *Client) effect(ctx context.Context, e Effect) {
 	switch e := e.(type) {
 	case Write:
 		c.task(ctx, Written{Op: e.Op, Outcome: Unknown}, func() Event {
-			began := boottime()
+			began := leaseTime()
 			o, seq := c.reg.Write(ctx, e)
-			c.meter.wrote(e.Subject, o, boottime()-began)
+			c.meter.wrote(e.Subject, o, leaseTime()-began)
 			if o == Stored {
-				c.lasts.Store(int64(boottime()))
+				c.lasts.Store(int64(leaseTime()))
 			}
 			return Written{Op: e.Op, Outcome: o, Seq: seq}
 		})
@@ -420,7 +425,7 @@ func (c *Client) sendGone(ctx context.Context) {
 // Grant gives the permission to write a unit now: the first check. The error is
 // ErrUnproven or a *NotOwnerError.
 func (c *Client) Grant(unit string) (Grant, error) {
-	g, err := c.tokens.Load().Grant(boottime(), unit)
+	g, err := c.tokens.Load().Grant(leaseTime(), unit)
 	if errors.Is(err, ErrUnproven) {
 		// Nobody has written the unit's record yet, and it is not ours to write.
 		if home := c.cfg.Policy.HomeOf(unit); home != "" && home != c.cfg.Region {
@@ -434,7 +439,7 @@ func (c *Client) Grant(unit string) (Grant, error) {
 
 // Holds tells whether what a grant gave is still held: the second check.
 func (c *Client) Holds(unit string, g Grant) bool {
-	return c.tokens.Load().Holds(boottime(), unit, g)
+	return c.tokens.Load().Holds(leaseTime(), unit, g)
 }
 
 // Tokens are what is held and known now.
@@ -451,7 +456,7 @@ func (c *Client) Changed() <-chan struct{} {
 // LeaseLeft is how long the instance may still write a unit without another
 // renewal; ok is false where it does not hold it.
 func (c *Client) LeaseLeft(unit string) (left time.Duration, ok bool) {
-	t, now := c.tokens.Load(), boottime()
+	t, now := c.tokens.Load(), leaseTime()
 	if _, held := t.Held[unit]; !held || now >= t.Until {
 		return 0, false
 	}
@@ -499,7 +504,7 @@ func (c *Client) Status() RegisterStatus {
 	}
 	if s.Regressed != "" {
 		s.State = "regressed"
-	} else if last := c.lasts.Load(); last == 0 || boottime()-time.Duration(last) > 2*c.cfg.Lease.Renew+c.cfg.Lease.Timeout {
+	} else if last := c.lasts.Load(); last == 0 || leaseTime()-time.Duration(last) > 2*c.cfg.Lease.Renew+c.cfg.Lease.Timeout {
 		s.State = "unreachable"
 		// A fenced region's instance writes nothing; that it is heard of says enough.
 		t := c.tokens.Load()

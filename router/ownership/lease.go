@@ -68,3 +68,13 @@ func (c LeaseConfig) Wait() time.Duration {
 func outlast(hold time.Duration) time.Duration {
 	return hold * (100 + clockError) / (100 - clockError)
 }
+
+// MachineTime is a machine's time since some moment by its two clocks.
+type MachineTime struct {
+	Running time.Duration // stands still while the machine is suspended
+	Elapsed time.Duration // goes on
+}
+
+// Lease is the time that leases are counted in: a lease runs out also while its
+// holder's machine is suspended.
+func (t MachineTime) Lease() time.Duration { return t.Elapsed }

@@ -111,7 +111,7 @@ func (c *Client) Collect(out chan<- prometheus.Metric) {
 	gauge := func(d *prometheus.Desc, v float64, labels ...string) {
 		out <- prometheus.MustNewConstMetric(d, prometheus.GaugeValue, v, labels...)
 	}
-	t, now, st := c.tokens.Load(), boottime(), c.Status()
+	t, now, st := c.tokens.Load(), leaseTime(), c.Status()
 	gauge(leaseSeconds, max(t.Until-now, 0).Seconds())
 	gauge(softFenced, bit(t.SoftFenced))
 	out <- prometheus.MustNewConstMetric(softFences, prometheus.CounterValue, float64(t.SoftFences))

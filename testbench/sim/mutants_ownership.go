@@ -90,8 +90,9 @@ var ownershipMutants = []mutant{
 	{"blind-not-noticed", "own renewals that the watch does not bring back are not missed", []edit{
 		{ownershipWatchdog, "	if len(c.awaitedRenewals) == 0 || ", "	if len(c.awaitedRenewals) < 1000 || "},
 	}},
-	{"suspend-unnoticed", "the lease's clock stands still while the machine is suspended", []edit{
-		{"testbench/sim/register/instance.go", "	p.disturb = p.awake\n", "	p.disturb = p.awake\n	p.base -= time.Duration(float64(d) * p.Rate)\n"},
+	{"suspend-unnoticed", "the lease's clock stands still while the machine is suspended, and nobody tells", []edit{
+		{"router/ownership/lease.go", "{ return t.Elapsed }", "{ return t.Running }"},
+		{ownershipCore, "	case Slept:\n		c.drop()\n", "	case Slept:\n"},
 	}},
 	{"start-from-watch", "a record that was read makes its owner hold the unit", []edit{
 		{ownershipCore, "	if p, ok := c.proofs[r.Unit]; ok && ", "	if r.State == UnitActive && r.Owner == c.cfg.Region && c.lease.rev != 0 {\n		c.proofs[r.Unit] = proof{epoch: r.Epoch, rev: c.lease.rev}\n	}\n	if p, ok := c.proofs[r.Unit]; ok && "},

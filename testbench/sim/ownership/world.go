@@ -77,7 +77,11 @@ const topic = "t"
 func Run(seed uint64, o Options) world.Result {
 	s := newSim(seed, o)
 	s.build()
-	s.schedule()
+	if drawTight(seed) {
+		s.tighten()
+	} else {
+		s.schedule()
+	}
 	s.play(turmoil + calm)
 	if len(s.broken) == 0 {
 		s.checkEnd()

@@ -41,6 +41,7 @@ type Instance struct {
 	since          time.Duration    // the rate holds since
 	base           time.Duration    // the clock then
 	awake          time.Duration    // paused until then
+	asleep         time.Duration    // by the clock, for how long its machine was suspended
 	slept          bool             // the machine was suspended, and the process has not noticed
 	off            time.Duration    // cut off from the register until then
 	deaf           time.Duration    // the watch brings nothing until then
@@ -87,14 +88,20 @@ func (r *Stream) Add(c Config) *Instance {
 	return p
 }
 
-// Clock is the instance's own: it goes on while the instance is paused.
+// Clock is the instance's own.
 func (p *Instance) Clock() time.Duration {
+	t := p.elapsed()
+	return ownership.MachineTime{Running: t - p.asleep, Elapsed: t}.Lease()
+}
+
+// elapsed goes on whatever becomes of the instance.
+func (p *Instance) elapsed() time.Duration {
 	return p.base + time.Duration(float64(p.s.Now()-p.since)*p.Rate)
 }
 
 // SetRate makes the clock run at another rate from now on.
 func (p *Instance) SetRate(rate float64) {
-	p.base, p.since, p.Rate = p.Clock(), p.s.Now(), rate
+	p.base, p.since, p.Rate = p.elapsed(), p.s.Now(), rate
 }
 
 // real is how long the instance's clock needs for a time, in the world's.
@@ -208,6 +215,7 @@ func (p *Instance) Pause(d time.Duration) {
 	p.disturb = p.awake
 	if chance(p.s, 0.3) {
 		p.s.Count("suspends")
+		p.asleep += time.Duration(float64(d) * p.Rate)
 		p.slept = true
 	}
 }

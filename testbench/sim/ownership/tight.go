@@ -1,0 +1,83 @@
+package ownership
+
+import (
+	"math/rand/v2"
+	"time"
+
+	"github.com/geogate/geogate/router/ownership"
+)
+
+// An eighth of the histories are tight: an instance with a slow clock, which hears
+// nothing of the register but what it asks, loses a unit to a fence that stops
+// half-way. Just after it has renewed its lease it is cut off, and another instance of
+// its region, whose clock is fast, claims the unit. There the wait W has nothing to
+// spare, and nothing else goes wrong that would give it time.
+
+// drawTight draws whether a history is tight, from randomness of its own.
+func drawTight(seed uint64) bool { return rand.New(rand.NewPCG(seed, 0x7469676874)).IntN(8) == 0 }
+
+// tighten schedules a tight history.
+func (s *sim) tighten() {
+	s.fast, s.reg.NoCasts = true, true
+	for _, p := range s.procs {
+		s.every(20*time.Millisecond, 300*time.Millisecond, p.clientWrite)
+	}
+	for at := 30 * time.Second; at < turmoil-45*time.Second; at += 45 * time.Second {
+		s.After(at+s.Between(0, 3*time.Second), s.stealUnit)
+	}
+	s.After(turmoil, s.calm)
+}
+
+// stealUnit has a unit fenced half-way under an instance that holds it, and claimed by
+// another one of its region.
+func (s *sim) stealUnit() {
+	var victim, heir, fencer *proc
+	for _, i := range s.Rand().Perm(len(s.procs)) {
+		for _, q := range s.procs {
+			switch p := s.procs[i]; {
+			case !p.Alive() || !q.Alive() || p == q || len(p.Tokens().Held) == 0:
+			case p.Region == q.Region:
+				victim, heir = p, q
+			case victim == p:
+				fencer = q
+			}
+		}
+		if heir != nil && fencer != nil {
+			break
+		}
+	}
+	if heir == nil || fencer == nil {
+		return
+	}
+	for _, p := range s.procs {
+		p.SetRate(1 + drift)
+	}
+	victim.SetRate(1 - drift)
+	unit := victim.Home[0]
+	victim.Blind(4 * time.Second) // longer, and it would notice
+	s.reg.HalfFence(unit)
+	s.ask(fencer, ownership.Command{Verb: ownership.VerbFence, Unit: unit, Reason: "tight"})
+	s.After(50*time.Millisecond, func() { s.awaitRenewal(victim, heir, unit, s.Now()+10*time.Second) })
+}
+
+// awaitRenewal cuts the victim off as soon as its lease has been renewed, and has the
+// heir claim the unit.
+func (s *sim) awaitRenewal(victim, heir *proc, unit string, end time.Duration) {
+	if !victim.Alive() || !heir.Alive() || s.Now() > end {
+		return
+	}
+	before := victim.Tokens().Until
+	s.After(2*time.Millisecond, func() {
+		if t := victim.Tokens(); t == nil || t.Until <= before || len(t.Held) == 0 {
+			s.awaitRenewal(victim, heir, unit, end)
+			return
+		}
+		s.Logf("%s has renewed and is cut off; %s claims %s", victim.Name, heir.Name, unit)
+		victim.Cut(25 * time.Second)
+		s.ask(heir, ownership.Command{Verb: ownership.VerbUnfence, Unit: unit})
+		for at := 17 * time.Second; at < 19*time.Second; at += 5 * time.Millisecond {
+			s.After(at, victim.clientWrite)
+			s.After(at, heir.clientWrite)
+		}
+	})
+}
