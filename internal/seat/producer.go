@@ -44,10 +44,11 @@ func ProducerOpts(maxBatch int32, uncompressed bool) []kgo.Opt {
 type Producer struct {
 	opts []kgo.Opt
 
-	mu     sync.Mutex
-	client *kgo.Client
-	closed bool
-	wg     sync.WaitGroup // clients being closed
+	mu      sync.Mutex
+	client  *kgo.Client
+	closed  bool
+	wg      sync.WaitGroup // clients being closed
+	pending sync.WaitGroup // records whose done has not returned; Add only under mu, while not closed
 }
 
 // NewProducer makes a producer; opts reach the cluster, and ProducerOpts are
@@ -70,18 +71,24 @@ func (p *Producer) Client() *kgo.Client {
 }
 
 // Produce appends one record behind those given before for its partition. It
-// never blocks. done is called once, from another goroutine, and must not block:
-// nil when the record is stored, an error that wraps ErrRefused when it certainly
-// is not and never will be, another when nobody knows.
+// never blocks. done is called once, mostly from another goroutine, and must neither
+// block nor take a lock that the caller holds: nil when the record is stored, an error
+// that wraps ErrRefused when it certainly is not and never will be, another when
+// nobody knows. After Close has returned no done runs any more.
 func (p *Producer) Produce(topic string, partition int32, r Record, done func(error)) {
 	rec := &kgo.Record{
 		Topic: topic, Partition: partition, Key: r.Key, Value: r.Value,
 		Headers: event.ToHeaders[kgo.RecordHeader](r.Headers), Timestamp: time.UnixMilli(r.Timestamp),
 	}
-	cl := p.Client()
+	cl, open := p.use()
+	if !open {
+		done(fmt.Errorf("%w: %w: %w", ErrRefused, ErrUpstream, kgo.ErrClientClosed))
+		return
+	}
 	// Not the request's context: a produce that is cancelled half-way leaves an
 	// outcome that nobody would learn.
 	cl.TryProduce(context.Background(), rec, func(_ *kgo.Record, err error) {
+		defer p.pending.Done()
 		if failedForGood(err) {
 			p.replace(cl)
 		}
@@ -89,7 +96,19 @@ func (p *Producer) Produce(topic string, partition int32, r Record, done func(er
 	})
 }
 
-// Forget drops what the client knows of a topic that was deleted and recreated; see
+// use gives the client for one record, whose done is waited for; open is false after
+// Close.
+func (p *Producer) use() (cl *kgo.Client, open bool) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.closed {
+		return nil, false
+	}
+	p.pending.Add(1)
+	return p.client, true
+}
+
+// Forget drops what the client knows of a topic that was deleted and created again; see
 // Tail.Forget. Records that wait for the old one have an unknown outcome.
 func (p *Producer) Forget(topic string) { p.Client().PurgeTopicsFromProducing(topic) }
 
@@ -108,7 +127,8 @@ func (p *Producer) replace(old *kgo.Client) {
 	p.wg.Go(old.Close)
 }
 
-// Close ends the client; records that it still holds have an unknown outcome.
+// Close ends the client; records that it still holds have an unknown outcome. It
+// returns when every done has.
 func (p *Producer) Close() {
 	p.mu.Lock()
 	p.closed = true
@@ -116,6 +136,7 @@ func (p *Producer) Close() {
 	p.mu.Unlock()
 	cl.Close()
 	p.wg.Wait()
+	p.pending.Wait()
 }
 
 func failedForGood(err error) bool {

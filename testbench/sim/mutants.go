@@ -128,6 +128,7 @@ var mutants = []mutant{
 		{"internal/seat/inputs.go", "		if it.Verdict == Valid {\n			_ = in.env.Clock", "		if it.Verdict == Skip {\n			_ = in.env.Clock"},
 	}},
 	{"fold-before-journal", "the fold goes on before its journal has what it had folded", []edit{
+		{"internal/seat/inputs.go", "	if !in.open && in.reached() {\n", "	if !in.open {\n"},
 		{"conflict/queue.go", "	if !journal.CoversAll(committed) {\n", "	if journal == nil {\n"},
 		{"conflict/queue.go", "	if it := &queue[n]; it.Verdict != Cuts && it.Next.Compare(journal[it.Origin]) > 0 {", "	if queue[n].Origin > event.MaxRegion {"},
 	}},

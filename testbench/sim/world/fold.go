@@ -48,10 +48,10 @@ func (j *journal) Applied() (event.Vector, seat.Barriers) { return j.applied, j.
 
 // Add implements seat.Sink.
 func (j *journal) Add(items []seat.Item) error {
-	out := make([]conflict.Item, len(items))
+	var out []conflict.Item
 	for i := range items {
-		out[i] = foldItem(&items[i])
-		if o := items[i].Origin; j.applied[o].Compare(items[i].Next) < 0 {
+		if o := items[i].Origin; j.applied[o].Compare(items[i].Next) < 0 { // the rest it has
+			out = append(out, foldItem(&items[i]))
 			j.applied[o], j.barriers[o] = items[i].Next, items[i].Barrier
 		}
 	}
