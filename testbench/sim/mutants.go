@@ -62,7 +62,7 @@ var mutants = []mutant{
 	{"promised-over-flight", "the promised vector ignores writes in flight", []edit{
 		{"internal/seat/core.go", "			promise(&promised, &w.context, c.cfg.Region)\n", ""},
 	}},
-	{"claims-before-term", "a seat claims anew before it has read a barrier of its own", []edit{
+	{"claims-before-term", "a seat claims again before it has read a barrier of its own", []edit{
 		{"internal/seat/core.go", "	if c.term == NoBarrier || c.stopped {\n		return c.claimed", "	if c.stopped {\n		return c.claimed"},
 	}},
 	// Links.
@@ -178,7 +178,7 @@ var mutants = []mutant{
 	{"orphans-folded", "the fold counts what is given to it as an orphan", []edit{
 		{"conflict/partition.go", "	if it.Verdict == Orphan || at.Validity.Judge(it.Event.At, it.Event.Epoch) == event.Orphan {", "	if it.Verdict == Cuts {"},
 	}},
-	{"late-cut-not-revoked", "a cut that is known late leaves what was folded behind it", []edit{
+	{"late-cut-not-revoked", "a cut that is known late leaves what was folded past it", []edit{
 		{"internal/seat/takeover.go", "	for orphans := t.log.orphans; len(orphans) > 0; {", "	for orphans := t.log.orphans[:0]; len(orphans) > 0; {"},
 	}},
 	{"start-revokes-nothing", "a start that comes to be known leaves what was folded below it", []edit{
@@ -197,10 +197,10 @@ var mutants = []mutant{
 	{"no-retraction", "an orphan that was emitted is not taken back", []edit{
 		{"conflict/events.go", "	s.out.Merged = append(s.out.Merged, Merged{Event: gone, Corrects: true})", "	_ = gone"},
 	}},
-	{"link-ignores-cuts", "a link goes on behind a cut that it knows", []edit{
+	{"link-ignores-cuts", "a link goes on past a cut that it knows", []edit{
 		{"replicate/intervals.go", "	for at := int64(0); at != event.NoCut; {", "	for at := event.NoCut; at != event.NoCut; {"},
 	}},
-	{"cut-during-audit", "what was decided before a cut came to be known is sent behind it", []edit{
+	{"cut-during-audit", "what was decided before a cut came to be known is sent past it", []edit{
 		{"replicate/plan.go", "!c.rulingCurrent(part.s) || part.lapsesVersion != part.s.lapsesVersion", "!c.rulingCurrent(part.s) || part.lapsesVersion < 0"},
 	}},
 	// Borders.

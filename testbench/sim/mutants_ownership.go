@@ -78,7 +78,7 @@ var ownershipMutants = []mutant{
 	{"epoch-regression-ignored", "a register whose epochs are below those that were seen is believed", []edit{
 		{ownershipCore, "			if epoch < remembered[unit] {", "			if false {"},
 	}},
-	{"register-anew-believed", "a register that was made anew is believed", []edit{
+	{"register-again-believed", "a register that was created again is believed", []edit{
 		{ownershipCore, "	case c.mark.Created != 0 && ev.Created != c.mark.Created:", "	case c.mark.Created == -1:"},
 	}},
 	{"shorter-register-believed", "a register that is shorter than what was seen is believed", []edit{
@@ -90,7 +90,7 @@ var ownershipMutants = []mutant{
 	{"blind-not-noticed", "own renewals that the watch does not bring back are not missed", []edit{
 		{ownershipWatchdog, "	if len(c.awaitedRenewals) == 0 || ", "	if len(c.awaitedRenewals) < 1000 || "},
 	}},
-	{"suspend-unnoticed", "the lease's clock stands still while the machine is suspended, and nobody tells", []edit{
+	{"suspend-unnoticed", "the lease's clock stops while the machine is suspended, and nobody tells", []edit{
 		{"router/ownership/lease.go", "{ return t.Elapsed }", "{ return t.Running }"},
 		{ownershipCore, "	case Slept:\n		c.drop()\n", "	case Slept:\n"},
 	}},
