@@ -15,7 +15,7 @@ import (
 
 // learner is a replica that does what a seat does with the tables of the
 // ownership register: it judges what comes, holds back what nothing judges yet,
-// and when it learns of a cut gives what it had folded again.
+// and when a cut becomes known gives what it had folded again.
 type learner struct {
 	*replica
 	table *event.ValidityTable
@@ -76,9 +76,9 @@ func (l *learner) fold(t rapid.TB, items []conflict.Item, twice bool) {
 	}
 }
 
-// learn puts a table in force: in steps of at most chunk items, the first stop of
+// applyTable puts a table in force: in steps of at most chunk items, the first stop of
 // them only (then the table is not in force, and nothing else has come between).
-func (l *learner) learn(t rapid.TB, table *event.ValidityTable, chunk, stop int) {
+func (l *learner) applyTable(t rapid.TB, table *event.ValidityTable, chunk, stop int) {
 	t.Helper()
 	var items []conflict.Item
 	for origin := range l.given {
@@ -309,7 +309,7 @@ func makeAnew(t *rapid.T, log []conflict.Item) {
 // with everything that may go wrong between, and calls check when all is in order.
 func deliverAll(t *rapid.T, l *learner, logs [][]conflict.Item, reg *register, check func()) {
 	next, knows := make([]int, len(logs)), 0
-	l.learn(t, reg.tables[0], 1, -1)
+	l.applyTable(t, reg.tables[0], 1, -1)
 	for {
 		var open []int
 		for r := range logs {
@@ -332,7 +332,7 @@ func deliverAll(t *rapid.T, l *learner, logs [][]conflict.Item, reg *register, c
 		} else {
 			to := rapid.IntRange(knows+1, len(reg.tables)-1).Draw(t, "revision")
 			stop := rapid.IntRange(-2, 3).Draw(t, "stop")
-			l.learn(t, reg.tables[to], rapid.IntRange(1, 3).Draw(t, "chunk"), stop)
+			l.applyTable(t, reg.tables[to], rapid.IntRange(1, 3).Draw(t, "chunk"), stop)
 			if l.table == reg.tables[to] {
 				knows = to
 			}

@@ -6,22 +6,22 @@ import (
 	"github.com/geogate/geogate/internal/event"
 )
 
-// maxTold limits the dead losers that an entity remembers so that the feed names
+// maxReported limits the dead losers that an entity remembers so that the feed names
 // each write once even if a refold brings it back. Beyond it the oldest are
 // forgotten: a write that dies, is forgotten, comes back and loses again would be
 // told twice.
-const maxTold = 32
+const maxReported = 32
 
 // Entity is what a region keeps of an entity: its state, which is the same in
-// every region, and what this region has told about it, which is not.
+// every region, and what this region has reported about it, which is not.
 type Entity struct {
 	State
-	Shown event.Dot // winner last written to the merged topic; zero: none
-	Told  []Told    // losers that the feed has named, oldest first
+	Shown    event.Dot  // winner last written to the merged topic; zero: none
+	Reported []Reported // losers that the feed has named, oldest first
 }
 
-// Told remembers that the feed has named a lost write.
-type Told struct {
+// Reported remembers that the feed has named a lost write.
+type Reported struct {
 	Lost event.Dot
 	Won  Party // what it was said to lose to; zero: a correction gave it back
 	// Stale is set when Won was revoked, or when the feed has said meanwhile that
@@ -32,13 +32,13 @@ type Told struct {
 
 // IsZero tells whether nothing is worth keeping.
 func (e *Entity) IsZero() bool {
-	return len(e.Live) == 0 && e.Cover.IsZero() && len(e.Told) == 0 && e.Shown == event.Dot{}
+	return len(e.Live) == 0 && e.Cover.IsZero() && len(e.Reported) == 0 && e.Shown == event.Dot{}
 }
 
 // clone is a copy that can be changed without touching e; values are shared.
 func (e *Entity) clone() *Entity {
 	c := *e
-	c.Live, c.Told = slices.Clone(e.Live), slices.Clone(e.Told)
+	c.Live, c.Reported = slices.Clone(e.Live), slices.Clone(e.Reported)
 	return &c
 }
 
@@ -54,17 +54,17 @@ type revision struct {
 // reason concurrent at most once; every later change is a correction.
 func (e *Entity) report(policy *Policy, key []byte, win int, r *revision) []Conflict {
 	if r != nil && r.orphan != (event.Dot{}) {
-		e.Told = slices.DeleteFunc(e.Told, func(t Told) bool { return t.Lost == r.orphan })
+		e.Reported = slices.DeleteFunc(e.Reported, func(t Reported) bool { return t.Lost == r.orphan })
 	}
-	for i := range e.Told {
-		if r != nil && (slices.Contains(r.gone, e.Told[i].Won.At) || slices.Contains(r.back, e.Told[i].Lost)) {
-			e.Told[i].Stale = true
+	for i := range e.Reported {
+		if r != nil && (slices.Contains(r.gone, e.Reported[i].Won.At) || slices.Contains(r.back, e.Reported[i].Lost)) {
+			e.Reported[i].Stale = true
 		}
 	}
 	if !policy.ReportsLosers || win < 0 {
 		return nil
 	}
-	if len(e.Live) == 1 && len(e.Told) == 0 {
+	if len(e.Live) == 1 && len(e.Reported) == 0 {
 		return nil
 	}
 	var feed []Conflict
@@ -74,31 +74,31 @@ func (e *Entity) report(policy *Policy, key []byte, win int, r *revision) []Conf
 	winner := partyOf(&e.Live[win].Event)
 	for i := range e.Live {
 		loser := partyOf(&e.Live[i].Event)
-		at := slices.IndexFunc(e.Told, func(t Told) bool { return t.Lost == loser.At })
+		at := slices.IndexFunc(e.Reported, func(t Reported) bool { return t.Lost == loser.At })
 		switch {
-		case i == win && at >= 0 && e.Told[at].Won != Party{}:
-			say(Revoked, e.Told[at].Won, winner)
-			e.Told[at] = Told{Lost: winner.At}
+		case i == win && at >= 0 && e.Reported[at].Won != Party{}:
+			say(Revoked, e.Reported[at].Won, winner)
+			e.Reported[at] = Reported{Lost: winner.At}
 		case i == win:
 		case at < 0:
 			say(Concurrent, loser, winner)
-			e.Told = append(e.Told, Told{Lost: loser.At, Won: winner})
-		case e.Told[at].Won == Party{} || e.Told[at].Stale:
+			e.Reported = append(e.Reported, Reported{Lost: loser.At, Won: winner})
+		case e.Reported[at].Won == Party{} || e.Reported[at].Stale:
 			say(Revoked, loser, winner)
-			e.Told[at] = Told{Lost: loser.At, Won: winner}
+			e.Reported[at] = Reported{Lost: loser.At, Won: winner}
 		}
 	}
-	e.forgetTold()
+	e.forgetReported()
 	return feed
 }
 
-// forgetTold keeps all living losers and the youngest dead ones.
-func (e *Entity) forgetTold() {
-	if len(e.Told) <= maxTold {
+// forgetReported keeps all living losers and the youngest dead ones.
+func (e *Entity) forgetReported() {
+	if len(e.Reported) <= maxReported {
 		return
 	}
-	over := len(e.Told) - maxTold
-	e.Told = slices.DeleteFunc(e.Told, func(t Told) bool {
+	over := len(e.Reported) - maxReported
+	e.Reported = slices.DeleteFunc(e.Reported, func(t Reported) bool {
 		if over == 0 || slices.ContainsFunc(e.Live, func(l Live) bool { return l.Event.At == t.Lost }) {
 			return false
 		}

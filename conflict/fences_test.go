@@ -40,7 +40,7 @@ func newFencing(t *rapid.T, cfg conflict.Config) *fencing {
 	}
 	for range n {
 		l := newLearner(cfg, n)
-		l.learn(t, f.reg.tables[0], 1, -1)
+		l.applyTable(t, f.reg.tables[0], 1, -1)
 		f.regions = append(f.regions, l)
 		f.came = append(f.came, make([]int, n))
 		f.skew = append(f.skew, int64(rapid.IntRange(-30, 30).Draw(t, "skew")))
@@ -107,19 +107,19 @@ func (f *fencing) unfence(r int) {
 		return
 	}
 	f.reg.open(event.RegionID(r+1), event.Point{Next: int64(len(f.logs[r]))})
-	f.learn(r, len(f.reg.tables)-1)
+	f.applyTable(r, len(f.reg.tables)-1)
 	for f.deliver(r, r, 1) {
 	}
 }
 
-func (f *fencing) learn(r, to int) {
+func (f *fencing) applyTable(r, to int) {
 	if to <= f.knows[r] {
 		return
 	}
 	l, table, chunk := f.regions[r], f.reg.tables[to], rapid.IntRange(1, 3).Draw(f.t, "chunk")
-	if l.learn(f.t, table, chunk, rapid.IntRange(-2, 2).Draw(f.t, "stop")); l.table != table {
+	if l.applyTable(f.t, table, chunk, rapid.IntRange(-2, 2).Draw(f.t, "stop")); l.table != table {
 		l.restart() // and all of it again
-		l.learn(f.t, table, chunk, -1)
+		l.applyTable(f.t, table, chunk, -1)
 	}
 	f.knows[r] = to
 	f.told(r)
@@ -144,7 +144,7 @@ func (f *fencing) run(steps int) {
 		case 1:
 			f.unfence(r)
 		case 2:
-			f.learn(r, rapid.IntRange(f.knows[r], len(f.reg.tables)-1).Draw(f.t, "revision"))
+			f.applyTable(r, rapid.IntRange(f.knows[r], len(f.reg.tables)-1).Draw(f.t, "revision"))
 		case 3, 4, 5, 6:
 			f.write(r)
 		default:
@@ -158,7 +158,7 @@ func (f *fencing) run(steps int) {
 				moved = f.deliver(r, o, 1) || moved
 			}
 		}
-		f.learn(r, len(f.reg.tables)-1)
+		f.applyTable(r, len(f.reg.tables)-1)
 		for o := range f.regions {
 			for f.deliver(r, o, 1) {
 			}
@@ -349,11 +349,11 @@ func cutHistory(t *testing.T, reg *register, events []event.Event, live []event.
 		}
 		for at := 0; at <= len(items); at++ {
 			l := newLearner(entities(event.LWW), 3)
-			l.learn(t, reg.tables[0], 1, -1)
+			l.applyTable(t, reg.tables[0], 1, -1)
 			var late []conflict.Item // held until the register is known
 			for i, it := range items {
 				if i == at {
-					l.learn(t, reg.last(), 1, -1)
+					l.applyTable(t, reg.last(), 1, -1)
 				}
 				r := int(it.Origin) - 1
 				held := slices.ContainsFunc(late, func(x conflict.Item) bool { return x.Origin == it.Origin })
@@ -362,7 +362,7 @@ func cutHistory(t *testing.T, reg *register, events []event.Event, live []event.
 				}
 			}
 			if at == len(items) {
-				l.learn(t, reg.last(), 1, -1)
+				l.applyTable(t, reg.last(), 1, -1)
 			}
 			for _, it := range late {
 				if l.take(t, int(it.Origin)-1, []conflict.Item{it}, true) != 1 {
@@ -400,7 +400,7 @@ func TestOrphanOfEventsTopic(t *testing.T) {
 		reg.end(id, event.Point{})
 	}
 	l := newLearner(eventsTopic, 3)
-	l.learn(t, reg.tables[0], 1, -1)
+	l.applyTable(t, reg.tables[0], 1, -1)
 	for i, ev := range []event.Event{first, second, third} {
 		l.take(t, i, logOf(ev.At.Region, ev), false)
 	}
@@ -410,7 +410,7 @@ func TestOrphanOfEventsTopic(t *testing.T) {
 			t.Fatalf("orphan %v: %v, stands for %v, want %v", at, ok, o.Instead, want)
 		}
 	}
-	l.learn(t, reg.tables[1], 1, -1)
+	l.applyTable(t, reg.tables[1], 1, -1)
 	instead(first.At, second.At)
 	tw, _, _ := l.store.Twin(first.Envelope.Key)
 	if got := tw.Aliases(first.At); !slices.Equal(got, []event.Dot{second.At, third.At}) {
@@ -419,13 +419,13 @@ func TestOrphanOfEventsTopic(t *testing.T) {
 	if got := tw.Aliases(third.At); !slices.Equal(got, []event.Dot{second.At}) {
 		t.Fatalf("aliases %v hold the orphan", got)
 	}
-	l.learn(t, reg.tables[2], 1, -1)
+	l.applyTable(t, reg.tables[2], 1, -1)
 	instead(first.At, third.At)
 	instead(second.At, event.Dot{})
 	if len(l.merged) != 1 {
 		t.Fatalf("merged %+v", l.merged)
 	}
-	l.learn(t, reg.tables[3], 1, -1)
+	l.applyTable(t, reg.tables[3], 1, -1)
 	instead(first.At, event.Dot{})
 	instead(third.At, event.Dot{})
 	m := l.merged[len(l.merged)-1]
@@ -448,12 +448,12 @@ func TestOrphanJoinsWrites(t *testing.T) {
 	early, middle, late := under(keyed(put(a, 0, 10), 1, 1), 0), under(keyed(put(b, 0, 18), 1, 1), 0), under(keyed(put(c, 0, 22), 1, 1), 0)
 	reg := cutLog(a, 0, -1)
 	l := newLearner(eventsTopic, 3)
-	l.learn(t, reg.tables[0], 1, -1)
+	l.applyTable(t, reg.tables[0], 1, -1)
 	for _, ev := range []event.Event{middle, early, late} { // early is an alias, late opens a group
 		l.take(t, int(ev.At.Region)-1, logOf(ev.At.Region, ev), false)
 	}
 	l.checkEvents(t)
-	l.learn(t, reg.last(), 1, -1)
+	l.applyTable(t, reg.last(), 1, -1)
 	l.checkEvents(t)
 	m := l.merged[len(l.merged)-1]
 	if len(l.merged) != 3 || !m.Corrects || m.Event.At != late.At || string(m.Event.Key) != "x" {
@@ -472,7 +472,7 @@ func TestTablesRise(t *testing.T) {
 	reg.end(a, event.Point{})
 	reg.end(b, event.Point{})
 	l := newLearner(entities(event.LWW), 4)
-	l.learn(t, reg.tables[0], 1, -1)
+	l.applyTable(t, reg.tables[0], 1, -1)
 	l.take(t, 0, logOf(a, under(keyed(put(a, 0, 10), 1, 1), 0)), false)
 	l.take(t, 1, logOf(b, under(keyed(put(b, 0, 12), 2, 2), 0)), false)
 	gone := orphanItem(l.given[1][0])
@@ -511,7 +511,7 @@ func TestEntityIsFoldedAnewAgain(t *testing.T) {
 	reg.end(c, event.Point{})
 	for _, together := range []bool{true, false} {
 		l := newLearner(entities(event.LWW), 4)
-		l.learn(t, reg.tables[0], 1, -1)
+		l.applyTable(t, reg.tables[0], 1, -1)
 		l.take(t, 1, logOf(b, under(put(b, 0, 10), 0), under(put(b, 1, 11), 0)), false)
 		l.take(t, 2, logOf(c, under(put(c, 0, 12), 0)), false)
 		again := func(origin, i, table int) conflict.Item {
@@ -543,7 +543,7 @@ func TestEntityIsFoldedAnewAgain(t *testing.T) {
 		lives(twin.At)
 
 		l = newLearner(entities(event.LWW), 4)
-		l.learn(t, reg.tables[0], 1, -1)
+		l.applyTable(t, reg.tables[0], 1, -1)
 		l.take(t, 1, logOf(b, under(put(b, 0, 10), 0), under(put(b, 1, 11), 0)), false)
 		l.take(t, 2, logOf(c, under(put(c, 0, 12), 0)), false)
 		all(again(1, 0, 1), again(1, 1, 1), again(2, 0, 2))
@@ -563,9 +563,9 @@ func TestOrphanFreesItsKey(t *testing.T) {
 	lost, again, twin := under(keyed(put(a, 0, 10), 1, 1), 0), under(keyed(put(b, 0, 12), 1, 1), 0), under(keyed(put(c, 0, 14), 1, 1), 0)
 	reg := cutLog(a, 0, -1)
 	l := newLearner(eventsTopic, 3)
-	l.learn(t, reg.tables[0], 1, -1)
+	l.applyTable(t, reg.tables[0], 1, -1)
 	l.take(t, 0, logOf(a, lost), false)
-	l.learn(t, reg.last(), 1, -1)
+	l.applyTable(t, reg.last(), 1, -1)
 	l.take(t, 1, logOf(b, again), false)
 	l.take(t, 2, logOf(c, twin), false)
 	var got []string

@@ -295,8 +295,8 @@ func TestToldIsBounded(t *testing.T) {
 	e, _, _ := rep.store.Entity([]byte("x"))
 	// The last write of A lives as a loser; B's live value loses each time that A
 	// writes, and dies at B's next.
-	if len(e.Told) > 40 || !slices.ContainsFunc(e.Told, func(t conflict.Told) bool { return t.Lost.Region == a && t.Lost.Offset == 199 }) {
-		t.Fatalf("told %d: %v", len(e.Told), e.Told)
+	if len(e.Reported) > 40 || !slices.ContainsFunc(e.Reported, func(t conflict.Reported) bool { return t.Lost.Region == a && t.Lost.Offset == 199 }) {
+		t.Fatalf("reported %d: %v", len(e.Reported), e.Reported)
 	}
 }
 

@@ -60,7 +60,7 @@ func (s *foldScript) run(t *testing.T, c *script.Command) {
 	case "register": // what the ownership register says of a log: <region> <start>..<cut>, one a line
 		before := len(s.outs)
 		table := s.intervals(t, c)
-		s.learn(t, table, 100, -1)
+		s.applyTable(t, table, 100, -1)
 		s.table = table
 		s.tell(before)
 	case "entity":

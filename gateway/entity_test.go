@@ -161,17 +161,17 @@ func TestViewErrors(t *testing.T) {
 func TestViewThatHasNotBegun(t *testing.T) {
 	with, _ := withKafka(t)
 	w := newWorld(t, with)
-	begun := make(chan struct{})
+	started := make(chan struct{})
 	for p := range int32(2) {
-		w.seat("github", p).behind = begun
+		w.seat("github", p).behind = started
 	}
-	w.seat("flights", router.Partition([]byte("DTW"), 6)).behind = begun
+	w.seat("flights", router.Partition([]byte("DTW"), 6)).behind = started
 	for _, path := range []string{"/v1/topics/github/records?wait=0s", "/v1/topics/flights/entities/DTW?wait=5ms"} {
 		if p := problemOf(t, w.do(get(path))); p["code"] != string(codeNotReady) || p["retriable"] != true {
 			t.Errorf("%s: %v", path, p)
 		}
 	}
-	close(begun)
+	close(started)
 	if p := w.page("/v1/topics/github/records?wait=0s"); !p.End {
 		t.Errorf("caught up: %+v", p)
 	}

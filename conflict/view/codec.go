@@ -218,8 +218,8 @@ func appendEntity(b []byte, e *conflict.Entity) []byte {
 	for i := range e.Live {
 		b = appendLive(b, &e.Live[i])
 	}
-	b = binary.AppendUvarint(b, uint64(len(e.Told)))
-	for _, t := range e.Told {
+	b = binary.AppendUvarint(b, uint64(len(e.Reported)))
+	for _, t := range e.Reported {
 		flags := byte(0)
 		if t.Won != (conflict.Party{}) {
 			flags |= toldWon
@@ -308,7 +308,7 @@ func parseEntity(key, value []byte) (conflict.Entity, error) {
 		if r.Err() != nil {
 			break
 		}
-		t := conflict.Told{Lost: event.ReadDot(r)}
+		t := conflict.Reported{Lost: event.ReadDot(r)}
 		flags := r.Uint8()
 		t.Stale = flags&toldStale != 0
 		if flags&toldWon != 0 {
@@ -316,7 +316,7 @@ func parseEntity(key, value []byte) (conflict.Entity, error) {
 			copy(t.Won.ID[:], r.Bytes(len(t.Won.ID)))
 			t.Won.Stamp = hlc.Stamp(r.Uint64())
 		}
-		e.Told = append(e.Told, t)
+		e.Reported = append(e.Reported, t)
 	}
 	if err := r.Close(); err != nil {
 		return conflict.Entity{}, fmt.Errorf("parse entity record: %w", err)

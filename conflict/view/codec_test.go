@@ -59,7 +59,7 @@ func goldenEntity() conflict.Entity {
 			Cover: event.Vector{2: {Incarnation: 1, Next: 95}},
 		},
 		Shown: at,
-		Told: []conflict.Told{
+		Reported: []conflict.Reported{
 			{Lost: plain.At, Won: conflict.Party{At: at, ID: event.ID{1, 0xa2}, Stamp: 0x01a226bf497b0007}, Stale: true},
 			{Lost: at},
 		},

@@ -262,7 +262,7 @@ func (d *desk) recordOf(key byte, v string, barrier int64) seat.Record {
 }
 
 // TestUnknownProduce is the history "unknown produce": the first copy lands long
-// after its produce was given up.
+// after the wait for its produce has ended.
 func TestUnknownProduce(t *testing.T) {
 	d := newDesk(t, seat.CoreConfig{})
 	a := d.write(4, "a")

@@ -229,7 +229,7 @@ func (p *process) produce() {
 	case n < 7: // landed, the answer is lost
 		p.w.land(x.rec)
 		p.step(seat.Produced{Ref: x.ref, Err: errors.New("lost")})
-	case n < 9: // given up, may land much later
+	case n < 9: // abandoned, may land much later
 		p.w.zombies = append(p.w.zombies, x.rec)
 		p.step(seat.Produced{Ref: x.ref, Err: errors.New("lost")})
 	default:

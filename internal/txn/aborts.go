@@ -11,7 +11,7 @@ import (
 // lists them: by producer and first offset, which may lie before the answer.
 // Nothing need be remembered from one answer to the next.
 type Aborts struct {
-	listed []kmsg.FetchResponseTopicPartitionAbortedTransaction // not begun yet, by first offset
+	listed []kmsg.FetchResponseTopicPartitionAbortedTransaction // not started yet, by first offset
 	open   map[int64]bool                                       // producers inside one
 }
 

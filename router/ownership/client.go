@@ -143,7 +143,7 @@ func (c *Client) Run(ctx context.Context) error {
 	c.reads.SetLimit(openReads)
 	c.reg, err = c.cfg.Dial(Handlers{
 		Connected: c.requestOpen,
-		Told:      func(s Seen) { c.meter.heard(s, c.tokens.Load()); c.tell(tctx, s) },
+		Received:  func(s Seen) { c.meter.heard(s, c.tokens.Load()); c.tell(tctx, s) },
 		Answered:  func(s Seen) { c.tell(tctx, s) },
 		Newest:    func(subject string) (uint64, []byte) { return c.tokens.Load().newest(subject) },
 	})

@@ -55,8 +55,8 @@ type Register interface {
 type Handlers struct {
 	// Connected: a connection was made, the first or a later one.
 	Connected func()
-	// Told: another instance has broadcast a message.
-	Told func(Seen)
+	// Received: a broadcast of another instance has come.
+	Received func(Seen)
 	// Answered: another instance knows a newer message than was asked for.
 	Answered func(Seen)
 	// Newest is the newest message of a subject that is known here; seq 0: none.

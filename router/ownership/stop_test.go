@@ -22,7 +22,7 @@ type deaf struct {
 	watches  int
 	watching bool
 	closed   bool
-	enough   chan struct{} // closed when the watch was begun a few times
+	enough   chan struct{} // closed when the watch was started a few times
 }
 
 // use fails when the register is used after it was closed.

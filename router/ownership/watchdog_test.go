@@ -322,7 +322,7 @@ func TestWaitsForLongerLeases(t *testing.T) {
 }
 
 // TestSilentFromTheStart: a watch that brings nothing when the register is opened is
-// begun again, although questions are answered.
+// restarted, although questions are answered.
 func TestSilentFromTheStart(t *testing.T) {
 	m := startMachine(t)
 	m.step(ownership.Opened{Created: 1, Last: 40})
@@ -335,7 +335,7 @@ func TestSilentFromTheStart(t *testing.T) {
 		m.step(ownership.Seen{Subject: ownership.RegionSubject("us"), Seq: 40, Data: region, Rumour: true})
 	}
 	if count(m.took(), moves) == 0 {
-		t.Error("the watch is not begun again")
+		t.Error("the watch is not restarted")
 	}
 }
 

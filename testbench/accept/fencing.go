@@ -213,12 +213,12 @@ func (s *fencing) round(ctx context.Context, c scenario) error {
 		return err
 	}
 	s.rep.say("fence eu, %s: load on %d units of eu and %d of us", c.name, len(flowsOf(s.w.eu)), len(flowsOf(s.w.us)))
-	w, begun := s.w, time.Now()
+	w, started := s.w, time.Now()
 	us, eu := s.startLoad(ctx, w.us, c.name), s.startLoad(ctx, w.eu, c.name)
 	defer us.end()
 	defer eu.end()
 	for _, r := range w.regions() {
-		if err := s.accepted(ctx, r, begun, 10); err != nil {
+		if err := s.accepted(ctx, r, started, 10); err != nil {
 			return err
 		}
 	}
@@ -259,7 +259,7 @@ func (s *fencing) round(ctx context.Context, c scenario) error {
 		return err
 	}
 	us.end()
-	s.usWentOn(c, begun)
+	s.usWentOn(c, started)
 	return s.retryHere(ctx, c)
 }
 
@@ -420,8 +420,8 @@ func (s *fencing) refusalsSayWhy(c scenario, f *fenceRun) {
 }
 
 // usWentOn: what us owns was never refused while eu was fenced.
-func (s *fencing) usWentOn(c scenario, begun time.Time) {
-	all := s.diary.since("us", begun)
+func (s *fencing) usWentOn(c scenario, started time.Time) {
+	all := s.diary.since("us", started)
 	for _, a := range all {
 		if !a.acked() {
 			s.note("%s of %s: %v", a.Idem, a.unit, a.err)

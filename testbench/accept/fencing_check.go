@@ -55,7 +55,7 @@ func (s *fencing) run(ctx context.Context) error {
 
 // begin waits until both regions own their units and plants what must not leave.
 func (s *fencing) begin(ctx context.Context) error {
-	begun := time.Now()
+	started := time.Now()
 	for _, r := range s.w.regions() {
 		err := s.await(ctx, r.name+" owns its units", func() bool {
 			units, err := s.w.units(ctx, r)
@@ -68,14 +68,14 @@ func (s *fencing) begin(ctx context.Context) error {
 			return err
 		}
 	}
-	s.rep.say("both regions own their units after %s", time.Since(begun).Round(10*time.Millisecond))
+	s.rep.say("both regions own their units after %s", time.Since(started).Round(10*time.Millisecond))
 	return s.leak.plantNative(ctx)
 }
 
 // quiet waits until both links have nothing left to do and both regions have
 // applied the last acknowledged write of every place that counts.
 func (s *fencing) quiet(ctx context.Context) error {
-	begun := time.Now()
+	started := time.Now()
 	ctx, cancel := context.WithTimeout(ctx, quietWait)
 	defer cancel()
 	if err := s.w.linksIdle(ctx); err != nil {
@@ -99,7 +99,7 @@ func (s *fencing) quiet(ctx context.Context) error {
 			}
 		}
 	}
-	s.rep.say("quiet after %s: lag 0, %d places applied in both regions", time.Since(begun).Round(100*time.Millisecond), len(last))
+	s.rep.say("quiet after %s: lag 0, %d places applied in both regions", time.Since(started).Round(100*time.Millisecond), len(last))
 	return nil
 }
 
@@ -292,7 +292,7 @@ func valid(all []judged) (events []event.Event) {
 	return events
 }
 
-// oneEffect: every key that was acknowledged and is not given up as an orphan has
+// oneEffect: every key that was acknowledged and is not listed as an orphan has
 // one standing event, and no region has two authoritative records of it.
 func (s *fencing) oneEffect(all map[string][]judged) {
 	n := 0

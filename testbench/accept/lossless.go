@@ -193,7 +193,7 @@ func (s *lossless) run(ctx context.Context) error {
 func (s *lossless) apart(ctx context.Context, f *client.Follower) (*client.Follower, error) {
 	s.rep.say("cut both lines")
 	s.w.cut()
-	begun := time.Now()
+	started := time.Now()
 	second := s.stage(5, 6)
 	g, gctx := errgroup.WithContext(ctx)
 	g.Go(func() error { return s.push(gctx, second) })
@@ -209,13 +209,13 @@ func (s *lossless) apart(ctx context.Context, f *client.Follower) (*client.Follo
 	if err != nil {
 		return f, err
 	}
-	if !client.Pause(ctx, cutFor-time.Since(begun)) {
+	if !client.Pause(ctx, cutFor-time.Since(started)) {
 		return f, ctx.Err()
 	}
 	if n, _ := f.Count(); n > 0 {
 		s.note("the follower got %d records in eu while eu could not know its cursor", n)
 	}
-	s.report("a follower's cursor is not served by a region that has not seen what it covers", "cut for %s", time.Since(begun).Round(time.Second))
+	s.report("a follower's cursor is not served by a region that has not seen what it covers", "cut for %s", time.Since(started).Round(time.Second))
 	s.rep.say("heal both lines")
 	return f, s.w.heal()
 }
@@ -382,7 +382,7 @@ func (s *lossless) endFollower(ctx context.Context, f *client.Follower) error {
 // applied everything acknowledged, which it proves by reading with the tokens of
 // the last acknowledged write of every partition of every origin.
 func (s *lossless) quiet(ctx context.Context) error {
-	begun := time.Now()
+	started := time.Now()
 	ctx, cancel := context.WithTimeout(ctx, quietWait)
 	defer cancel()
 	if err := s.w.linksIdle(ctx); err != nil {
@@ -403,7 +403,7 @@ func (s *lossless) quiet(ctx context.Context) error {
 			s.covered[r.name][p] = h.offset
 		}
 	}
-	s.rep.say("quiet after %s: lag 0, %d places applied in both regions", time.Since(begun).Round(100*time.Millisecond), len(highs))
+	s.rep.say("quiet after %s: lag 0, %d places applied in both regions", time.Since(started).Round(100*time.Millisecond), len(highs))
 	return nil
 }
 
@@ -502,11 +502,11 @@ func (s *lossless) kill(ctx context.Context) error {
 		if !client.Pause(gctx, 500*time.Millisecond) {
 			return gctx.Err()
 		}
-		begun := time.Now()
+		started := time.Now()
 		if err := s.w.up(gctx, s.w.us); err != nil {
 			return err
 		}
-		s.rep.say("us is ready again after %s", time.Since(begun).Round(10*time.Millisecond))
+		s.rep.say("us is ready again after %s", time.Since(started).Round(10*time.Millisecond))
 		return nil
 	})
 	if err := g.Wait(); err != nil {
@@ -541,11 +541,11 @@ func (s *lossless) loseStore(ctx context.Context) error {
 	}
 	// An embedded broker lives in the process: what the snapshot read from it
 	// can be read again only after the start.
-	begun := time.Now()
+	started := time.Now()
 	if err := s.w.up(ctx, eu); err != nil {
 		return err
 	}
-	s.rep.say("eu is ready without its store after %s", time.Since(begun).Round(10*time.Millisecond))
+	s.rep.say("eu is ready without its store after %s", time.Since(started).Round(10*time.Millisecond))
 	fresh, err := s.freshWrites(ctx)
 	if err != nil {
 		return err

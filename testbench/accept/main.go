@@ -153,7 +153,7 @@ func firstPart(ctx context.Context, o options, dir, bin string, rep *report, fli
 
 // secondPart does the same with three processes, fences, and a residency policy.
 func secondPart(ctx context.Context, o options, dir, bin string, rep *report) (err error) {
-	begun := time.Now()
+	started := time.Now()
 	w, err := startThreeSites(ctx, o, dir, bin)
 	if w != nil {
 		defer func() { err = errors.Join(err, w.close()) }()
@@ -161,7 +161,7 @@ func secondPart(ctx context.Context, o options, dir, bin string, rep *report) (e
 	if err != nil {
 		return err
 	}
-	rep.say("two regions and a witness answer after %s", time.Since(begun).Round(100*time.Millisecond))
+	rep.say("two regions and a witness answer after %s", time.Since(started).Round(100*time.Millisecond))
 	s := &fencing{
 		notebook: notebook{rep: rep}, w: w, leak: newLeakTest(w),
 		lost: make(map[string]*lostWrite), settled: make(map[string]*attempt),
@@ -169,6 +169,6 @@ func secondPart(ctx context.Context, o options, dir, bin string, rep *report) (e
 	if err := s.run(ctx); err != nil {
 		return errors.Join(err, w.logTails())
 	}
-	rep.say("second part took %s", time.Since(begun).Round(time.Second))
+	rep.say("second part took %s", time.Since(started).Round(time.Second))
 	return nil
 }

@@ -77,7 +77,7 @@ func (r *runner) both(ctx context.Context, runs []planned) ([]result, error) {
 	if err := r.buildFirst(ctx, runs); err != nil {
 		return nil, err
 	}
-	begun := time.Now()
+	started := time.Now()
 	half, end := context.WithCancel(ctx)
 	if r.o.budget > 0 {
 		half, end = context.WithTimeout(ctx, r.o.budget/2)
@@ -91,7 +91,7 @@ func (r *runner) both(ctx context.Context, runs []planned) ([]result, error) {
 		}
 		rest, end := context.WithCancel(ctx)
 		if r.o.budget > 0 {
-			rest, end = context.WithDeadline(ctx, begun.Add(r.o.budget))
+			rest, end = context.WithDeadline(ctx, started.Add(r.o.budget))
 		}
 		r.phase(rest, runs, true)
 		end()
@@ -197,7 +197,7 @@ func (r *runner) one(ctx context.Context, pl planned, beside bool) error {
 	// writers.
 	var out bytes.Buffer
 	cmd.Stdout, cmd.Stderr = &out, &out
-	begun := time.Now()
+	started := time.Now()
 	p, err := proc.Start(cmd)
 	if err != nil {
 		return err
@@ -212,7 +212,7 @@ func (r *runner) one(ctx context.Context, pl planned, beside bool) error {
 	case <-deadline.C:
 	}
 	p.Kill() // also what the tests left running
-	res.took = time.Since(begun)
+	res.took = time.Since(started)
 	res.passed, res.failed = judge(out.Bytes(), p.ExitCode(), res.cut)
 	if len(res.failed) > 0 {
 		if res.log, err = r.keep(res, out.Bytes()); err != nil {

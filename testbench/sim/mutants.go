@@ -142,7 +142,7 @@ var mutants = []mutant{
 		{"conflict/state.go", "if s.Cover[r].Compare(vector[r]) <= 0 {", "if s.Cover[r].Compare(vector[r]) <= 1<<30 {"},
 	}},
 	{"feed-repeats", "the feed does not remember what it has told", []edit{
-		{"conflict/entity.go", "e.Told = append(e.Told, Told{Lost: loser.At, Won: winner})", "e.Told = append(e.Told[:0:0], Told{Lost: loser.At, Won: winner})[:0]"},
+		{"conflict/entity.go", "e.Reported = append(e.Reported, Reported{Lost: loser.At, Won: winner})", "e.Reported = append(e.Reported[:0:0], Reported{Lost: loser.At, Won: winner})[:0]"},
 	}},
 	{"feed-silent", "the feed leaves out a loser that was never shown", []edit{
 		{"conflict/entity.go", "		case at < 0:\n			say(Concurrent, loser, winner)", "		case at < 0 && loser.At != e.Shown:\n		case at < 0:\n			say(Concurrent, loser, winner)"},

@@ -16,7 +16,7 @@ import (
 )
 
 // The first read of a topic that nobody has declared shows what native producers
-// have put there: it is not empty because the fold has only just begun.
+// have put there: it is not empty because the fold has only just started.
 func TestFirstReadOfNativeRecords(t *testing.T) {
 	t.Parallel()
 	w := world.Start(t, world.Options{Regions: 1})

@@ -274,7 +274,7 @@ func TestFenceAlive(t *testing.T) {
 
 // TestFenceCutOff: a region that neither the register nor the other region can
 // reach goes on under its lease, and no longer. What it had answered and nobody
-// else had applied is given up: it leaves every view once the region knows of the
+// else had applied does not count: it leaves every view once the region knows of the
 // cut, its keys are free again, and the region goes on under a new epoch.
 func TestFenceCutOff(t *testing.T) {
 	t.Parallel()

@@ -164,7 +164,7 @@ func (r *Register) Open(ctx context.Context) (ownership.Opened, error) {
 	stream, err := r.stream, error(nil)
 	r.mu.Unlock()
 	if stream == nil {
-		stream, err = r.make(ctx)
+		stream, err = r.ensureStream(ctx)
 	}
 	if err != nil {
 		return ownership.Opened{}, fmt.Errorf("open register: %w", err)
@@ -182,8 +182,8 @@ func (r *Register) Open(ctx context.Context) (ownership.Opened, error) {
 	return ownership.Opened{Created: info.Created.UnixNano(), Last: info.State.LastSeq}, nil
 }
 
-// make makes the stream, or finds the one that is there.
-func (r *Register) make(ctx context.Context) (jetstream.Stream, error) {
+// ensureStream makes the stream, or finds the one that is there.
+func (r *Register) ensureStream(ctx context.Context) (jetstream.Stream, error) {
 	stream, err := r.js.CreateStream(ctx, jetstream.StreamConfig{
 		Name: streamName, Description: "geogate's ownership register", Subjects: []string{subjectAll},
 		Storage: jetstream.FileStorage, Replicas: r.cfg.Replicas, MaxMsgsPerSubject: keptRevisions,
@@ -365,7 +365,7 @@ func (r *Register) subscribe(h ownership.Handlers) error {
 		wanted  bool
 		handle  nats.MsgHandler
 	}{
-		{subjectFence + subjectAll, h.Told != nil, deliverRumour(h.Told)},
+		{subjectFence + subjectAll, h.Received != nil, deliverRumour(h.Received)},
 		{r.inbox, h.Answered != nil, deliverRumour(h.Answered)},
 		{subjectAsk + subjectAll, h.Newest != nil, func(m *nats.Msg) { r.answer(m, h.Newest) }},
 	} {

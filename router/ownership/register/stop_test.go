@@ -81,7 +81,7 @@ func TestCloseWaitsForHandlers(t *testing.T) {
 	other := dial(t, n, ownership.Handlers{})
 	entered, release := make(chan struct{}), make(chan struct{})
 	calls, running := 0, false
-	r := dial(t, n, ownership.Handlers{Told: func(ownership.Seen) {
+	r := dial(t, n, ownership.Handlers{Received: func(ownership.Seen) {
 		calls++
 		if calls > 1 {
 			return

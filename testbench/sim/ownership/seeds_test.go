@@ -49,7 +49,7 @@ var regressions = []struct {
 	seed uint64
 	why  string
 }{
-	{573, "an answer that comes after a long pause is to a write that was given up"},
+	{573, "an answer that comes after a long pause is to a write that was abandoned"},
 	{822, "a claim that waits in an election is stored after its process has died"},
 }
 

@@ -88,7 +88,7 @@ func (p *Instance) answered(w *ownership.Write, o ownership.Outcome, seq uint64)
 	until := p.tokens.Until
 	p.step(ownership.Written{Op: w.Op, Outcome: o, Seq: seq})
 	if o == ownership.Stored && p.live(w.Subject) && p.Alive() && p.tokens.Live == w.Expect && p.tokens.Until != until {
-		p.expectLoop(seq) // it was not given up before
+		p.expectLoop(seq) // it was not abandoned before
 	}
 	if last {
 		p.s.Logf("%s hears of the retry of %s, and of nothing more", p.Name, w.ID)

@@ -435,9 +435,9 @@ func (w *World) ambush() {
 	fence()
 }
 
-// deafen lets a region hear nothing of the register, and what it writes come nowhere,
-// while it goes on to receive: so a write of its own and a twin from elsewhere meet
-// there before it learns that its own does not count.
+// deafen keeps a region from hearing the register and loses what it writes there, while
+// it still receives records: so a write of its own and a twin from elsewhere meet there
+// before it hears that its own does not count.
 func (w *World) deafen(r *region, d time.Duration) {
 	for _, p := range r.procs {
 		p.inst.Cut(d)

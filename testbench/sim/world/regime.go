@@ -123,12 +123,12 @@ func (w *World) scheduleRegime() {
 
 // fight is a link that is taken from the instance that is just beginning to run it.
 type fight struct {
-	way    [2]event.RegionID
-	victim *proc
-	next   *proc
-	held   []func() // what the victim's shards would do first
-	begun  bool     // the victim's shards may begin
-	over   bool     // the victim has heard of it
+	way     [2]event.RegionID
+	victim  *proc
+	next    *proc
+	held    []func() // what the victim's shards would do first
+	started bool     // the victim's shards may begin
+	over    bool     // the victim has heard of it
 }
 
 // fightLink gives a link to another instance with another number of shards, while
@@ -170,7 +170,7 @@ func (w *World) fightLink() {
 func (s *shardRun) holdShard(begin func()) bool {
 	w, to := s.l.p.w, s.l.to
 	f := w.fight
-	if f == nil || f.begun || f.victim != s.l.p || f.way != [2]event.RegionID{s.l.p.region.id, to.id} {
+	if f == nil || f.started || f.victim != s.l.p || f.way != [2]event.RegionID{s.l.p.region.id, to.id} {
 		return false
 	}
 	if len(f.held) == 0 {
@@ -196,10 +196,10 @@ func (l *linkRun) fencedShard() {
 }
 
 func (w *World) beginVictim(f *fight) {
-	if f.begun {
+	if f.started {
 		return
 	}
-	f.begun = true
+	f.started = true
 	for _, begin := range f.held {
 		begin()
 	}

@@ -226,7 +226,7 @@ func (w *World) moveLink() {
 	}
 	r.linked[to] = (r.linked[to] + 1) % len(r.procs)
 	w.Logf("link %s-%s goes to %s", r.name, to.name, r.procs[r.linked[to]].name)
-	if w.Chance(0.5) { // it has just begun, and is in the middle of taking it over
+	if w.Chance(0.5) { // it has just started, and is in the middle of taking it over
 		old.kill()
 		w.After(w.Between(20*time.Millisecond, 200*time.Millisecond), old.start)
 	}

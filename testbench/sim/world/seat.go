@@ -78,7 +78,7 @@ func (p *proc) reassign(tp kafka.TP) {
 	case mine && s == nil:
 		p.openSeat(tp)
 	case !mine && s != nil:
-		s.close("given up")
+		s.close("abandoned")
 	}
 }
 
