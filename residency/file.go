@@ -134,9 +134,7 @@ func Parse(name string, src []byte, regions []string) (*Policy, error) {
 	return p, nil
 }
 
-var (
-	nameForm = regexp.MustCompile(`^[a-z0-9][a-z0-9-]{0,62}$`)
-)
+var nameForm = regexp.MustCompile(`^[a-z0-9][a-z0-9-]{0,62}$`)
 
 const nameRule = "want 1 to 63 of a-z, 0-9 and -, first a letter or digit"
 

@@ -12,9 +12,19 @@ func TestGlob(t *testing.T) {
 		glob, topic string
 		want        bool
 	}{
-		{"orders", "orders", true}, {"orders", "order", false}, {"orders", "orders2", false},
-		{"*", "", true}, {"*", "a.b", true}, {"a*", "a.b.c", true}, {"*.c", "a.b.c", true}, {"a*b*c", "axxbxbxc", true}, {"a*b*c", "axxbxbx", false},
-		{"a?c", "abc", true}, {"a?c", "ac", false}, {"?", "", false}, {"a.c", "abc", false},
+		{"orders", "orders", true},
+		{"orders", "order", false},
+		{"orders", "orders2", false},
+		{"*", "", true},
+		{"*", "a.b", true},
+		{"a*", "a.b.c", true},
+		{"*.c", "a.b.c", true},
+		{"a*b*c", "axxbxbxc", true},
+		{"a*b*c", "axxbxbx", false},
+		{"a?c", "abc", true},
+		{"a?c", "ac", false},
+		{"?", "", false},
+		{"a.c", "abc", false},
 		{strings.Repeat("a*", 100) + "b", strings.Repeat("a", 249), false}, // in time
 	} {
 		g, err := names.ParseGlob(tt.glob)

@@ -72,7 +72,8 @@ func TestOverlaysAreChecked(t *testing.T) {
 		"unknown key":     {"", []string{"--set below.nmae=x"}, `--set: below.nmae: unknown key; did you mean "name"?`},
 		"no keys below":   {"", []string{"--set name.x=y"}, `--set: name.x: unknown key: name has no keys below it`},
 		"all in order": {
-			"on: 1\nid: [\n]\n", []string{"--set id=x", "$A limit=much"},
+			"on: 1\nid: [\n]\n",
+			[]string{"--set id=x", "$A limit=much"},
 			"f:1:5: on: want true or false, have 1\nf:2:5: id: want a whole number, have a list\n" +
 				"$A: limit: \"much\" is not a size, write a whole number of bytes or like 64KiB, 32MiB, 1GiB\n--set: id: want a whole number, have \"x\"",
 		},
