@@ -156,7 +156,7 @@ func TestGroups(t *testing.T) {
 
 // G5: in every region, the first time that a live write is beaten by a concurrent
 // winner it is told, once, with that winner; and what the feed says last is true.
-func TestFeedTellsEveryLossOnce(t *testing.T) {
+func TestFeedReportsEveryLossOnce(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		h := newHistory(t, entities(event.LWW))
 		want := make([]losses, len(h.regions))

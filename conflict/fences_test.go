@@ -504,7 +504,7 @@ func TestTablesRise(t *testing.T) {
 
 // An entity with several orphans is refolded once, but not once too few: what is
 // folded between, or another table, makes it due again.
-func TestEntityIsFoldedAnewAgain(t *testing.T) {
+func TestEntityIsFoldedAgain(t *testing.T) {
 	const d event.RegionID = 4
 	reg := newRegister(4)
 	reg.end(b, event.Point{})

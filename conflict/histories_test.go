@@ -286,7 +286,7 @@ func TestQuarantine(t *testing.T) {
 }
 
 // The feed forgets dead losers beyond its limit and never living ones.
-func TestToldIsBounded(t *testing.T) {
+func TestReportedIsBounded(t *testing.T) {
 	rep := newReplica(entities(event.LWW))
 	for i := range int64(200) {
 		rep.step(t, logOf(a, put(a, i, 10+2*i)), false)
@@ -302,7 +302,7 @@ func TestToldIsBounded(t *testing.T) {
 
 // A loser that was void for a while and stands again is still a loser: the feed
 // says that it is back, then that it loses.
-func TestLoserThatComesBackIsToldAgain(t *testing.T) {
+func TestLoserThatComesBackIsReportedAgain(t *testing.T) {
 	rep := newReplica(entities(event.LWW))
 	loser, winner := keyed(put(b, 0, 25), 1, 1), put(c, 0, 30)
 	for _, ev := range []event.Event{loser, winner, keyed(put(a, 0, 16), 1, 1), keyed(put(4, 0, 8), 1, 1)} {

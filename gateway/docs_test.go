@@ -8,9 +8,9 @@ import (
 	"testing"
 )
 
-// TestGuidesTellEveryCode holds the guides' tables against the codes: each is
+// TestGuidesNameEveryCode holds the guides' tables against the codes: each is
 // told with its status, and whether it is retriable.
-func TestGuidesTellEveryCode(t *testing.T) {
+func TestGuidesNameEveryCode(t *testing.T) {
 	var rows []string
 	for _, name := range []string{"producers", "consumers"} {
 		b, err := os.ReadFile("../docs/" + name + ".md")

@@ -158,7 +158,7 @@ func TestViewErrors(t *testing.T) {
 
 // A view that has not folded yet what the topic holds is waited for, and then
 // refused, never shown as an empty one.
-func TestViewThatHasNotBegun(t *testing.T) {
+func TestViewThatHasNotStarted(t *testing.T) {
 	with, _ := withKafka(t)
 	w := newWorld(t, with)
 	started := make(chan struct{})

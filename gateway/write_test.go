@@ -249,7 +249,7 @@ func TestWriteRefusals(t *testing.T) {
 	}
 }
 
-func TestAllMistakesOfARecordAreTold(t *testing.T) {
+func TestAllMistakesOfARecordAreReported(t *testing.T) {
 	_, err := parseRecord([]byte(`{"kye":1,"value":{"type":"binary","data":"?"},"headers":[{"name":"gg-x","value":null},7],"partition":"0"}`))
 	var p *problem
 	if !errors.As(err, &p) || p.code != codeMalformed {
@@ -664,9 +664,9 @@ func TestDrain(t *testing.T) {
 	}
 }
 
-// TestRunWaitsForWhatItGivesUp: a stream whose line is not stored within the drain
+// TestRunWaitsForWhatItAbandons: a stream whose line is not stored within the drain
 // is told so, and nothing of it runs once Run has returned.
-func TestRunWaitsForWhatItGivesUp(t *testing.T) {
+func TestRunWaitsForWhatItAbandons(t *testing.T) {
 	w := newWorld(t, func(c *Config, _ *Deps) { c.Drain = time.Millisecond })
 	entered := make(chan struct{})
 	var left atomic.Bool

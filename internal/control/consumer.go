@@ -85,7 +85,7 @@ func (c *consumer) run(ctx context.Context) error {
 			return nil
 		}
 		fs.EachError(func(topic string, partition int32, err error) {
-			c.log.Warn("fetch from a control topic", "topic", topic, "partition", partition, "err", err)
+			c.log.Warn("cannot fetch from a control topic; will try again", "topic", topic, "partition", partition, "err", err)
 		})
 		fs.EachPartition(func(p kgo.FetchTopicPartition) {
 			if len(p.Records) == 0 {
@@ -128,7 +128,7 @@ func (c *consumer) discover(ctx context.Context) {
 	for {
 		missing, err := c.discoverOnce(ctx)
 		if err != nil && ctx.Err() == nil {
-			c.log.Warn("list control topics; will try again", "err", err)
+			c.log.Warn("cannot list control topics; will try again", "err", err)
 		}
 		if err == nil && missing == 0 {
 			return
@@ -259,7 +259,7 @@ func (c *consumer) await(ctx context.Context, p txn.TopicPartition, end int64) e
 		case <-wake:
 		case <-timer.C:
 			if err := c.skipHole(ctx, p, next); err != nil && ctx.Err() == nil {
-				c.log.Warn("look for a hole in a control topic", "topic", p.Topic, "partition", p.Partition, "err", err)
+				c.log.Warn("cannot find out whether a control topic has a hole; will try again", "topic", p.Topic, "partition", p.Partition, "err", err)
 			}
 			timer.Reset(stallAfter)
 		}

@@ -157,7 +157,7 @@ func (f *Follower) awaitReady(ctx context.Context) {
 			close(f.ready)
 			return
 		}
-		f.log.Warn("read control topics to their ends; will try again", "err", err)
+		f.log.Warn("cannot read control topics to their ends; will try again", "err", err)
 		_ = sleep.For(ctx, discoverEvery) // the loop looks at the context
 	}
 }
@@ -339,7 +339,7 @@ func (f *Follower) listRunsOnce(ctx context.Context) (again bool) {
 	ends, err := f.committed.highWatermarks(ctx, topics...)
 	if err != nil {
 		if ctx.Err() == nil {
-			f.log.Warn("list ends of runs topics; will try again", "err", err)
+			f.log.Warn("cannot list ends of runs topics; will try again", "err", err)
 		}
 		return true
 	}
@@ -387,7 +387,7 @@ func (f *Follower) IsBarrier(ctx context.Context, topic TopicID, num int32, prod
 			if ctx.Err() != nil {
 				return false, fmt.Errorf("decide whether a marker is a barrier: %w", ctx.Err())
 			}
-			f.log.Warn("read the control topic to decide whether a marker is a barrier; will try again", "err", err)
+			f.log.Warn("cannot read the control topic to decide whether a marker is a barrier; will try again", "err", err)
 			_ = sleep.For(ctx, discoverEvery) // the loop looks at the context
 			continue
 		}

@@ -199,7 +199,7 @@ func (n *Node) closeShared() {
 	}
 	if n.store != nil {
 		if err := n.store.Close(); err != nil {
-			n.log.Warn("close store", "err", err)
+			n.log.Warn("cannot close store", "err", err)
 		}
 	}
 }

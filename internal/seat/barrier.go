@@ -58,7 +58,7 @@ func (o *Opener) Open(ctx context.Context, attempt uint64) Event {
 			if f, ok := e.(Finish); ok {
 				o.raises = f.Raises
 				if failed != nil && ctx.Err() == nil {
-					o.log.Warn("write barrier", "topic", o.topic, "partition", o.partition, "err", failed)
+					o.log.Warn("cannot write the barrier of a seat; will try again", "topic", o.topic, "partition", o.partition, "err", failed)
 				}
 				return f.Event
 			}

@@ -367,7 +367,7 @@ func (in *inputs) do(ctx context.Context, e InputEffect) (answer InputEvent, pro
 		b := in.remote[e.Origin]
 		s.cfg.Logger.Error("foreign record in a remote topic", "topic", b.topic.Name, "partition", s.cfg.Partition, "offset", e.Offset)
 	case ReportCutPending:
-		s.cfg.Logger.Warn("read what lies past a cut, will try again", "topic", s.cfg.Topic, "partition", s.cfg.Partition,
+		s.cfg.Logger.Warn("cannot read what lies past a cut; will try again", "topic", s.cfg.Topic, "partition", s.cfg.Partition,
 			"origin", e.Origin, "from", e.From.Next, "err", e.Err)
 		return nil, false, nil
 	}
@@ -385,7 +385,7 @@ func (in *inputs) epochEnd(ctx context.Context, e AskEpochEnd) EpochEnd {
 		err = at.Err
 	}
 	if err != nil || !ok {
-		in.seat.cfg.Logger.Warn("list the end of a leader epoch", "topic", p.Topic, "partition", p.Partition, "epoch", e.Epoch, "err", err)
+		in.seat.cfg.Logger.Warn("cannot list the end of a leader epoch", "topic", p.Topic, "partition", p.Partition, "epoch", e.Epoch, "err", err)
 		return EpochEnd{Origin: e.Origin, Epoch: e.Epoch}
 	}
 	return EpochEnd{Origin: e.Origin, Epoch: e.Epoch, End: at.EndOffset, OK: true}

@@ -196,7 +196,7 @@ func (s *Seat) beginUntil(ctx context.Context) *beginning {
 			return b
 		}
 		if ctx.Err() == nil {
-			s.cfg.Logger.Warn("start seat", "topic", s.cfg.Topic, "partition", s.cfg.Partition, "err", err)
+			s.cfg.Logger.Warn("cannot start a seat; will try again", "topic", s.cfg.Topic, "partition", s.cfg.Partition, "err", err)
 		}
 		if sleep.For(ctx, beginEvery) != nil {
 			return nil

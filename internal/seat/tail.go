@@ -183,7 +183,7 @@ func (f *feed) complain(fs kgo.Fetches) {
 			}
 		}
 		f.quiet[at] = now.Add(complainEvery)
-		f.log.Warn("fetch", "topic", topic, "partition", partition, "err", err)
+		f.log.Warn("cannot fetch from a partition; will try again", "topic", topic, "partition", partition, "err", err)
 	})
 }
 

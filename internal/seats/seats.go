@@ -188,7 +188,7 @@ func (s *Seats) prepare(ctx context.Context) error {
 		if refusal := topics.Refusal(err); refusal != nil {
 			return refusal
 		}
-		s.cfg.Logger.Warn("cannot open seats; trying again", "err", err)
+		s.cfg.Logger.Warn("cannot open seats; will try again", "err", err)
 		if sleep.For(ctx, prepareAfter) != nil {
 			return nil
 		}
@@ -268,7 +268,7 @@ func (s *Seats) keep(ctx context.Context, h *runningSeat) error {
 			}
 			if fresh, err = s.newSeat(ctx, h.TopicPartition); err != nil && err.Error() != said {
 				said = err.Error()
-				s.cfg.Logger.Error("open seat again", "topic", h.Topic, "partition", h.Partition, "err", err)
+				s.cfg.Logger.Error("cannot open the seat again; will try again", "topic", h.Topic, "partition", h.Partition, "err", err)
 			}
 		}
 		s.forget(h, fresh)
@@ -498,7 +498,7 @@ func (s *Seats) sweep(ctx context.Context) {
 		for _, h := range s.list() {
 			closed := s.cfg.Control.LowestClosed(h.Topic, h.Partition, h.index.Applied())
 			if n, err := h.index.Sweep(closed, s.tables.Table(h.Topic, h.Partition)); err != nil {
-				s.cfg.Logger.Warn("remove expired keys", "topic", h.Topic, "partition", h.Partition, "err", err)
+				s.cfg.Logger.Warn("cannot remove expired idempotency keys; will try again", "topic", h.Topic, "partition", h.Partition, "err", err)
 			} else if n > 0 {
 				s.cfg.Logger.Debug("removed expired keys", "topic", h.Topic, "partition", h.Partition, "copies", n)
 			}

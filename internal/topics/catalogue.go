@@ -124,7 +124,7 @@ func (c *Catalogue) Run(ctx context.Context) error {
 	defer tick.Stop()
 	for {
 		if err := c.Refresh(ctx); err != nil && ctx.Err() == nil {
-			c.log.Warn("list topics", "err", err)
+			c.log.Warn("cannot list topics; will try again", "err", err)
 		}
 		select {
 		case <-ctx.Done():

@@ -118,7 +118,7 @@ func (f *Follower) watch() (events <-chan fsnotify.Event, troubles <-chan error,
 	}
 	return w.Events, w.Errors, func() {
 		if err := w.Close(); err != nil {
-			f.log.Warn("end the watch of the residency policy", "err", err)
+			f.log.Warn("cannot end the watch of the residency policy", "err", err)
 		}
 	}
 }

@@ -176,7 +176,7 @@ func (c *Client) loadMirror(ctx context.Context) (map[string]event.Epoch, error)
 		if ctx.Err() != nil {
 			return nil, ctx.Err()
 		}
-		c.log.Warn("read the copy of the ownership register in kafka, will try again", "err", err)
+		c.log.Warn("cannot read the copy of the ownership register in kafka; will try again", "err", err)
 		if sleep.For(ctx, openPause) != nil {
 			return nil, ctx.Err()
 		}
@@ -287,7 +287,7 @@ func (c *Client) effect(ctx context.Context, e Effect) {
 		c.task(ctx, Applied{Unit: e.Unit, Ref: e.Ref}, func() Event {
 			ends, err := c.cfg.Logs.Applied(ctx, e.Unit, e.Region)
 			if err != nil {
-				c.log.Warn("find out what other regions have applied, will try again", "unit", e.Unit, "region", e.Region, "err", err)
+				c.log.Warn("cannot find out what other regions have applied; will try again", "unit", e.Unit, "region", e.Region, "err", err)
 			}
 			return Applied{Unit: e.Unit, Ref: e.Ref, Ends: ends, OK: err == nil}
 		})
@@ -365,7 +365,7 @@ func (c *Client) ends(ctx context.Context, unit string) ([]Extent, error) {
 	defer cancel()
 	ends, err := c.cfg.Logs.Ends(ctx, unit)
 	if err != nil {
-		c.log.Warn("list the end offsets of a unit, will try again", "unit", unit, "err", err)
+		c.log.Warn("cannot list the end offsets of a unit; will try again", "unit", unit, "err", err)
 	}
 	return ends, err
 }
@@ -379,7 +379,7 @@ func (c *Client) persist(ctx context.Context, e Persist) {
 			if err == nil {
 				return Persisted{Version: e.Version}
 			}
-			c.log.Error("write the high-water mark, will try again", "err", err)
+			c.log.Error("cannot write the high-water mark; will try again", "err", err)
 			if sleep.For(ctx, openPause) != nil {
 				return nil
 			}

@@ -49,7 +49,7 @@ func (c *Client) openFirst(ctx context.Context) bool {
 		}
 		if text := err.Error(); text != said {
 			said = text
-			c.log.Warn("open the ownership register, will try again", "err", err)
+			c.log.Warn("cannot open the ownership register; will try again", "err", err)
 		}
 		if sleep.For(ctx, openPause) != nil {
 			return false

@@ -75,9 +75,9 @@ func TestStoreAllAsksAgainForOpenLinesOnly(t *testing.T) {
 	}
 }
 
-// TestWritesGoOverAsTheyStand: the value's bytes are those that were given, and what
+// TestWritesAreSentUnchanged: the value's bytes are those that were given, and what
 // is absent is null.
-func TestWritesGoOverAsTheyStand(t *testing.T) {
+func TestWritesAreSentUnchanged(t *testing.T) {
 	var body string
 	var header http.Header
 	srv := httptest.NewServer(http.HandlerFunc(func(rw http.ResponseWriter, req *http.Request) {

@@ -148,7 +148,7 @@ func (m *Mirror) Run(ctx context.Context) error {
 			continue
 		}
 		initialised = false
-		m.cfg.Logger.Warn("copy the register to kafka, will try again", "err", err)
+		m.cfg.Logger.Warn("cannot copy the register to kafka; will try again", "err", err)
 		if sleep.For(ctx, retryPause) != nil {
 			return nil
 		}
