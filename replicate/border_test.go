@@ -407,7 +407,7 @@ func TestReloadWhileTheTargetIsAway(t *testing.T) {
 	cfg.Border, cfg.Shards = guard, 1
 	cfg.TargetOptions = []kgo.Opt{kgo.Dialer(seen.dial)}
 	var sending, tightened atomic.Bool
-	resent := make(chan struct{}) // closed once the shard has given up what it was sending
+	resent := make(chan struct{}) // closed once the shard has dropped what it was sending
 	once := sync.OnceFunc(func() { close(resent) })
 	l := start(t, cfg, func(l *replicate.Link) {
 		l.SetBefore(func(_ int, effect any) error {

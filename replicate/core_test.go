@@ -403,8 +403,8 @@ func TestAgreement(t *testing.T) {
 	}
 }
 
-// governed is the stream of the tests under a ruling of a version.
-func governed(version uint64) Stream {
+// underPolicy is the stream of the tests under a ruling of a version.
+func underPolicy(version uint64) Stream {
 	s := aStr
 	s.Ruling = &residency.Ruling{Topic: s.Topic, Effect: residency.Allow, Rule: "open", Version: version}
 	return s
@@ -415,7 +415,7 @@ func governed(version uint64) Stream {
 func TestCoreUnderAPolicy(t *testing.T) {
 	h := newHand(t)
 	h.step(PolicyChanged{1})
-	h.step(Assigned{[]Stream{governed(1)}})
+	h.step(Assigned{[]Stream{underPolicy(1)}})
 	h.step(Start{}, Init{})
 	h.take(nil, fresh(), Read{})
 	out := h.step(h.fetched(data(t, 0, 3), Item{ItemSkip, 3, 4, nil, -1}), Audit{})
@@ -433,7 +433,7 @@ func TestCoreUnderAPolicy(t *testing.T) {
 		t.Fatalf("wakes at %v for a stream that has stopped", h.core.Wake())
 	}
 	// The new ruling begins where the committed position is.
-	h.step(Assigned{[]Stream{governed(2)}}, Leave{}, List{})
+	h.step(Assigned{[]Stream{underPolicy(2)}}, Leave{}, List{})
 	read := h.step(Listed{Listings: map[Part]Listing{part: fresh()}}, Read{})[0].(Read)
 	if read.From[part].Offset != 0 {
 		t.Fatalf("reads from %+v", read.From)
@@ -456,7 +456,7 @@ func TestCoreUnderAPolicy(t *testing.T) {
 func TestCoreNeedsTheAudit(t *testing.T) {
 	h := newHand(t)
 	h.step(PolicyChanged{1})
-	h.step(Assigned{[]Stream{governed(1)}})
+	h.step(Assigned{[]Stream{underPolicy(1)}})
 	h.step(Start{}, Init{})
 	h.take(nil, fresh(), Read{})
 	h.step(h.fetched(data(t, 0, 3)), Audit{})

@@ -93,7 +93,7 @@ func BenchmarkLinkBorder(b *testing.B) {
 			for range b.N { // each link copies to a target of its own
 				cfg := config(from, to)
 				cfg.Shards = 0
-				newRegister(0).govern(&cfg)
+				newRegister(0).attach(&cfg)
 				if c.rule != "" {
 					cfg.Border = residency.NewGuard(policy(b, 1, c.rule))
 				}

@@ -42,8 +42,8 @@ func newRegister(partitions int32) *register {
 	return g
 }
 
-// govern has a link go by the register.
-func (g *register) govern(cfg *replicate.Config) {
+// attach has a link ask the register.
+func (g *register) attach(cfg *replicate.Config) {
 	cfg.Intervals = func(topic string, partition int32) *event.ValidityTable {
 		g.mu.Lock()
 		defer g.mu.Unlock()
@@ -91,7 +91,7 @@ func TestLinkStopsAtACut(t *testing.T) {
 		from.create(t, 2, nil, "orders")
 		reg := newRegister(2)
 		cfg := config(from, to)
-		reg.govern(&cfg)
+		reg.attach(&cfg)
 		seat := txn.New(from.cl, "seat", txn.Options{})
 		if err := seat.Init(t.Context()); err != nil {
 			t.Fatal(err)
@@ -126,12 +126,12 @@ func TestLinkStopsAtACut(t *testing.T) {
 		}
 		mark(t, from, seat)
 		put(30, 10) // behind the marker in partition 0: 31 to 40
-		r.stop(t)   // it stands at a restart too
+		r.stop(t)   // it is stopped after a restart, too
 		metrics := prometheus.NewRegistry()
 		cfg.Registerer = metrics
 		cfg.DiscoverEvery = time.Hour // a new list of streams would bring the news too
 		r = start(t, cfg)
-		eventually(t, "the restarted link to stand", func() bool { return len(r.Status().Stopped) == 1 })
+		eventually(t, "the restarted link to stop at the cut", func() bool { return len(r.Status().Stopped) == 1 })
 		if n := sample(t, metrics, "geogate_link_standing_partitions"); n == nil || *n != 1 {
 			t.Fatalf("metric %v", n)
 		}
@@ -192,7 +192,7 @@ func mark(t *testing.T, e *end, seat *txn.Producer) {
 }
 
 // Killed before any effect, under a policy and a register whose cuts and starts
-// come to be known in between: what is sent never lies behind a cut that the link
+// come to be known in between: what is sent never lies past a cut that the link
 // knew, everything that counts and may leave is copied once, and the audit says of
 // each offset what became of it.
 func TestCutKilledAtEveryStep(t *testing.T) {
@@ -223,7 +223,7 @@ func TestCutKilledAtEveryStep(t *testing.T) {
 		cfg.Shards = 2
 		cfg.Border = residency.NewGuard(policy(t, 1, ordersByK))
 		cfg.TargetOptions = []kgo.Opt{kgo.Dialer(seen.dial)}
-		reg.govern(&cfg)
+		reg.attach(&cfg)
 		return cfg
 	}
 	check := func(effect any) {
@@ -275,7 +275,7 @@ func TestCutKilledAtEveryStep(t *testing.T) {
 	r.caughtUp(t, from, "orders")
 	r.stop(t)
 	if pastCut.Load() {
-		t.Fatal("something was sent that lay behind a cut that was known, or that no rule allows")
+		t.Fatal("something was sent that lay past a cut that was known, or that no rule allows")
 	}
 	if seen.has("prv-") {
 		t.Fatal("a denied record was sent")

@@ -15,6 +15,7 @@ import (
 
 	"github.com/geogate/geogate/internal/control"
 	"github.com/geogate/geogate/internal/offsets"
+	"github.com/geogate/geogate/internal/sleep"
 	"github.com/geogate/geogate/internal/txn"
 	"github.com/geogate/geogate/residency"
 	"github.com/geogate/geogate/router"
@@ -311,7 +312,7 @@ func awaitTopic(ctx context.Context, cl *kgo.Client, name string) (txn.Topic, er
 		if t, ok := all[name]; err == nil && ok && len(t.Leaders) > 0 && !slices.Contains(t.Leaders, -1) {
 			return t, nil
 		}
-		if !txn.Pause(ctx, askPause) {
+		if sleep.For(ctx, askPause) != nil {
 			return txn.Topic{}, fmt.Errorf("await topic %s: %w", name, errors.Join(ctx.Err(), err))
 		}
 	}

@@ -199,7 +199,7 @@ func (k *ownedLink) abort() {
 	k.sent = nil
 }
 
-// commit makes the open transaction's records stand.
+// commit commits the open transaction's records.
 func (k *ownedLink) commit() {
 	for _, l := range k.logs {
 		if len(l.target.open) > 0 {
@@ -264,7 +264,7 @@ func (k *ownedLink) step(ev any) {
 	}
 }
 
-// check is the promise: nothing that is about to be sent lies behind a cut that is
+// check is the promise: nothing that is about to be sent lies past a cut that is
 // known now.
 func (k *ownedLink) check(p Produce) {
 	for _, b := range p.Batches {
@@ -389,8 +389,8 @@ func (k *ownedLink) tell() {
 	k.step(IntervalsChanged{now})
 }
 
-// learn makes more known, of some log.
-func (k *ownedLink) learn(l *ownedLog) {
+// reveal makes more of the register known, for some log.
+func (k *ownedLink) reveal(l *ownedLog) {
 	if l.stage < 2*len(l.spans) {
 		l.stage += 1 + k.rnd.IntN(min(2, 2*len(l.spans)-l.stage))
 		k.tell()
@@ -436,7 +436,7 @@ func (k *ownedLink) turn() {
 	l := k.logs[k.order[k.rnd.IntN(len(k.order))]]
 	switch {
 	case k.faults && k.rnd.IntN(12) == 0:
-		k.learn(l)
+		k.reveal(l)
 	case k.faults && k.rnd.IntN(6) == 0:
 		l.grow(1 + k.rnd.IntN(3))
 	case k.faults && k.rnd.IntN(20) == 0:
@@ -466,7 +466,7 @@ func (l *ownedLog) grow(n int) {
 	}
 }
 
-// retain has retention take something: what was copied, and behind a cut that the
+// retain has retention take something: what was copied, and past a cut that the
 // link knows also what it has not come to.
 func (l *ownedLog) retain(rnd *rand.Rand) {
 	covered := int64(0)
@@ -524,7 +524,7 @@ func (k *ownedLink) verify(l *ownedLog) {
 		ok := code == residency.Allowed && copied[at] || code == residency.Denied && !copied[at] && !may ||
 			code == residency.Orphan && !copied[at] && l.inLapse(at) || l.gone[at] && !copied[at] && l.inLapse(at)
 		if !ruled || !ok {
-			t.Fatalf("partition %d: verdict %v on %d, copied %v, behind a cut %v", part, code, at, copied[at], l.inLapse(at))
+			t.Fatalf("partition %d: verdict %v on %d, copied %v, past a cut %v", part, code, at, copied[at], l.inLapse(at))
 		}
 	}
 	if l.stream.Ruling != nil {
@@ -536,7 +536,7 @@ func (k *ownedLink) verify(l *ownedLog) {
 	}
 }
 
-// verifyRuns checks that the runs map every record that stands, and gives those.
+// verifyRuns checks that the runs map every committed record, and gives those.
 func (k *ownedLink) verifyRuns(l *ownedLog) map[int64]bool {
 	t, part := k.t, l.stream.Number
 	copied := map[int64]bool{}
@@ -613,7 +613,7 @@ func TestIntervalsHold(t *testing.T) {
 			l := k.logs[p]
 			l.visible = l.end
 			for l.stage < 2*len(l.spans) && rnd.IntN(4) > 0 {
-				k.learn(l)
+				k.reveal(l)
 			}
 		}
 		for range 300 {

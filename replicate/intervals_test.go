@@ -37,7 +37,7 @@ func known(a *event.ValidityTable) IntervalsChanged {
 	return IntervalsChanged{map[Part]*event.ValidityTable{part: a}}
 }
 
-// newOwnedHand steps a core whose streams a register governs.
+// newOwnedHand steps a core whose streams have a register.
 func newOwnedHand(t *testing.T) *hand {
 	return &hand{
 		t: t, now: start,
@@ -83,7 +83,7 @@ func TestCoreStopsAtACutAndGoesOnFromAStart(t *testing.T) {
 	h.commits([]int64{0, 3}, Leave{})
 	h.step(h.fetched(data(t, 9, 1))) // was on its way
 	if len(h.core.streams[part].pending) > 0 {
-		t.Fatal("something behind the cut is kept")
+		t.Fatal("something past the cut is kept")
 	}
 	if v := h.status(); v.stopped != cutOff || v.end(100) != 5 {
 		t.Fatalf("%+v", v)
@@ -124,13 +124,13 @@ func TestCoreStopsAtACutAndGoesOnFromAStart(t *testing.T) {
 
 // A cut that is known before the flight holds, however far the work on the
 // transaction was; one that comes later is for the regions that fold.
-func TestCoreLearnsOfACutOnTheWay(t *testing.T) {
+func TestCutBecomesKnownOnTheWay(t *testing.T) {
 	running, ended := owned(1, span{0, event.NoCut}), owned(2, span{0, 2})
 	t.Run("while the audit is written", func(t *testing.T) {
 		h := newOwnedHand(t)
 		h.step(known(running))
 		h.step(PolicyChanged{1})
-		h.step(Assigned{[]Stream{governed(1)}})
+		h.step(Assigned{[]Stream{underPolicy(1)}})
 		h.step(Start{}, Init{})
 		h.take(nil, fresh(), Read{})
 		h.step(h.fetched(data(t, 0, 3)), Audit{})
@@ -185,7 +185,7 @@ func TestCoreLearnsOfACutOnTheWay(t *testing.T) {
 }
 
 // What the register does not vouch for, or was not asked about, does not leave.
-func TestCoreStandsWithoutAnInterval(t *testing.T) {
+func TestCoreIsStoppedWithoutAnInterval(t *testing.T) {
 	for name, c := range map[string]struct {
 		ev   any
 		want stopReason
@@ -226,8 +226,8 @@ func TestCoreStandsWithoutAnInterval(t *testing.T) {
 	})
 }
 
-// Control facts flow whoever owns what.
-func TestCoreCarriesFactsWhoeverOwns(t *testing.T) {
+// Control records are carried whoever owns what.
+func TestCoreCarriesControlWhoeverOwns(t *testing.T) {
 	h := newOwnedHand(t)
 	s := aStr
 	s.Control = true
@@ -241,7 +241,7 @@ func TestCoreCarriesFactsWhoeverOwns(t *testing.T) {
 
 // Whatever the core is waiting for, news of the intervals takes hold when it is
 // done.
-func TestCoreLearnsWhileItLists(t *testing.T) {
+func TestCutBecomesKnownDuringListing(t *testing.T) {
 	pos := offsets.Position{SourceCovered: 6, Barrier: -1, Target: idB, TargetCovered: 5}
 	l := fresh()
 	l.TargetEnd = 6
@@ -294,7 +294,7 @@ func TestCoreLearnsWhileItLists(t *testing.T) {
 }
 
 // What was described of the remote log is written down at a cut too.
-func TestCoreDescribesWhileItStands(t *testing.T) {
+func TestCoreDescribesWhileItIsStopped(t *testing.T) {
 	h := newOwnedHand(t)
 	h.step(known(owned(1, span{0, 6})))
 	h.step(Assigned{[]Stream{aStr}})
@@ -311,8 +311,8 @@ func TestCoreDescribesWhileItStands(t *testing.T) {
 	h.step(Ended{})
 }
 
-// What the source's retention takes from behind a cut is no gap, and none while the
-// stream stands; what it takes from before one is.
+// What the source's retention takes from past a cut is no gap, and none while the
+// stream is stopped; what it takes from before one is.
 func TestCoreTellsLostOrphansFromAGap(t *testing.T) {
 	pos := offsets.Position{SourceCovered: 6, SourceEpoch: -1, Barrier: -1, Target: idB, TargetEpoch: -1}
 	begin := func(t *testing.T, l Listing, spans []span, then ...any) *hand {
@@ -353,9 +353,9 @@ func TestCoreTellsLostOrphansFromAGap(t *testing.T) {
 	}
 }
 
-// A stream that has stood still from the first begins where the log does when it may
+// A stream that was stopped from the first begins where the log does when it may
 // go on.
-func TestCoreBeginsAnewAfterStanding(t *testing.T) {
+func TestCoreRestartsAfterAStop(t *testing.T) {
 	h := newOwnedHand(t)
 	h.step(known(&event.ValidityTable{Revision: 1}))
 	h.step(Assigned{[]Stream{aStr}})
@@ -443,8 +443,8 @@ func compiled(t testing.TB, rule string) *residency.Ruling {
 	return p.Compile("orders", "us", "eu")
 }
 
-// Why a partition stands is told with its topic.
-func TestStandingIsTold(t *testing.T) {
+// Why a partition is stopped is reported with its topic.
+func TestStoppedPartitionsAreReported(t *testing.T) {
 	l := &Link{cfg: Config{From: router.Region{Name: "us", ID: 1}, Unit: func(topic string) string { return "air/" + topic }}}
 	part := func(topic string, n int32) Part { return Part{topic, n} }
 	stopped := l.stoppedEntries([]streamView{

@@ -11,6 +11,7 @@ import (
 	"github.com/twmb/franz-go/pkg/kgo"
 	"github.com/twmb/franz-go/pkg/kmsg"
 
+	"github.com/geogate/geogate/internal/sleep"
 	"github.com/geogate/geogate/internal/txn"
 )
 
@@ -48,7 +49,7 @@ func (a *leaderClient) ask(ctx context.Context, parts []topicPartition, one func
 	left := parts
 	for try := 0; len(left) > 0; try++ {
 		if try > 0 {
-			txn.Pause(ctx, askPause)
+			_ = sleep.For(ctx, askPause) // with ctx ended the next try fails at once
 		}
 		a.askOnce(ctx, left, one, out)
 		var again []topicPartition

@@ -11,6 +11,7 @@ import (
 	"github.com/twmb/franz-go/pkg/kgo"
 
 	"github.com/geogate/geogate/internal/control"
+	"github.com/geogate/geogate/internal/sleep"
 	"github.com/geogate/geogate/internal/txn"
 	"github.com/geogate/geogate/router"
 )
@@ -67,7 +68,7 @@ func New(cfg Config) (*Link, error) {
 // Run copies until ctx ends, then finishes the transactions under way and returns
 // nil. It waits for clusters that cannot be reached. Its errors are final:
 // ErrSameCluster, ErrSettings, and ErrGeneration or ErrTakenOver when another
-// instance has begun to run the link. A shard that stops for another reason stops
+// instance has started to run the link. A shard that stops for another reason stops
 // alone.
 func (l *Link) Run(ctx context.Context) error {
 	source, err := l.cfg.source()
@@ -105,8 +106,8 @@ func (l *Link) start(ctx context.Context, source, target *kgo.Client) (Generatio
 			return Generation{}, err
 		}
 		l.setErr(err)
-		l.cfg.Logger.Warn("start link; will try again", "err", err)
-		txn.Pause(ctx, startRetry)
+		l.cfg.Logger.Warn("cannot start the link; will try again", "err", err)
+		_ = sleep.For(ctx, startRetry) // the loop looks at the context
 	}
 }
 
@@ -282,9 +283,9 @@ func (l *Link) discover(ctx context.Context, source, target *kgo.Client, gen Gen
 		}
 		l.setErr(err)
 		if err != nil {
-			l.cfg.Logger.Warn("look for topics to copy; will try again", "err", err)
-			txn.Pause(ctx, startRetry)
-			continue // streams whose ruling is outdated send nothing meanwhile
+			l.cfg.Logger.Warn("cannot list the topics to copy; will try again", "err", err)
+			_ = sleep.For(ctx, startRetry) // the loop looks at the context
+			continue                       // streams whose ruling is outdated send nothing meanwhile
 		}
 		for _, r := range rulings {
 			if r.Blocked && !blocked[r.Topic] {

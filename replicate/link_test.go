@@ -264,7 +264,7 @@ func TestRunsCarryBarriers(t *testing.T) {
 }
 
 // Control records that other regions need are carried, others not.
-func TestControlFactsAreCarried(t *testing.T) {
+func TestControlRecordsAreCarried(t *testing.T) {
 	onAll(t, func(t *testing.T, from, to *end) {
 		from.create(t, 1, map[string]string{"cleanup.policy": "compact"}, control.TopicControl)
 		r := start(t, config(from, to))
@@ -320,7 +320,7 @@ func TestNewTopicsAndPartitions(t *testing.T) {
 	if _, err := kadm.NewClient(from.cl).DeleteTopics(t.Context(), "late"); err != nil {
 		t.Fatal(err)
 	}
-	eventually(t, "the deleted topic to be given up", func() bool { st := r.Status(); return st.Topics == 0 && len(st.Parked) == 0 })
+	eventually(t, "the deleted topic to be dropped", func() bool { st := r.Status(); return st.Topics == 0 && len(st.Parked) == 0 })
 }
 
 // Unknown is not 0, and lag grows while the target cannot be reached.

@@ -191,7 +191,7 @@ func TestPrepareStopsAtABatchThatCannotBeRead(t *testing.T) {
 	}
 }
 
-func TestPrepareCarriesFactsByAllowList(t *testing.T) {
+func TestPrepareCarriesControlByAllowList(t *testing.T) {
 	progress := control.Progress{Topic: "t"}
 	incarnation := control.Incarnation{Origin: 1, Topic: "t"}
 	restriction := control.Restriction{Origin: 1, To: 2, Topic: "t"}

@@ -29,7 +29,7 @@ type plannedPart struct {
 	prepared
 	first         int     // index of its first data batch
 	lapsesVersion int     // of the stream when it was planned
-	bases         []int64 // of its batches, predicted or learnt
+	bases         []int64 // of its batches, predicted, or from the answers
 
 	described []offsets.Run // the part's runs as they are sent
 	folded    bool          // the transaction folds the stream's earlier runs

@@ -12,6 +12,7 @@ import (
 	"github.com/twmb/franz-go/pkg/kgo"
 	"github.com/twmb/franz-go/pkg/kmsg"
 
+	"github.com/geogate/geogate/internal/sleep"
 	"github.com/geogate/geogate/internal/txn"
 )
 
@@ -197,7 +198,7 @@ func (r *reader) resolve(ctx context.Context) (missing bool) {
 	found, err := txn.Describe(ctx, r.cl, names...)
 	if err != nil {
 		if ctx.Err() == nil {
-			r.log.Warn("look up leaders at the source", "err", err)
+			r.log.Warn("cannot look up leaders at the source; will try again", "err", err)
 		}
 		return true
 	}
@@ -262,7 +263,7 @@ func (s *session) run(ctx context.Context) {
 		}
 		if s.leaderUnknown {
 			s.leaderUnknown = false
-			txn.Pause(ctx, fetchRetry)
+			_ = sleep.For(ctx, fetchRetry) // the session's loop looks at the context
 		}
 		if len(answer.Parts) == 0 {
 			continue
@@ -288,7 +289,7 @@ func (s *session) requestFailed(ctx context.Context, err error) {
 	if ctx.Err() != nil {
 		return
 	}
-	s.r.log.Warn("fetch from the source", "broker", s.broker, "err", err)
+	s.r.log.Warn("cannot fetch from the source; will try again", "broker", s.broker, "err", err)
 	s.r.mu.Lock()
 	for _, c := range s.r.parts {
 		if c.leader == s.broker {
@@ -297,7 +298,7 @@ func (s *session) requestFailed(ctx context.Context, err error) {
 	}
 	s.r.mu.Unlock()
 	s.r.signal()
-	txn.Pause(ctx, fetchRetry)
+	_ = sleep.For(ctx, fetchRetry) // the session's loop looks at the context
 }
 
 // request builds the next fetch: what changed since the last one, or everything.
@@ -437,11 +438,11 @@ func (r *reader) scan(ctx context.Context, s *Stream, rp *kmsg.FetchResponseTopi
 		barrier, berr := r.barriers.IsBarrier(ctx, s.Source, s.Number, m.producer, m.epoch)
 		if berr != nil {
 			if ctx.Err() == nil {
-				r.log.Warn("decide whether a marker is a barrier; will fetch it again", "topic", s.Topic, "partition", s.Number, "err", berr)
+				r.log.Warn("cannot decide whether a marker is a barrier; will fetch it again", "topic", s.Topic, "partition", s.Number, "err", berr)
 			}
 			// The verdict must not be guessed: what lies before goes on, the
 			// rest is fetched again.
-			txn.Pause(ctx, fetchRetry)
+			_ = sleep.For(ctx, fetchRetry) // the session's loop looks at the context
 			return items[:m.item], &SourceError{}
 		}
 		if barrier {

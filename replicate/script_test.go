@@ -173,7 +173,7 @@ func (s *linkScript) positions(t *testing.T, c *script.Command) {
 }
 
 // owned has the register say which offsets of us's log are authoritative. The first
-// use makes the core one that obeys a register.
+// use gives the core a register.
 func (s *linkScript) owned(t *testing.T, c *script.Command) {
 	var spans []span
 	for line := range strings.Lines(c.Input) {

@@ -10,7 +10,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/twmb/franz-go/pkg/kgo"
 
-	"github.com/geogate/geogate/internal/txn"
+	"github.com/geogate/geogate/internal/sleep"
 	"github.com/geogate/geogate/residency"
 )
 
@@ -154,7 +154,7 @@ func (l *Link) followLag(ctx context.Context, source *kgo.Client) {
 			l.lag.listed = began
 		}
 		l.mu.Unlock()
-		txn.Pause(ctx, lagEvery)
+		_ = sleep.For(ctx, lagEvery) // the loop looks at the context
 	}
 }
 

@@ -19,6 +19,7 @@ import (
 	"github.com/geogate/geogate/internal/control"
 	"github.com/geogate/geogate/internal/event"
 	"github.com/geogate/geogate/internal/seat"
+	"github.com/geogate/geogate/internal/sleep"
 	"github.com/geogate/geogate/internal/txn"
 )
 
@@ -211,7 +212,7 @@ func (v *View) Run(ctx context.Context) error {
 		if v.Status().Steps > before {
 			wait = restartMin
 		}
-		if !txn.Pause(ctx, wait) {
+		if sleep.For(ctx, wait) != nil {
 			v.stopWith(ctx.Err())
 			return nil
 		}

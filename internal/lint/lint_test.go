@@ -35,12 +35,12 @@ var mayImport = map[string][]string{
 	"internal/event":    {"internal/hlc"},
 	"internal/offsets":  {"internal/event"},
 	"internal/expr":     {"internal/event"},
-	"internal/txn":      {"internal/event"},
+	"internal/txn":      {"internal/sleep", "internal/event"},
 	"internal/control":  {"internal/sleep", "internal/event", "internal/offsets", "internal/txn"},
 	"internal/seat":     {"internal/sleep", "internal/event", "internal/hlc", "internal/txn", "internal/control"},
 	"conflict":          {"internal/event", "internal/hlc"},
 	"conflict/view": {
-		"conflict", "internal/event", "internal/hlc", "internal/txn", "internal/control", "internal/seat",
+		"conflict", "internal/sleep", "internal/event", "internal/hlc", "internal/txn", "internal/control", "internal/seat",
 	},
 	"residency":        {"internal/event", "internal/names", "internal/strict", "internal/expr"},
 	"dedupe":           {"internal/event"},
@@ -53,7 +53,7 @@ var mayImport = map[string][]string{
 		"internal/loopback", "internal/sleep", "internal/event", "internal/hlc", "internal/control", "internal/seat", "router", "router/ownership", "conflict", "conflict/view",
 	},
 	"replicate": {
-		"internal/event", "internal/offsets", "internal/txn", "internal/control", "router", "residency",
+		"internal/sleep", "internal/event", "internal/offsets", "internal/txn", "internal/control", "router", "residency",
 	},
 	"residency/policyfile": {"internal/sleep", "residency"},
 	"internal/topics": {

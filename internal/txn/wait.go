@@ -4,19 +4,9 @@ import (
 	"context"
 	"sync"
 	"time"
-)
 
-// Pause waits for a time, or until ctx ends, and tells whether ctx is still alive.
-func Pause(ctx context.Context, d time.Duration) bool {
-	timer := time.NewTimer(d)
-	defer timer.Stop()
-	select {
-	case <-ctx.Done():
-		return false
-	case <-timer.C:
-		return true
-	}
-}
+	"github.com/geogate/geogate/internal/sleep"
+)
 
 // WithGrace returns a context that outlives ctx by a while, so that what is under way
 // when ctx ends may still come to its own end. It has no deadline while ctx lives.
@@ -31,7 +21,7 @@ func WithGrace(ctx context.Context, grace time.Duration) (longer context.Context
 			return
 		case <-ctx.Done():
 		}
-		if Pause(longer, grace) {
+		if sleep.For(longer, grace) == nil {
 			cancel()
 		}
 	})
@@ -53,5 +43,5 @@ func (w *retryWait) next(ctx context.Context) bool {
 		d = w.last
 	}
 	w.step = 0
-	return Pause(ctx, d)
+	return sleep.For(ctx, d) == nil
 }

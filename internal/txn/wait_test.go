@@ -7,6 +7,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/geogate/geogate/internal/sleep"
 	"github.com/geogate/geogate/internal/txn"
 )
 
@@ -25,7 +26,7 @@ func TestWithGrace(t *testing.T) {
 				longer, release := txn.WithGrace(ctx, grace)
 				defer release()
 				if !before {
-					if !txn.Pause(longer, time.Hour) {
+					if sleep.For(longer, time.Hour) != nil {
 						t.Fatal("it has ended although its parent lives")
 					}
 					stop()

@@ -15,6 +15,7 @@ import (
 
 	"golang.org/x/sync/errgroup"
 
+	"github.com/geogate/geogate/internal/sleep"
 	"github.com/geogate/geogate/testbench/client"
 )
 
@@ -110,7 +111,7 @@ func (s *fencing) scenarios() []scenario {
 				return nil
 			},
 			during: func(ctx context.Context, f *fenceRun) error {
-				if !client.Pause(ctx, stillThrough) {
+				if sleep.For(ctx, stillThrough) != nil {
 					return ctx.Err()
 				}
 				return s.cutOff(ctx)

@@ -11,6 +11,7 @@ import (
 
 	"golang.org/x/sync/errgroup"
 
+	"github.com/geogate/geogate/internal/sleep"
 	"github.com/geogate/geogate/testbench/client"
 )
 
@@ -112,7 +113,7 @@ func (s *fencing) startLoad(ctx context.Context, r *region, phase string) *load 
 			l.done.Go(func() error {
 				for n := 0; ctx.Err() == nil; n++ {
 					s.try(ctx, r, f, s.loadItem(r, f, phase, worker, n))
-					client.Pause(ctx, between)
+					_ = sleep.For(ctx, between) // the loop looks at the context
 				}
 				return nil
 			})

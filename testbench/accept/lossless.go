@@ -15,6 +15,7 @@ import (
 
 	"golang.org/x/sync/errgroup"
 
+	"github.com/geogate/geogate/internal/sleep"
 	"github.com/geogate/geogate/testbench/data"
 
 	"github.com/geogate/geogate/testbench/client"
@@ -209,7 +210,7 @@ func (s *lossless) apart(ctx context.Context, f *client.Follower) (*client.Follo
 	if err != nil {
 		return f, err
 	}
-	if !client.Pause(ctx, cutFor-time.Since(started)) {
+	if sleep.For(ctx, cutFor-time.Since(started)) != nil {
 		return f, ctx.Err()
 	}
 	if n, _ := f.Count(); n > 0 {
@@ -369,7 +370,7 @@ func (s *lossless) endFollower(ctx context.Context, f *client.Follower) error {
 	short, cancel := context.WithTimeout(ctx, 30*time.Second)
 	defer cancel()
 	poll(short, 20*time.Millisecond, func() bool { n, _ := f.Count(); return len(s.followed)+n >= keys })
-	if !client.Pause(ctx, time.Second) {
+	if sleep.For(ctx, time.Second) != nil {
 		return ctx.Err()
 	}
 	got, _, err := f.End()
@@ -499,7 +500,7 @@ func (s *lossless) kill(ctx context.Context) error {
 			s.note("us was killed after the load had ended")
 		}
 		s.rep.say("us killed with %d of %d answered", at, len(rest))
-		if !client.Pause(gctx, 500*time.Millisecond) {
+		if sleep.For(gctx, 500*time.Millisecond) != nil {
 			return gctx.Err()
 		}
 		started := time.Now()

@@ -10,6 +10,8 @@ import (
 	"net/http"
 	"net/url"
 	"time"
+
+	"github.com/geogate/geogate/internal/sleep"
 )
 
 // Client talks to one gateway. Its methods may be called from any goroutine.
@@ -211,20 +213,8 @@ func Poll(ctx context.Context, every time.Duration, ask func() error) error {
 		if err == nil {
 			return nil
 		}
-		if !Pause(ctx, every) {
+		if sleep.For(ctx, every) != nil {
 			return err
 		}
-	}
-}
-
-// Pause waits, or returns false when ctx ends first.
-func Pause(ctx context.Context, d time.Duration) bool {
-	timer := time.NewTimer(d)
-	defer timer.Stop()
-	select {
-	case <-ctx.Done():
-		return false
-	case <-timer.C:
-		return true
 	}
 }

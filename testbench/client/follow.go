@@ -10,6 +10,8 @@ import (
 	"net/http"
 	"net/url"
 	"sync"
+
+	"github.com/geogate/geogate/internal/sleep"
 )
 
 // Stream is one connection that follows a merged view. It is used from one
@@ -113,7 +115,7 @@ func (c Client) Keep(ctx context.Context, topic, from string) *Follower {
 				f.stale++
 				f.mu.Unlock()
 			}
-			Pause(ctx, c.pause())
+			_ = sleep.For(ctx, c.pause()) // the loop looks at the context
 		}
 	}()
 	return f

@@ -12,6 +12,8 @@ import (
 	"net/http"
 	"net/url"
 	"time"
+
+	"github.com/geogate/geogate/internal/sleep"
 )
 
 // Write is one record to be written.
@@ -131,7 +133,7 @@ func (c Client) Store(ctx context.Context, w Write) (Answer, error) {
 			last = err
 		}
 		again := MayRetry(err) && (w.Idem != "" || Code(err) != "")
-		if !again || !Pause(ctx, c.pause()) {
+		if !again || sleep.For(ctx, c.pause()) != nil {
 			return Answer{}, fmt.Errorf("write %s to %s: %w", w.Idem, w.Topic, errors.Join(last, ctx.Err()))
 		}
 	}
@@ -155,7 +157,7 @@ func (c Client) StoreAll(ctx context.Context, writes []Write) ([]Answer, error) 
 		if last == nil || ctx.Err() == nil {
 			last = err
 		}
-		if err != nil && !MayRetry(err) || !Pause(ctx, c.pause()) {
+		if err != nil && !MayRetry(err) || sleep.For(ctx, c.pause()) != nil {
 			return nil, fmt.Errorf("write %d lines from %s to %s: %w", len(open), writes[open[0]].Idem, writes[0].Topic, errors.Join(last, ctx.Err()))
 		}
 	}

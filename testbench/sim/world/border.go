@@ -112,7 +112,7 @@ func (p *proc) rebordered() {
 	}
 }
 
-// reassign gives the shards their streams anew.
+// reassign gives the shards their streams again.
 func (l *linkRun) reassign() {
 	if l.closed {
 		return
@@ -121,7 +121,7 @@ func (l *linkRun) reassign() {
 	for _, s := range l.shards {
 		streams, waits := l.carried(replicate.Generation{Shards: len(l.shards)}, s.n)
 		waiting = waiting || waits
-		s.learn()
+		s.applyIntervals()
 		s.step(replicate.Assigned{Streams: streams})
 	}
 	if waiting {
@@ -175,8 +175,8 @@ func (l *linkRun) announced(topic string) bool {
 	return has(l.to, kafka.TP{Topic: control.ControlFrom(p.region.name)})
 }
 
-// govern tells the core of a change of the policy, before anything that follows it.
-func (s *shardRun) govern() []any {
+// applyPolicyVersion tells the core of a change of the policy, before anything that follows it.
+func (s *shardRun) applyPolicyVersion() []any {
 	if s.l.p.w.border == nil {
 		return nil
 	}

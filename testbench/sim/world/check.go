@@ -28,7 +28,7 @@ func (w *World) under(t *truth, r *region, tp kafka.TP, at *conflict.Position) [
 		if (w.border != nil || t.byDot[e.At].orphan) && !w.met(r, tp, e.At) {
 			continue
 		}
-		if at.Validity == nil || standing(at.Validity, e.At, e.Epoch) != orphaned {
+		if at.Validity == nil || verdictUnder(at.Validity, e.At, e.Epoch) != orphaned {
 			// What only a later start can tell about counts where it was folded
 			// before its cut was known; nobody folds it after.
 			out = append(out, e)
@@ -445,7 +445,7 @@ func (w *World) checkMerged(r *region, tp kafka.TP, t *truth, steps []*step) {
 		k := effectKey(&e.Event)
 		has[k] += emitted[d]
 		wants[k] += 0
-		if e.orphan && !w.means(t, instead[d].Instead, k) {
+		if e.orphan && !w.mayStandFor(t, instead[d].Instead, k) {
 			w.fail("G7", "%s %v: merged shows the orphan %v, for %v", r.name, tp, d, instead[d].Instead)
 		}
 	}

@@ -145,7 +145,7 @@ func (w *World) checkCursors(tp kafka.TP, t *truth) {
 				orphans := orphansOf(stepsA[:i+1])
 				for _, s := range stepsA[:i+1] {
 					for _, m := range s.out.Merged {
-						if d, ok := means(&m, stepsA[i].position.Validity, orphans); ok {
+						if d, ok := standsFor(&m, stepsA[i].position.Validity, orphans); ok {
 							seen[d]++
 						}
 					}
@@ -189,7 +189,7 @@ func (w *World) resume(steps []*step, cursor event.Vector, seen map[event.Dot]in
 			continue
 		}
 		for _, m := range s.out.Merged {
-			d, ok := means(&m, table, orphans)
+			d, ok := standsFor(&m, table, orphans)
 			if !ok {
 				continue
 			}
@@ -207,7 +207,7 @@ func (w *World) resume(steps []*step, cursor event.Vector, seen map[event.Dot]in
 
 // forgive counts as seen what a region shows in the record of an orphan alone, where
 // the cursor covers the orphan: whether its reader was shown the orphan, or passed
-// over it behind a cut, the cursor does not say, and the gateway takes it for seen.
+// over it past a cut, the cursor does not say, and the gateway takes it for seen.
 func (w *World) forgive(steps []*step, cursor event.Vector, seen map[event.Dot]int) {
 	for _, o := range orphansOf(steps) {
 		if o.Instead != (event.Dot{}) && cursor.Covers(o.At) && seen[o.Instead] == 0 {
@@ -242,7 +242,7 @@ func (w *World) checkSeen(t *truth, effs []effect, seen map[event.Dot]int, who s
 	}
 }
 
-// checkSent (G7): a link sends nothing that lies behind a cut which it knew when it
+// checkSent (G7): a link sends nothing that lies past a cut which it knew when it
 // decided to send.
 func (s *shardRun) checkSent(e *replicate.Produce) {
 	w, from := s.l.p.w, s.l.p.region
@@ -256,7 +256,7 @@ func (s *shardRun) checkSent(e *replicate.Produce) {
 			}
 			for _, rec := range unpack(b.Batch) {
 				if table := s.given[st.Part]; table == nil || !w.inside(from, kafka.TP{Topic: st.Topic, Partition: st.Number}, &rec, table) {
-					w.fail("G7", "%s sends a record of %s/%d to %s that lies behind a cut which it knows", s.l.p.name, st.Topic, st.Number, s.l.to.name)
+					w.fail("G7", "%s sends a record of %s/%d to %s that lies past a cut which it knows", s.l.p.name, st.Topic, st.Number, s.l.to.name)
 				}
 			}
 		}

@@ -71,8 +71,8 @@ func (w *World) judge(r *region, tp kafka.TP, offset int64, epoch event.Epoch) v
 	return judge(known, of, offset, epoch)
 }
 
-// standing judges by a table that a fold has had in force.
-func standing(a *event.ValidityTable, at event.Dot, epoch event.Epoch) verdictOf {
+// verdictUnder judges by a table that a fold has had in force.
+func verdictUnder(a *event.ValidityTable, at event.Dot, epoch event.Epoch) verdictOf {
 	return judge(a.Logs[at.Region].Known, intervalsIn(a, at.Region), at.Offset, epoch)
 }
 
@@ -191,22 +191,22 @@ func orphansOf(steps []*step) map[event.Dot]conflict.Orphaned {
 	return out
 }
 
-// means is the event that a record of the merged topic stands for to a reader that
+// standsFor is the event that a record of the merged topic stands for to a reader that
 // has a table; ok is false where it stands for nothing.
-func means(m *conflict.Merged, table *event.ValidityTable, orphans map[event.Dot]conflict.Orphaned) (d event.Dot, ok bool) {
+func standsFor(m *conflict.Merged, table *event.ValidityTable, orphans map[event.Dot]conflict.Orphaned) (d event.Dot, ok bool) {
 	switch {
 	case m.Corrects:
 		return d, false
-	case table == nil || standing(table, m.Event.At, m.Event.Epoch) != orphaned:
+	case table == nil || verdictUnder(table, m.Event.At, m.Event.Epoch) != orphaned:
 		return m.Event.At, true
 	}
 	d = orphans[m.Event.At].Instead
 	return d, d != event.Dot{}
 }
 
-// means tells whether an orphan's record may stand in the merged view: it means a
+// mayStandFor tells whether an orphan's record may stay in the merged view: it stands for a
 // copy of the same write that counts.
-func (w *World) means(t *truth, instead event.Dot, key string) bool {
+func (w *World) mayStandFor(t *truth, instead event.Dot, key string) bool {
 	e := t.byDot[instead]
 	return e != nil && !e.orphan && !e.void && !e.broken && effectKey(&e.Event) == key
 }
@@ -275,7 +275,7 @@ func (w *World) checkHeldBack(r *region, tp kafka.TP, t *truth, steps []*step) {
 			if before.Vector.Covers(e.At) || !s.position.Vector.Covers(e.At) || !w.met(r, tp, e.At) {
 				continue
 			}
-			open := func(a *event.ValidityTable) bool { return a == nil || standing(a, e.At, e.Epoch) == unknown }
+			open := func(a *event.ValidityTable) bool { return a == nil || verdictUnder(a, e.At, e.Epoch) == unknown }
 			if open(before.Validity) && open(s.position.Validity) {
 				w.fail("G7", "%s %v: step %d by %s folds %v of epoch %d, of which its table cannot tell", r.name, tp, n, s.by, e.At, e.Epoch)
 				return

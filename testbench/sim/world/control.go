@@ -18,7 +18,7 @@ type follower struct {
 	barriers control.BarrierIndex
 	c        *conn
 	links    map[*region]*control.LinkIndex // by the region they come from
-	waiting  []func()                       // look again when something was learnt
+	waiting  []func()                       // look again when something became known
 	listing  map[*region]bool
 
 	restricted map[string]uint16 // by topic, bit r: of origin r records may be missing
@@ -29,7 +29,7 @@ func newFollower(p *proc) *follower {
 	p.read(reader{c: f.c, tp: controlTP, committed: control.BarriersCommitted, take: func(got kafka.Fetched, more func()) {
 		for i := range got.Records {
 			if r := &got.Records[i]; r.Kind == kafka.Data {
-				f.learn(r)
+				f.apply(r)
 			}
 		}
 		f.barriers.ReadTo(got.Next)
@@ -47,7 +47,7 @@ func newFollower(p *proc) *follower {
 	return f
 }
 
-func (f *follower) learn(r *kafka.Record) {
+func (f *follower) apply(r *kafka.Record) {
 	if typ, ok := control.TypeOf(r.Key); !ok || typ != control.TypeBarrier || r.Value == nil {
 		return
 	}

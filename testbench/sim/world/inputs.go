@@ -167,7 +167,7 @@ func (s *seatRun) hold(ev *event.Event) time.Duration {
 	return 0
 }
 
-// look has the inputs look again whenever the follower has learnt something.
+// look has the inputs look again whenever the follower has read something.
 func (s *seatRun) look() {
 	if s.closed {
 		return

@@ -61,7 +61,7 @@ func (p *proc) relink(to *region) {
 		p.links[to] = l
 		l.begin()
 	case !mine && l != nil:
-		l.close("given up")
+		l.close("abandoned")
 	}
 }
 
@@ -218,7 +218,7 @@ func (l *linkRun) run(g replicate.Generation) {
 		l.shards = append(l.shards, s)
 	}
 	for _, s := range l.shards {
-		s.learn()
+		s.applyIntervals()
 		streams, _ := l.carried(g, s.n)
 		s.step(replicate.Assigned{Streams: streams})
 		s.step(replicate.Start{})
@@ -260,8 +260,8 @@ type shardRun struct {
 	wake    time.Time
 }
 
-// learn tells the core what the process knows of the register.
-func (s *shardRun) learn() {
+// applyIntervals tells the core what the process knows of the register.
+func (s *shardRun) applyIntervals() {
 	p := s.l.p
 	if s.closed || p.w.own == nil {
 		return
@@ -281,7 +281,7 @@ func (s *shardRun) step(ev any) {
 		return
 	}
 	p := s.l.p
-	effects := s.govern()
+	effects := s.applyPolicyVersion()
 	effects = append(effects[:len(effects):len(effects)], s.core.Step(p.wall(), ev)...)
 	if p.w.Tracing() {
 		p.logf("link to %s shard %d: %s", s.l.to.name, s.n, eventText(ev))
@@ -293,7 +293,7 @@ func (s *shardRun) step(ev any) {
 		}
 		switch e.(type) {
 		case replicate.Init, replicate.ReadGeneration, replicate.List, replicate.ReadPositions, replicate.Audit, replicate.Produce, replicate.End:
-			// The process may stand still before any of these.
+			// The process may be paused before any of these.
 			if !p.w.calm && p.w.Chance(p.w.cfg.linkPause) {
 				p.after(p.w.Between(0, p.w.cfg.pause), func() { s.unlessClosed(e) })
 				continue

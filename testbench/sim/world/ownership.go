@@ -191,7 +191,7 @@ func (p *proc) ownershipMoved() {
 	for _, to := range p.w.regions {
 		if l := p.links[to]; l != nil {
 			for _, s := range l.shards {
-				p.after(late()+p.w.slowly(), s.learn)
+				p.after(late()+p.w.slowly(), s.applyIntervals)
 			}
 		}
 	}
@@ -526,15 +526,15 @@ func (w *World) unsettled() string {
 				return fmt.Sprintf("%s knows %v up to revision %d", r.name, tp, newest.Revision)
 			}
 			if at.Validity == nil || at.Validity.Revision < newest.Revision {
-				return fmt.Sprintf("%s has not folded revision %d of the register for %v: %s", r.name, newest.Revision, tp, r.procs[r.assigned[tp]].stands(tp))
+				return fmt.Sprintf("%s has not folded revision %d of the register for %v: %s", r.name, newest.Revision, tp, r.procs[r.assigned[tp]].seatState(tp))
 			}
 		}
 	}
 	return ""
 }
 
-// stands says where a seat is.
-func (p *proc) stands(tp kafka.TP) string {
+// seatState says how far a seat has come.
+func (p *proc) seatState(tp kafka.TP) string {
 	s := p.seats[tp]
 	if s == nil || s.fold.part == nil {
 		return "no seat"

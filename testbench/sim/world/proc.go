@@ -35,8 +35,8 @@ type proc struct {
 // wall is the process's clock.
 func (p *proc) wall() time.Time { return epoch0.Add(p.w.Now() + p.skew) }
 
-// after runs do later unless the process has died by then, and not while it stands
-// still.
+// after runs do later unless the process has died by then, and not while it is
+// paused.
 func (p *proc) after(d time.Duration, do func()) {
 	life := p.life
 	var try func()
@@ -52,7 +52,7 @@ func (p *proc) after(d time.Duration, do func()) {
 	p.w.After(d, try)
 }
 
-// soon runs do now, or when the process does not stand still any more.
+// soon runs do now, or when the process is no longer paused.
 func (p *proc) soon(do func()) {
 	if p.inst != nil && p.inst.Paused() {
 		p.after(0, do)

@@ -18,7 +18,7 @@ type regime uint8
 const (
 	// ordinary: everything goes wrong now and then.
 	ordinary regime = iota
-	// linkFights: instances take a link from each other all the time, and stand still
+	// linkFights: instances take a link from each other all the time, and are paused
 	// between the steps of taking it.
 	linkFights
 	// elections: remote partitions change leaders between records and their markers.

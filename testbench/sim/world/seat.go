@@ -102,7 +102,7 @@ func (st *store) open(tp kafka.TP, p *proc) (*journal, *index) {
 	return st.journals[tp], openIndex(p.region.id, p.w.cfg.window, st.keys[tp])
 }
 
-// begin starts reading where the least advanced of fold and indexes stands.
+// begin starts reading where the least advanced of fold and indexes is.
 func (s *seatRun) begin() {
 	if s.core != nil || s.closed {
 		return

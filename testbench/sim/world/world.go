@@ -41,13 +41,13 @@ type config struct {
 	elections  bool          // remote partitions may change leaders
 	foreign    bool          // other applications write into local topics
 	contested  bool          // seats change hands all the time, and the old hand goes on
-	pause      time.Duration // a process may stand still between two steps
+	pause      time.Duration // a process may be paused between two steps
 	register   bool          // there is an ownership register
 	single     bool          // one region alone may write the events topic
 	border     bool          // a residency policy says what may leave a region
 
 	regime      regime
-	linkPause   float64       // chance that a link's process stands still before a step
+	linkPause   float64       // chance that a link's process is paused before a step
 	lateMost    time.Duration // how long late markers take at most
 	electWithin time.Duration // after an append, a remote partition's election
 }
