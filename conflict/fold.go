@@ -26,7 +26,7 @@ func (s *step) upsert() error {
 		return s.revoke(s.ev.Key, &revision{}, &t)
 	case t.leader.At == s.ev.At: // begins a group
 		return s.apply(nil)
-	case sameKey(t.leader.Entity, s.ev.Key): // void, and who has seen it has seen the one that stands
+	case sameKey(t.leader.Entity, s.ev.Key): // void, and a writer that has seen it has seen the one that stands
 		return s.updateEntity(s.ev.Key, nil, func(e *Entity) error {
 			e.addCopy(t.leader.At, s.ev.At)
 			return nil

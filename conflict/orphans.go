@@ -124,9 +124,9 @@ func (s *step) noteOrphan() {
 // revokeOrphan takes the event in hand, which was folded, out again. One that was
 // taken out before, by a step whose Cuts did not follow, changes nothing.
 //
-// What the feed says of the copies of its key goes by the orphans revoked so far, so
-// that each one is told apart; entities are folded by the whole table, so that none
-// of the orphans still to be revoked comes back for a while.
+// What the feed says of the copies of its key depends on the orphans revoked so far, so
+// that each is reported separately; entities are folded by the whole table, so that no
+// orphan that is still to be revoked comes back for a while.
 func (s *step) revokeOrphan() error {
 	ev, at := &s.item.Event, &s.out.Position
 	if s.cfg.QuarantineReason(ev) != "" {

@@ -212,7 +212,7 @@ type step struct {
 	foundOrphans    []event.Dot             // of those, in order
 	item            *Item                   // the item in hand
 	ev              *event.Event            // the event in hand, which is folded now; nil while one is revoked
-	table           *event.ValidityTable    // what refolds go by
+	table           *event.ValidityTable    // that refolds use
 }
 
 func (s *step) foldItem(it *Item) error {

@@ -60,7 +60,7 @@ func (s *State) Context(vector event.Vector, restricted uint16) event.Vector {
 }
 
 // addCopy tells that a void copy of the live value at standing lies at copied:
-// who has seen the copy has seen the write.
+// a writer that has seen the copy has seen the write.
 func (s *State) addCopy(standing, copied event.Dot) {
 	for i := range s.Live {
 		l := &s.Live[i]

@@ -53,7 +53,7 @@ type logKey struct {
 	partition int32
 }
 
-// stretch is a searched part of a log: offsets from from, up to to.
+// stretch is a searched part of a log: the offsets from from (inclusive) up to to (exclusive).
 type stretch struct {
 	from, to int64
 	barriers []int64 // ascending

@@ -88,7 +88,7 @@ func (d *drain) on(s stage, f func()) (forget func()) {
 	}
 }
 
-// beginRequest counts a request in; who calls it calls endRequest.
+// beginRequest counts a request in; its caller calls endRequest at the end.
 func (d *drain) beginRequest() {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -101,8 +101,8 @@ func (d *drain) endRequest() {
 	d.requests.done()
 }
 
-// beginWrite counts a write request in, unless the server is stopping. Who was
-// counted in calls endWrite.
+// beginWrite counts a write request in, unless the server is stopping. Its
+// caller calls endWrite at the end, unless there was an error.
 func (d *drain) beginWrite() error {
 	d.mu.Lock()
 	defer d.mu.Unlock()

@@ -40,7 +40,7 @@ type Stream struct {
 // Slot is the partition of the positions and runs topics for the stream.
 func (s *Stream) Slot() int32 { return router.Slot(s.Remote, s.Number) }
 
-// CoreConfig is what a Core is told once.
+// CoreConfig configures a Core.
 type CoreConfig struct {
 	Generation Generation
 	Shard      int

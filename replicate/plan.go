@@ -281,7 +281,7 @@ func (c *Core) produced(now time.Time, ev Produced) []any {
 		odd = odd || !ok
 		if epoch, listed := ev.Epochs[part.s.Part]; listed && epoch != part.s.epoch {
 			// The position would name a leader epoch that the records do not
-			// have; readers and the truncation check go by it.
+			// have; readers and the truncation check rely on it.
 			odd = odd || part.s.epoch >= 0
 			part.s.epoch = epoch
 		}

@@ -83,7 +83,7 @@ type Audit struct {
 	Digest      [sha256.Size]byte // of the policy
 	// Generation, ProducerID and ProducerEpoch are those of the link's transactional
 	// producer at the target. They rise whenever a shard restarts or is taken
-	// over, so that what a deposed instance still writes is told from what counts.
+	// over, so that what a deposed instance still writes is distinguished from what counts.
 	Generation    uint64
 	ProducerID    int64
 	ProducerEpoch int16

@@ -8,5 +8,5 @@
 // none.
 //
 // Everything here is a function of its arguments, but for [Load] and for [Guard],
-// which holds the policy in force and is told the time.
+// which holds the policy in force and gets the time from its caller.
 package residency

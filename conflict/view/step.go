@@ -18,8 +18,8 @@ import (
 // that a stop leaves a whole step.
 const commitTimeout = 20 * time.Second
 
-// stopTimeout is what a transaction that runs when the view is told to stop may
-// still take. Should it be cut, the next term reads what became of it.
+// stopTimeout is how long a transaction may still take that is in progress when the
+// view stops. If it is cut short, the next term reads what became of it.
 const stopTimeout = time.Second
 
 // restore takes the partition: it ends whatever an earlier holder had open, reads

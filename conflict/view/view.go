@@ -459,7 +459,7 @@ func (v *View) Entity(ctx context.Context, key []byte) (s conflict.State, ok boo
 }
 
 // Aliases are the other copies of the write whose record on an events topic has
-// the dot: who has read one of them has read it.
+// the dot: a reader of one of them has read it.
 func (v *View) Aliases(at event.Dot) ([]event.Dot, error) {
 	if v.cfg.Fold.Kind != conflict.Events {
 		return nil, nil

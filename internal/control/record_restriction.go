@@ -65,7 +65,7 @@ func (f *Follower) applyRestriction(_ event.RegionID, key, value []byte) error {
 	return err
 }
 
-// Restricted tells of which origins (bit r: region r) single records of a topic
+// Restricted says of which origins (bit r: region r) single records of a topic
 // may be denied to the own region, as far as control says so yet. What positions
 // and runs say comes with the records that it is about.
 func (f *Follower) Restricted(topic string) uint16 {

@@ -212,7 +212,7 @@ func clusterID(dir, want string) (string, error) {
 
 // brokerLog passes the broker's errors on, and its warnings as debugging: most
 // say that a transaction took some milliseconds, which syncing to disk does. Its
-// lower levels are left out: they trace single requests. kfake tells of a failed
+// lower levels are left out: they trace single requests. kfake reports a failed
 // write nowhere else, so an error is also kept for Close.
 type brokerLog struct {
 	to     *slog.Logger

@@ -20,7 +20,7 @@ const (
 	natsReady = 15 * time.Second
 	// natsMemory bounds JetStream's memory streams; the register is on disk.
 	natsMemory = 16 << 20
-	// routePing is how often a server makes sure of another.
+	// routePing is how often a server pings another.
 	routePing = 2 * time.Second
 )
 

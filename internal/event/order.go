@@ -5,7 +5,7 @@ import (
 	"cmp"
 )
 
-// Order is what the total order of writes goes by, the same in every region.
+// Order is what the total order of writes compares, the same in every region.
 type Order struct {
 	Stamp Stamp
 	At    Dot

@@ -47,7 +47,7 @@ type Surroundings struct {
 	Indexed func() event.Vector
 }
 
-// CoreConfig is what a Core is told once.
+// CoreConfig configures a Core.
 type CoreConfig struct {
 	Region      event.RegionID
 	Incarnation uint16 // of the partition's log

@@ -33,7 +33,7 @@ type judged struct {
 }
 
 // localLog judges the entries of the own region's log in order. At a marker that
-// may be a barrier it stops until it is told whether it is one.
+// may be a barrier it stops until the answer is there.
 type localLog struct {
 	partition int32
 	log       *Log

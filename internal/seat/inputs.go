@@ -142,7 +142,7 @@ func (BeReady) isInputEffect()          {}
 func (ReportForeign) isInputEffect()    {}
 func (ReportCutPending) isInputEffect() {}
 
-// InputsConfig is what an Inputs is told once.
+// InputsConfig configures an Inputs.
 type InputsConfig struct {
 	Region      event.RegionID
 	Incarnation uint16 // of the own partition's log

@@ -8,7 +8,7 @@ import (
 // answers and the index of keys do not wait for other applications' transactions.
 // It has no clock, goroutine or socket, and is not safe for concurrent use.
 //
-// Invariant: the index of keys has a place before the Core is told of it.
+// Invariant: the index of keys has a place before the Core gets it.
 type Readback struct {
 	own   event.RegionID
 	clock Clock

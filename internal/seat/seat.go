@@ -410,7 +410,7 @@ func (s *Seat) step(now time.Time, ev Event) {
 			}
 		case Produce:
 			s.cfg.Producer.Produce(s.cfg.Topic, s.cfg.Partition, e.Record, func(err error) {
-				if err != nil { // a stored record is told by the read-back
+				if err != nil { // of a stored record the read-back tells
 					s.result(Produced{Ref: e.Ref, Err: err})
 				}
 			})

@@ -74,7 +74,7 @@ func Decode(name string, src []byte, into any) error {
 	return err
 }
 
-// Read is Decode for who goes on to check what was read: the document has the
+// Read is Decode for a caller that checks the result further: the document has the
 // places of what is wrong with it. Overlays cover values of the file in their
 // order, later ones win; what is wrong with them is among the errors, after what is
 // wrong in the file, and their place is their source.

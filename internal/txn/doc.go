@@ -12,7 +12,7 @@
 // call Init, which ends whatever was open, and read what is committed.
 //
 // The protocol is Apache Kafka's (KIP-98, KIP-360, KIP-890); the differences
-// between broker generations that matter are told where they are handled.
+// between broker generations that matter are described where they are handled.
 //
 // HAZARD: Kafka stores only the last of two entries for one partition in one
 // produce request and answers once, so that the first is silently lost. A request

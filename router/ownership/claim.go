@@ -115,7 +115,7 @@ func (c *Core) markOf(unit string, epoch event.Epoch) uint64 {
 }
 
 // writeUnit writes the next record of a unit, chained to the one before. One that
-// takes the unit from its owner is told to everybody at once.
+// takes the unit from its owner is broadcast at once.
 func (c *Core) writeUnit(now time.Duration, purpose string, next UnitRecord, expect uint64, then func(now time.Duration, seq uint64, ok bool)) {
 	next.Version, next.Prev, next.PrevHash = recordVersion, expect, ""
 	if u := c.units[next.Unit]; u != nil && u.rev == expect {

@@ -63,8 +63,8 @@ func NewClient(cfg ClientConfig) (*Client, error) {
 }
 
 const (
-	// openEvents bounds what waits for the state machine; whoever brings more
-	// waits.
+	// openEvents bounds the events that wait for the state machine; a sender of
+	// more waits.
 	openEvents = 1024
 	// openTasks bounds writes, reads and listings at a time.
 	openTasks = 64

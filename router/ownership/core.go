@@ -11,7 +11,7 @@ import (
 	"github.com/geogate/geogate/router"
 )
 
-// CoreConfig is what a [Core] is told once.
+// CoreConfig configures a [Core].
 type CoreConfig struct {
 	Region   string
 	ID       event.RegionID
@@ -271,7 +271,7 @@ func (c *Core) open(now time.Duration, ev Opened) {
 	c.shortSince, c.lastAnswer = 0, now
 	if !c.opened {
 		c.lastWatchEvent = now
-		// Only at the start: who has been there goes on while the watch catches up,
+		// Only at the start: an instance that was ready goes on while the watch catches up,
 		// since every write is conditional on what it knows.
 		c.watchGoal = max(c.watchGoal, ev.Last)
 	}
@@ -545,7 +545,7 @@ func (c *Core) retry(now time.Duration) {
 	}
 }
 
-// Wait is how long nothing has to be done if nothing happens; at most most.
+// Wait is how long nothing has to be done if no event comes, and not more than most.
 func (c *Core) Wait(now, most time.Duration) time.Duration {
 	next := now + most
 	sooner := func(t time.Duration) {

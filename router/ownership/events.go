@@ -14,7 +14,7 @@ type (
 		Last    uint64
 	}
 	// Seen: the watch has delivered a message of the register, in order, or
-	// somebody told of one (Rumour): then nothing follows about those before it.
+	// an instance or server gave one (Rumour): then nothing follows about those before it.
 	Seen struct {
 		Subject string
 		Seq     uint64

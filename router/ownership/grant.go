@@ -37,7 +37,7 @@ func (e *NotOwnerError) Error() string {
 }
 
 // Grant is the permission to write a unit that the instance had at one moment.
-// It is worth nothing by itself: who holds one asks again before it answers.
+// It is worth nothing by itself: its holder asks again before it answers.
 type Grant struct {
 	Epoch event.Epoch
 	// Live is the revision of the region's record that the lease depends on. The

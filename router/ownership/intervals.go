@@ -63,7 +63,7 @@ func (i *Intervals) From(t *Tokens, topic string, partition int32) *event.Validi
 	case known.Revision >= revision:
 		return known
 	}
-	// One unit's record may be known by hearsay before an earlier one of another
+	// One unit's record may be known from a rumour before an earlier one of another
 	// unit was delivered. A table under the revision of the first that lacked the
 	// second would never be put right: so the watch has to have come that far.
 	if revision == 0 || revision > t.Revision() {

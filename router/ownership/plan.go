@@ -393,7 +393,7 @@ func (c *Core) allDrained(region, unit string, epoch event.Epoch) bool {
 }
 
 // allGone tells whether every instance of a region that ever renewed a lease has
-// stopped in good order: none answers anything, and none is there to say where the
+// stopped cleanly: none answers anything, and none is there to say where the
 // logs end.
 func (c *Core) allGone(region string) bool {
 	for _, l := range c.leases[region] {

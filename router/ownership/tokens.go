@@ -83,7 +83,7 @@ func (t *Tokens) Grant(now time.Duration, unit string) (Grant, error) {
 	refusal := &NotOwnerError{Unit: unit, Owner: r.Owner, Epoch: r.Epoch, State: r.State, By: r.By, Reason: r.Reason}
 	switch {
 	case alive && region.Record.State == RegionFenced:
-		// The units follow their region within a moment; a client is told at once.
+		// The units' records follow their region's within a moment; a client need not wait.
 		if r.Owner == t.region {
 			refusal.Owner, refusal.State, refusal.By, refusal.Reason = "", UnitFenced, region.Record.By, region.Record.Reason
 		}

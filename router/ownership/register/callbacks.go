@@ -2,8 +2,8 @@ package register
 
 import "sync"
 
-// callbacks are the calls that a library makes on goroutines of its own. Who stops
-// the library ends them, and knows from then on that none runs: nats.go promises
+// callbacks are the calls that a library makes on goroutines of its own. Whoever
+// stops the library ends them, and from then on none runs: nats.go promises
 // that for no kind of callback.
 type callbacks struct {
 	mu      sync.Mutex
