@@ -83,7 +83,13 @@ func TestMarkersComeAfterOK(t *testing.T) {
 		if _, _, err := c.InitProducer("id"); !errors.Is(err, kafka.ErrConcurrent) {
 			t.Errorf("init before the marker: %v", err)
 		}
+		if !c.MarkersMissing() {
+			t.Error("no marker is said to be missing before it is written")
+		}
 		s.writeMarkers()
+		if c.MarkersMissing() {
+			t.Error("a marker is said to be missing though all are written")
+		}
 		if got := keys(t, c, true); got != "ab+" {
 			t.Errorf("committed: %q", got)
 		}

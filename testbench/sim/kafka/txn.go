@@ -157,6 +157,17 @@ func (c *Cluster) EndTxn(id string, producer int64, epoch int16, commit bool) (i
 	return t.epoch, nil
 }
 
+// MarkersMissing tells whether a transaction has been decided and lacks the marker of
+// a partition: readers of committed records stop there, though its owner goes on.
+func (c *Cluster) MarkersMissing() bool {
+	for _, t := range c.txns {
+		if t.state == ending {
+			return true
+		}
+	}
+	return false
+}
+
 // finish writes the markers, each partition's after a delay of its own.
 func (c *Cluster) finish(t *transaction, commit bool) {
 	t.state, t.commit = ending, commit
