@@ -6,11 +6,9 @@ import (
 	"slices"
 	"sync"
 	"sync/atomic"
-	"syscall"
 	"testing"
 	"time"
 
-	"github.com/geogate/geogate/internal/embed"
 	"github.com/geogate/geogate/router/ownership"
 	"github.com/geogate/geogate/router/ownership/register"
 	"github.com/geogate/geogate/testbench/natscluster"
@@ -154,25 +152,7 @@ func BenchmarkFenceDead(b *testing.B) {
 }
 
 func fenceDead(b *testing.B, leads bool) {
-	at := freeAddresses(b, 3)
-	route := func(i int) string { return "nats-route://" + at[i] }
-	us := newSite(b, "us", 1)
-	us.lease = shortLease()
-	n := startNATS(b, embed.NATS{Name: "ctl-us", StoreDir: b.TempDir(), ClusterListen: at[0], Routes: []string{route(1), route(2)}})
-	wit := startNATS(b, embed.NATS{Name: "ctl-wit", StoreDir: b.TempDir(), ClusterListen: at[2], Routes: []string{route(0), route(1)}})
-	c := startChild(b, at[1]+" "+route(0)+" "+route(2))
-	a, _ := us.start(register.Config{Dialer: n.Dialer(), Replicas: 3})
-	until(b, 60*time.Second, "grant of us", granted(a, "default/us"))
-	until(b, 60*time.Second, "grant of eu", func() bool { return c.state() == "granted 18" })
-	for here := true; here == leads; {
-		until(b, 30*time.Second, "settled register", func() bool { return a.Status().State == "ok" })
-		if here = n.Leads(streamName) || wit.Leads(streamName); here == leads {
-			c.p.Signal(syscall.SIGUSR1)
-			n.StepDown(streamName)
-			wit.StepDown(streamName)
-			<-time.After(300 * time.Millisecond)
-		}
-	}
+	us, a, c := besideChild(b, leads)
 	c.p.Kill()
 	began := time.Now()
 	done := make(chan ownership.Result, 1)

@@ -121,19 +121,21 @@ func TestPausedInstance(t *testing.T) {
 	}
 }
 
-func pausedInstance(t *testing.T, leads bool) {
-	at := freeAddresses(t, 3)
+// besideChild starts us, which leads the register or not, and a witness in this
+// process, and eu in a process of its own; both own their units when it returns.
+func besideChild(tb testing.TB, leads bool) (us *site, a *ownership.Client, c *child) {
+	at := freeAddresses(tb, 3)
 	route := func(i int) string { return "nats-route://" + at[i] }
-	us := newSite(t, "us", 1)
+	us = newSite(tb, "us", 1)
 	us.lease = shortLease()
-	n := startNATS(t, embed.NATS{Name: "ctl-us", StoreDir: t.TempDir(), ClusterListen: at[0], Routes: []string{route(1), route(2)}})
-	wit := startNATS(t, embed.NATS{Name: "ctl-wit", StoreDir: t.TempDir(), ClusterListen: at[2], Routes: []string{route(0), route(1)}})
-	c := startChild(t, at[1]+" "+route(0)+" "+route(2))
-	a, _ := us.start(register.Config{Dialer: n.Dialer(), Replicas: 3})
-	until(t, 60*time.Second, "grant of us", granted(a, "default/us"))
-	until(t, 60*time.Second, "grant of eu", func() bool { return c.state() == "granted 18" })
+	n := startNATS(tb, embed.NATS{Name: "ctl-us", StoreDir: tb.TempDir(), ClusterListen: at[0], Routes: []string{route(1), route(2)}})
+	wit := startNATS(tb, embed.NATS{Name: "ctl-wit", StoreDir: tb.TempDir(), ClusterListen: at[2], Routes: []string{route(0), route(1)}})
+	c = startChild(tb, at[1]+" "+route(0)+" "+route(2))
+	a, _ = us.start(register.Config{Dialer: n.Dialer(), Replicas: 3})
+	until(tb, 60*time.Second, "grant of us", granted(a, "default/us"))
+	until(tb, 60*time.Second, "grant of eu", func() bool { return c.state() == "granted 18" })
 	for here := true; here == leads; {
-		until(t, 30*time.Second, "settled register", func() bool { return a.Status().State == "ok" })
+		until(tb, 30*time.Second, "settled register", func() bool { return a.Status().State == "ok" })
 		if here = n.Leads(streamName) || wit.Leads(streamName); here == leads {
 			c.p.Signal(syscall.SIGUSR1)
 			n.StepDown(streamName)
@@ -141,7 +143,11 @@ func pausedInstance(t *testing.T, leads bool) {
 			<-time.After(300 * time.Millisecond)
 		}
 	}
+	return us, a, c
+}
 
+func pausedInstance(t *testing.T, leads bool) {
+	_, a, c := besideChild(t, leads)
 	if err := c.p.Signal(syscall.SIGSTOP); err != nil {
 		t.Fatal(err)
 	}
