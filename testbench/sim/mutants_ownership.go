@@ -62,7 +62,7 @@ var ownershipMutants = []mutant{
 		{ownershipClaim, "} else if c.seen < b.rev || now < b.at+c.wait(last) {", "} else if now < b.at {"},
 	}},
 	{"seal-without-others", "a cut at the end does not wait for the other instance", []edit{
-		{ownershipPlan, "			all = false\n", "			all = all || any\n"},
+		{ownershipPlan, "			all = false\n", "			all = all || anyDrained\n"},
 	}},
 	{"start-before-revision", "the start is listed before the revision that the claim is conditional on", []edit{
 		{ownershipClaim, "	if l.rev != u.rev || !l.asked {", "	if !l.asked {"},

@@ -11,7 +11,8 @@ import (
 // nothing of the register but what it asks, loses a unit to a fence that stops
 // half-way. Just after it has renewed its lease it is cut off, and another instance of
 // its region, whose clock is fast, claims the unit. There the wait W has nothing to
-// spare, and nothing else goes wrong that would give it time.
+// spare, and nothing else goes wrong that would give it time. Last, an instance whose
+// watch is silent hears of its region and not of the unit that it loses.
 
 // drawTight draws whether a history is tight, from randomness of its own.
 func drawTight(seed uint64) bool { return rand.New(rand.NewPCG(seed, 0x7469676874)).IntN(8) == 0 }
@@ -22,16 +23,20 @@ func (s *sim) tighten() {
 	for _, p := range s.procs {
 		s.every(20*time.Millisecond, 300*time.Millisecond, p.clientWrite)
 	}
-	for at := 30 * time.Second; at < turmoil-45*time.Second; at += 45 * time.Second {
-		s.After(at+s.Between(0, 3*time.Second), s.stealUnit)
+	const last = turmoil - 55*time.Second
+	for at := 30 * time.Second; at <= last; at += 45 * time.Second {
+		steal := s.stealUnit
+		if at == last {
+			steal = s.stealOverheard
+		}
+		s.After(at+s.Between(0, 3*time.Second), steal)
 	}
 	s.After(turmoil, s.calm)
 }
 
-// stealUnit has a unit fenced half-way under an instance that holds it, and claimed by
-// another one of its region.
-func (s *sim) stealUnit() {
-	var victim, heir, fencer *proc
+// cast chooses an instance that holds units, another one of its region, and one of
+// another region; ok is false where there are none.
+func (s *sim) cast() (victim, heir, fencer *proc, ok bool) {
 	for _, i := range s.Rand().Perm(len(s.procs)) {
 		for _, q := range s.procs {
 			switch p := s.procs[i]; {
@@ -46,7 +51,14 @@ func (s *sim) stealUnit() {
 			break
 		}
 	}
-	if heir == nil || fencer == nil {
+	return victim, heir, fencer, heir != nil && fencer != nil
+}
+
+// stealUnit has a unit fenced half-way under an instance that holds it, and claimed by
+// another one of its region.
+func (s *sim) stealUnit() {
+	victim, heir, fencer, ok := s.cast()
+	if !ok {
 		return
 	}
 	for _, p := range s.procs {
@@ -58,6 +70,22 @@ func (s *sim) stealUnit() {
 	s.reg.HalfFence(unit)
 	s.ask(fencer, ownership.Command{Verb: ownership.VerbFence, Unit: unit, Reason: "tight"})
 	s.After(50*time.Millisecond, func() { s.awaitRenewal(victim, heir, unit, s.Now()+10*time.Second) })
+}
+
+// stealOverheard has a unit taken as stealUnit does. Of what is broadcast, the victim
+// hears what concerns regions alone: it learns that its leases are void, may renew, and
+// hears nothing of the unit.
+func (s *sim) stealOverheard() {
+	victim, heir, fencer, ok := s.cast()
+	if !ok {
+		return
+	}
+	s.reg.NoCasts = s.noCasts
+	unit := victim.Home[0]
+	victim.HearRegions(turmoil - s.Now())
+	s.reg.HalfFence(unit)
+	s.ask(fencer, ownership.Command{Verb: ownership.VerbFence, Unit: unit, Reason: "overheard"})
+	s.After(time.Second, func() { s.ask(heir, ownership.Command{Verb: ownership.VerbUnfence, Unit: unit}) })
 }
 
 // awaitRenewal cuts the victim off as soon as its lease has been renewed, and has the

@@ -44,16 +44,17 @@ type sim struct {
 	broken   []world.Violation
 	topology *router.Topology
 
-	reg    *register.Stream
-	procs  []*proc
-	logs   map[string]*unitLog
-	calmed bool
-	fast   bool // what is not lost is quick: the wait is tight
-	refs   uint64
-	asked  map[uint64]bool
-	kinds  map[string]string // kind of the cut, by unit and the fence's epoch
-	fences map[uint64]fence  // region of each fence of a region that was asked for
-	firm   map[string]string // by region: the newest fence that was answered as done
+	reg     *register.Stream
+	procs   []*proc
+	logs    map[string]*unitLog
+	calmed  bool
+	noCasts bool // every broadcast is lost, whatever the seed says
+	fast    bool // what is not lost is quick: the wait is tight
+	refs    uint64
+	asked   map[uint64]bool
+	kinds   map[string]string // kind of the cut, by unit and the fence's epoch
+	fences  map[uint64]fence  // region of each fence of a region that was asked for
+	firm    map[string]string // by region: the newest fence that was answered as done
 }
 
 // unitLog is the log of a unit in its region: one partition.
@@ -92,7 +93,7 @@ func Run(seed uint64, o Options) world.Result {
 func newSim(seed uint64, o Options) *sim {
 	s := &sim{
 		Scheduler: sched.New(seed, 0x6f776e, o.Trace), counts: make(map[string]int),
-		logs: make(map[string]*unitLog), asked: make(map[uint64]bool), kinds: make(map[string]string),
+		noCasts: o.NoCasts, logs: make(map[string]*unitLog), asked: make(map[uint64]bool), kinds: make(map[string]string),
 		fences: make(map[uint64]fence), firm: make(map[string]string),
 	}
 	s.reg = register.NewStream(s, ownership.DefaultLease())

@@ -45,6 +45,7 @@ type Instance struct {
 	slept          bool             // the machine was suspended, and the process has not noticed
 	off            time.Duration    // cut off from the register until then
 	deaf           time.Duration    // the watch brings nothing until then
+	hearsRegions   time.Duration    // the watch brings nothing until then, and broadcasts bring regions alone
 	hearsNothing   bool             // what it hears by the watch and by broadcasts is lost
 	unitWritesFrom time.Duration    // what it writes of units comes no sooner
 	lastRenewal    time.Duration    // when its last renewal was stored
@@ -242,6 +243,22 @@ func (p *Instance) Blind(d time.Duration) {
 	p.deaf = p.s.Now() + d
 }
 
+// HearRegions silences the watch; of what is broadcast only regions' records come.
+func (p *Instance) HearRegions(d time.Duration) {
+	p.Blind(d)
+	p.hearsRegions = p.deaf
+}
+
+// hears tells whether a broadcast of a subject reaches the instance now.
+func (p *Instance) hears(e *ownership.Broadcast) bool {
+	now := p.s.Now()
+	if p.hearsRegions > now {
+		_, unit := unitRecord(e.Data)
+		return p.off <= now && !unit
+	}
+	return p.off <= now && p.deaf <= now && !p.hearsNothing
+}
+
 // RollBack restores the disk of a process that is dead from an older copy, or
 // loses it.
 func (p *Instance) RollBack() {
@@ -254,7 +271,7 @@ func (p *Instance) RollBack() {
 
 // Heal ends every fault.
 func (p *Instance) Heal() {
-	p.unitWritesFrom, p.awake, p.off, p.deaf, p.targeted, p.hearsNothing, p.late, p.await = 0, 0, 0, 0, false, false, nil, ""
+	p.unitWritesFrom, p.awake, p.off, p.deaf, p.hearsRegions, p.targeted, p.hearsNothing, p.late, p.await = 0, 0, 0, 0, 0, false, false, nil, ""
 	p.disturb = p.s.Now()
 	p.wakeWatch()
 }
@@ -392,7 +409,7 @@ func (p *Instance) effect(e ownership.Effect) {
 		s.Count("rewatches")
 		s.Logf("%s watches again behind %d", p.Name, e.From)
 		p.rewatch = s.Now()
-		if s.Calm() || chance(s, 0.15) {
+		if s.Calm() || chance(s, 0.15) && p.hearsRegions <= s.Now() {
 			p.deaf = 0 // another server was found that is not deaf
 		}
 		p.moving = false
@@ -451,7 +468,7 @@ func (p *Instance) broadcast(e ownership.Broadcast) {
 			continue
 		}
 		q.Later(between(s, time.Millisecond, s.Lease.Renew), func() {
-			if q.core != nil && q.off <= s.Now() && q.deaf <= s.Now() && !q.hearsNothing {
+			if q.core != nil && q.hears(&e) {
 				q.hear(ownership.Seen{Subject: e.Subject, Seq: e.Seq, Data: e.Data, Rumour: true})
 			}
 		})
