@@ -18,6 +18,7 @@ var regressions = []struct {
 	{196, "a delete has no value"},
 	{205, "a fold waits for an origin whose copy is lost, and so does every other origin"},
 	{236, "the same, of an events topic"},
+	{2444, "a log is read again from behind the end of its first leader epoch"},
 	{794, "a topic is carried no more while markers of its last transaction are late"},
 }
 

@@ -111,7 +111,7 @@ type reader struct {
 	stopped   bool
 	turn      int   // counts fetches
 	off       *bool // stops the reader when it becomes true
-	epoch     int32 // leader epoch of the newest record, to notice a truncation
+	epoch     int32 // leader epoch of the newest record, to notice a truncation; -1: not known
 }
 
 func (p *proc) read(r reader) *reader {
@@ -143,7 +143,7 @@ func (r *reader) fetch() {
 	again := func() { r.p.after(r.p.w.Between(20*time.Millisecond, 200*time.Millisecond), fetch) }
 	r.c.call(func(k *kafka.Cluster) func() {
 		f, err := k.Fetch(r.tp, r.next, r.committed, r.limit)
-		if end := k.EndOfEpoch(r.tp, r.epoch); end < r.next {
+		if end := k.EndOfEpoch(r.tp, r.epoch); r.epoch >= 0 && end < r.next {
 			f.HW, err = end, kafka.ErrRange
 		}
 		if err == nil && f.Next == r.next {

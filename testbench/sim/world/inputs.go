@@ -277,7 +277,7 @@ func (s *seatRun) readAgain(e seat.ReadAgain) {
 			return
 		}
 		p.read(reader{
-			off: &off, c: p.dial(p.region), tp: tp, next: e.From, committed: true,
+			off: &off, c: p.dial(p.region), tp: tp, next: e.From, committed: true, epoch: -1,
 			truncated: func(int64) { end(errors.New("the log has lost its tail")) },
 			take: func(got kafka.Fetched, more func()) {
 				records := slices.DeleteFunc(slices.Clone(got.Records), func(r kafka.Record) bool { return r.Kind != kafka.Data || r.Offset >= e.To })
