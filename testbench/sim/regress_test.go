@@ -1,6 +1,7 @@
 package main
 
 import (
+	"fmt"
 	"path/filepath"
 	"slices"
 	"testing"
@@ -40,15 +41,19 @@ func TestMutantSeeds(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	played := map[uint64]bool{}
-	for i := range mutants {
-		seed := seeds[mutants[i].name]
-		if played[seed] || seed == 0 {
+	played := map[string]bool{}
+	for _, m := range slices.Concat(mutants, ownershipMutants) {
+		seed, run := seeds[m.name], playLogs
+		if m.world() == "ownership" {
+			run = playOwnership
+		}
+		history := fmt.Sprintf("%s %d", m.world(), seed)
+		if played[history] || seed == 0 {
 			continue
 		}
-		played[seed] = true
-		if res := world.Run(seed, world.Options{}); len(res.Violations) > 0 {
-			t.Errorf("seed %d, which catches %s: %v", seed, mutants[i].name, res.Violations)
+		played[history] = true
+		if res := run(seed, false); len(res.Violations) > 0 {
+			t.Errorf("seed %d of world %s, which catches %s: %v", seed, m.world(), m.name, res.Violations)
 		}
 	}
 }
