@@ -180,7 +180,7 @@ func TestCarried(t *testing.T) {
 			t.Errorf("Carried(%s) accepts a byte too many", c.name)
 		}
 	}
-	for _, key := range []string{"", "\x00", "\x05topic", "\xff"} {
+	for _, key := range []string{"", "\x00", "\x7ftopic", "\xff"} {
 		if _, err := control.Carried([]byte(key), []byte{1}); err == nil {
 			t.Errorf("Carried(%q) accepts an unknown type", key)
 		}

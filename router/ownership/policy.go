@@ -403,9 +403,18 @@ func (e DomainEntry) rule(bad *strict.Problems, at strict.Path, kind Kind) event
 	names := conflict.PolicyNames()
 	switch e.Policy {
 	case "home", "counter", "update_wins", "delete_wins", "field", "or_set", "map", "merge":
-		bad.Add(at, "policy %s comes with a later version; this one knows %s", e.Policy, strings.Join(names, " and "))
+		bad.Add(at, "policy %s comes with a later version; this one knows %s", e.Policy, alternatives(names))
 	default:
 		bad.Unknown(at, "policy", e.Policy, names...)
 	}
 	return 0
+}
+
+// alternatives joins names as a sentence lists them: a, b and c.
+func alternatives(names []string) string {
+	last := len(names) - 1
+	if last < 1 {
+		return strings.Join(names, "")
+	}
+	return strings.Join(names[:last], ", ") + " and " + names[last]
 }

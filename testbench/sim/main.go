@@ -90,7 +90,7 @@ func runSeed(seed uint64, verbose bool) bool {
 	fmt.Print(res.Trace)
 	report(res)
 	if len(res.Violations) == 0 {
-		fmt.Printf("seed %d: ok, %d steps, %v of virtual time\n", seed, res.Steps, res.Time.Round(time.Millisecond))
+		fmt.Printf("%s seed %d: ok, %d steps, %v of virtual time\n", worldName, seed, res.Steps, res.Time.Round(time.Millisecond))
 	}
 	return len(res.Violations) == 0
 }
@@ -117,7 +117,7 @@ func runSeeds(from, to uint64, first bool) bool {
 		}
 		failing = append(failing, fmt.Sprint(seed))
 		report(res)
-		fmt.Printf("seed %d: replay with: go run ./testbench/sim -v --seed %d\n", seed, seed)
+		fmt.Printf("seed %d: replay with: go run ./testbench/sim --world %s -v --seed %d\n", seed, worldName, seed)
 		if first {
 			break
 		}
