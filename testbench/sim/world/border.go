@@ -191,7 +191,7 @@ func (s *shardRun) applyPolicyVersion() []any {
 // audit writes down what was decided.
 func (s *shardRun) audit(e replicate.Audit) {
 	p, left, failed := s.l.p, len(e.Decided), error(nil)
-	gen := s.l.agreed.Number
+	gen, deposed := s.l.agreed.Number, s.l.depose(e.Decided)
 	for _, d := range e.Decided {
 		r := d.Stream.Ruling
 		a := residency.Audit{
@@ -201,7 +201,7 @@ func (s *shardRun) audit(e replicate.Audit) {
 		if s.auditor == nil {
 			s.auditor = &appender{p: p, tp: auditTP, c: p.dial(p.region)}
 		}
-		s.auditor.late = p.w.lateAudit()
+		s.auditor.late = max(p.w.lateAudit(), deposed)
 		s.auditor.add(seat.Record{Key: a.AppendKey(nil), Value: a.AppendValue(nil), Timestamp: p.wall().UnixMilli()}, func(err error) {
 			if err != nil {
 				failed = err

@@ -123,6 +123,7 @@ type foldRun struct {
 	store *foldStore
 	ready bool
 	busy  bool
+	held  bool // by the regime
 	queue []conflict.Item
 }
 
@@ -205,11 +206,12 @@ func (f *foldRun) push(items ...seat.Item) {
 	for i := range items {
 		f.queue = append(f.queue, foldItem(&items[i]))
 	}
+	f.s.holdAtCut(items)
 	f.pump()
 }
 
 func (f *foldRun) pump() {
-	if !f.ready || f.busy || f.s.closed {
+	if !f.ready || f.busy || f.held || f.s.closed {
 		return
 	}
 	v := f.part.Position().Vector
@@ -225,6 +227,10 @@ func (f *foldRun) pump() {
 
 func (f *foldRun) step() {
 	if f.s.closed {
+		return
+	}
+	if f.held {
+		f.busy = false
 		return
 	}
 	w := f.s.p.w

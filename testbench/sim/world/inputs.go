@@ -228,6 +228,7 @@ func (s *seatRun) doInput(e seat.InputEffect) {
 		if err := s.journal.Add(e.Items); err != nil {
 			w.fail("index", "%v", err)
 		}
+		s.restartPastCut(e.Items)
 		s.fold.pump()
 	case seat.FoldItems:
 		for i := range e.Items {

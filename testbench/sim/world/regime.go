@@ -3,9 +3,13 @@ package world
 import (
 	"fmt"
 	"math/rand/v2"
+	"slices"
 	"time"
 
 	"github.com/geogate/geogate/internal/event"
+	"github.com/geogate/geogate/internal/seat"
+	"github.com/geogate/geogate/replicate"
+	"github.com/geogate/geogate/residency"
 	"github.com/geogate/geogate/router/ownership"
 	"github.com/geogate/geogate/testbench/sim/kafka"
 )
@@ -30,13 +34,19 @@ const (
 	seatFights
 	// cutsInAudit: a cut becomes known while a link writes down what it has decided.
 	cutsInAudit
+	// deposedLinks: a link's decision is written down when another instance has taken
+	// the link and decided under another policy.
+	deposedLinks
+	// restartsAtCuts: an instance restarts between what its indexes and what its fold
+	// have of a cut, and does not know the cut then.
+	restartsAtCuts
 
 	regimes // how many there are
 )
 
 // String is the regime's name on the command line.
 func (r regime) String() string {
-	return [...]string{"ordinary", "link-fights", "elections", "lost-tails", "seat-fights", "cuts-in-audit"}[r]
+	return [...]string{"ordinary", "link-fights", "elections", "lost-tails", "seat-fights", "cuts-in-audit", "deposed-links", "restarts-at-cuts"}[r]
 }
 
 // Regime is the name of what a seed's history is about.
@@ -50,16 +60,29 @@ func Regime(seed uint64) string {
 func (c *config) drawRegime(seed uint64) {
 	r := rand.New(rand.NewPCG(seed, 0x726567696d65))
 	if r.IntN(2) == 0 {
+		c.drawRareRegime(seed)
 		return
 	}
-	c.regime = 1 + regime(r.IntN(int(regimes)-1))
+	c.regime = 1 + regime(r.IntN(int(cutsInAudit)))
 	switch c.regime {
 	case linkFights:
 		c.register, c.border = false, r.IntN(2) == 0
 	case cutsInAudit:
 		c.register, c.border = true, true
-	case ordinary, elections, lostTails, seatFights, regimes:
+	case ordinary, elections, lostTails, seatFights, deposedLinks, restartsAtCuts, regimes:
 		c.register, c.border = false, false
+	}
+}
+
+// drawRareRegime takes some of the ordinary histories for regimes that need few, from
+// randomness of its own: all other histories stay what they were. The stream is one that
+// leaves the seeds of the mutants' table alone.
+func (c *config) drawRareRegime(seed uint64) {
+	switch r := rand.New(rand.NewPCG(seed, 8)); r.IntN(8) {
+	case 0:
+		c.regime, c.register, c.border = deposedLinks, false, true
+	case 1:
+		c.regime, c.register, c.border = restartsAtCuts, true, false
 	}
 }
 
@@ -89,6 +112,9 @@ func (w *World) tune() {
 	case cutsInAudit:
 		c.truncate, c.elections, c.faults = false, false, pick(r, 0, 0.01)
 		c.partitions = 1
+	case deposedLinks, restartsAtCuts:
+		c.truncate, c.elections, c.contested = false, false, false
+		c.faults, c.partitions = pick(r, 0, 0.01), 1
 	case ordinary, regimes:
 	}
 }
@@ -116,8 +142,10 @@ func (w *World) scheduleRegime() {
 		}
 		often(4, w.moveLink)
 	case cutsInAudit:
-		often(6, w.fenceDeaf)
-	case ordinary, seatFights, regimes:
+		often(6, func() { w.fenceUnheard(3, 0) })
+	case restartsAtCuts:
+		often(6, func() { w.fenceUnheard(12, 2*time.Second) })
+	case ordinary, seatFights, deposedLinks, regimes:
 	}
 }
 
@@ -258,10 +286,10 @@ func (s *seatRun) strike() time.Duration {
 	return w.Between(20*time.Millisecond, 1500*time.Millisecond)
 }
 
-// fenceDeaf fences a region that hears nothing of the register, and whose links
+// fenceUnheard fences a region that hears nothing of the register, and whose links
 // reach nobody: what it writes meanwhile lies past the cut, and is on the links' desk
-// when both end.
-func (w *World) fenceDeaf() {
+// when both end; the region hears of the register again so much later.
+func (w *World) fenceUnheard(writes int, later time.Duration) {
 	victim := pick(w.Rand(), w.regions...)
 	var others []*proc
 	for _, r := range w.regions {
@@ -271,6 +299,11 @@ func (w *World) fenceDeaf() {
 	}
 	d := w.Between(500*time.Millisecond, 2500*time.Millisecond)
 	w.deafen(victim, d)
+	if later > 0 {
+		for _, p := range victim.procs {
+			p.inst.Cut(d + later)
+		}
+	}
 	cmd := ownership.Command{Verb: ownership.VerbFence, Reason: "deaf", Region: victim.name}
 	if w.Chance(0.5) {
 		cmd.Region, cmd.Unit = "", pick(w.Rand(), w.home(victim)...)
@@ -279,7 +312,7 @@ func (w *World) fenceDeaf() {
 	undo := cmd
 	undo.Verb = ownership.VerbUnfence
 	w.After(d+w.Between(500*time.Millisecond, 3*time.Second), func() { w.ask(pick(w.Rand(), others...), undo) })
-	for range 3 {
+	for range writes {
 		w.After(w.Between(0, d), func() { w.writeAt(victim) })
 	}
 }
@@ -304,10 +337,10 @@ func (w *World) lateAudit() time.Duration {
 	return w.Between(200*time.Millisecond, 3*time.Second)
 }
 
-// kindsOfRules is how many kinds of rules a policy is drawn from: where links fight,
-// all look at records.
+// kindsOfRules is how many kinds of rules a policy is drawn from: where links fight or
+// are deposed, all look at records.
 func (w *World) kindsOfRules() int {
-	if w.cfg.regime == linkFights {
+	if w.cfg.regime == linkFights || w.cfg.regime == deposedLinks {
 		return 2
 	}
 	return 6
@@ -320,4 +353,74 @@ func (w *World) slowly() time.Duration {
 		return 0
 	}
 	return w.Between(0, 1500*time.Millisecond)
+}
+
+// depose has another instance take the link under another policy while a decision is on
+// its way. It returns how late that comes; 0: nothing happens to it.
+func (l *linkRun) depose(decided []replicate.Decided) time.Duration {
+	w, old, from, to := l.p.w, l.p, l.p.region, l.to
+	if w.cfg.regime != deposedLinks || w.calm || w.Now() < w.nextDeposal || !slices.ContainsFunc(decided, rulesRecords) || !w.Chance(0.5) {
+		return 0
+	}
+	late := w.Between(2500*time.Millisecond, 4*time.Second)
+	w.nextDeposal = w.Now() + late + time.Second
+	from.linked[to] = (from.linked[to] + 1) % len(from.procs)
+	next := from.procs[from.linked[to]]
+	w.Logf("link %s-%s is taken from %s by %s while a decision is on its way", from.name, to.name, old.name, next.name)
+	old.orders[to] = 0
+	w.After(200*time.Millisecond, old.kill)
+	w.After(w.nextDeposal-w.Now(), old.start)
+	w.reload()
+	w.After(w.Between(200*time.Millisecond, 600*time.Millisecond), func() { next.hearLink(to) })
+	return late
+}
+
+// rulesRecords tells whether a rule has decided about records.
+func rulesRecords(d replicate.Decided) bool {
+	return slices.ContainsFunc(d.Runs, func(r residency.Run) bool { return r.Code.Ruled() })
+}
+
+// holdAtCut keeps the fold from committing a table that ends the epoch of another
+// region, for a while.
+func (s *seatRun) holdAtCut(items []seat.Item) {
+	w := s.p.w
+	if w.cfg.regime != restartsAtCuts || w.calm || s.fold.held || !slices.ContainsFunc(items, s.endsAnother) {
+		return
+	}
+	s.fold.held = true
+	s.p.after(w.Between(2*time.Second, 5*time.Second), func() {
+		s.fold.held = false
+		s.fold.pump()
+	})
+}
+
+// endsAnother tells whether an item is a table under which another region's epoch ends
+// and none follows.
+func (s *seatRun) endsAnother(it seat.Item) bool {
+	if it.Verdict != seat.Cuts {
+		return false
+	}
+	for _, r := range s.p.w.regions {
+		of := it.Validity.Logs[r.id].List
+		if n := len(of); r != s.p.region && n > 0 && of[n-1].Ended {
+			return true
+		}
+	}
+	return false
+}
+
+// restartPastCut restarts the process when its indexes have an orphan from another
+// region, and its fold has not committed the table that says so. The register is not
+// reached for a while after.
+func (s *seatRun) restartPastCut(items []seat.Item) {
+	p, w := s.p, s.p.w
+	foreign := func(it seat.Item) bool { return it.Verdict == seat.Orphan && it.Origin != p.region.id }
+	if !s.fold.held || w.calm || !slices.ContainsFunc(items, foreign) {
+		return
+	}
+	w.After(0, func() {
+		p.kill()
+		p.inst.Cut(w.Between(500*time.Millisecond, 2*time.Second))
+	})
+	w.After(w.Between(20*time.Millisecond, 200*time.Millisecond), p.start)
 }

@@ -107,6 +107,8 @@ type World struct {
 	highest  map[string]event.Epoch // of each unit, under which somebody acted
 	slow     map[slowKey]time.Duration
 	fight    *fight // the newest for a link
+	// nextDeposal is when a link may be taken again while its decision is on its way.
+	nextDeposal time.Duration
 
 	verdicts map[verdictKey]seat.Item
 	failures []Violation
