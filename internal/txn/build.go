@@ -60,19 +60,11 @@ func (b *Builder) AddRaw(r Raw) bool {
 	return true
 }
 
-// minCompressed is the size in bytes from which on compressing a batch pays: below
-// it a compressor's state, 4 MiB of blocks for lz4, costs more than the bytes it saves.
-const minCompressed = 1 << 10
-
 // Batch returns the records as a batch of their own memory, compressed with
-// codec if they are large enough to gain by it, and empties the builder. It must
-// hold at least one record.
+// codec, and empties the builder. It must hold at least one record.
 func (b *Builder) Batch(codec kgo.CompressionCodecType) (Batch, error) {
 	if b.count == 0 {
 		return nil, fmt.Errorf("%w: build batch of no records", ErrState)
-	}
-	if len(b.records) < minCompressed {
-		codec = kgo.CodecNone
 	}
 	records, used, err := compress(codec, b.records)
 	if err != nil {

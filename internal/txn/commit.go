@@ -4,6 +4,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
+
+	"github.com/twmb/franz-go/pkg/kgo"
 )
 
 // Commit writes the records in one transaction of their own, in the order given
@@ -53,13 +55,22 @@ type notCommittedError struct{ err error }
 // Error implements error.
 func (e *notCommittedError) Error() string { return e.err.Error() }
 
-// pack makes batches below the limit, keeping the order in each partition.
+// minCompressed is the size in bytes from which on compressing a batch pays: below
+// it a compressor's state, 4 MiB of blocks for lz4, costs more than the bytes it saves.
+const minCompressed = 1 << 10
+
+// pack makes batches below the limit, keeping the order in each partition. Small
+// ones are not compressed.
 func (p *Producer) pack(records []Record) ([]PartitionBatch, error) {
 	builders := map[TopicPartition]*Builder{}
 	var order []TopicPartition
 	var out []PartitionBatch
 	flush := func(tp TopicPartition) error {
-		b, err := builders[tp].Batch(p.opts.Codec)
+		codec := p.opts.Codec
+		if builders[tp].Size() < minCompressed {
+			codec = kgo.CodecNone
+		}
+		b, err := builders[tp].Batch(codec)
 		if err != nil {
 			return fmt.Errorf("pack records for %s/%d: %w", tp.Topic, tp.Partition, err)
 		}

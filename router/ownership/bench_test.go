@@ -157,7 +157,7 @@ func fenceDead(b *testing.B, leads bool) {
 	began := time.Now()
 	done := make(chan ownership.Result, 1)
 	go func() {
-		done <- a.Ask(context.Background(), ownership.Command{Verb: ownership.VerbFence, Region: "eu", Reason: "bench"})
+		done <- fenceEU(context.Background(), a, "bench")
 	}()
 	spin(b, func() bool { return a.Tokens().Regions["eu"].Record.State == ownership.RegionFenced })
 	fence := time.Since(began)

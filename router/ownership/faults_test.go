@@ -189,13 +189,7 @@ func TestCutOffWhileFenced(t *testing.T) {
 	defer cancel()
 	answer := make(chan ownership.Result, 1)
 	go func() {
-		// A server that lags for a moment can make the first question early.
-		r := ownership.Result{Code: ownership.ResultUnreachable}
-		for r.Code == ownership.ResultUnreachable && ctx.Err() == nil {
-			r = x.us.Ask(ctx, ownership.Command{Verb: ownership.VerbFence, Region: "eu", Reason: "cut off"})
-			pause(ctx, 100*time.Millisecond)
-		}
-		answer <- r
+		answer <- fenceEU(ctx, x.us, "cut off")
 	}()
 	until(t, x.longest+time.Second, "end of the lease", func() bool { return !x.eu.Holds(cutOffUnit, x.grant) })
 	held := time.Since(x.cutAt)
@@ -412,4 +406,17 @@ func metric(t testing.TB, s *site, name string, labels ...string) float64 {
 		}
 	}
 	return -1
+}
+
+// fenceEU has eu fenced. It asks again while the instance answers that it has not
+// read the register to its end: a server that lags for a moment, or an election,
+// makes it read again.
+func fenceEU(ctx context.Context, c *ownership.Client, reason string) ownership.Result {
+	for {
+		r := c.Ask(ctx, ownership.Command{Verb: ownership.VerbFence, Region: "eu", Reason: reason})
+		if r.Code != ownership.ResultUnreachable || ctx.Err() != nil {
+			return r
+		}
+		pause(ctx, 100*time.Millisecond)
+	}
 }

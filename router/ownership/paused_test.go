@@ -154,7 +154,7 @@ func pausedInstance(t *testing.T, leads bool) {
 	ctx, cancel := context.WithTimeout(context.Background(), 60*time.Second)
 	defer cancel()
 	began := time.Now()
-	r := a.Ask(ctx, ownership.Command{Verb: ownership.VerbFence, Region: "eu", Reason: "it does not answer"})
+	r := fenceEU(ctx, a, "it does not answer")
 	if r.Code != ownership.ResultLoss {
 		t.Errorf("fence: %+v", r)
 	}
