@@ -125,6 +125,22 @@ func unfence(t *testing.T, at *world.Region, what string) {
 	}
 }
 
+// writesAgain stores a write in a region that was unfenced. The command ends with
+// the register; the region itself learns of it later, and says NOT_OWNER until then.
+func writesAgain(t *testing.T, w *world.World, r *world.Region, wr client.Write) (a client.Answer) {
+	t.Helper()
+	w.Eventually(r.Name+" to write again", func() (err error) {
+		a, err = r.Try(limit(t), wr)
+		switch client.Code(err) {
+		case "", "NOT_OWNER", "OWNERSHIP_UNPROVEN", "NOT_READY":
+		default:
+			t.Fatalf("after unfence: %v", err)
+		}
+		return err
+	})
+	return a
+}
+
 // accounted: each acknowledged write counts in every region, or listed by
 // one as an orphan, never both; and all regions show the same.
 func accounted(t *testing.T, w *world.World, acked []client.Answer) (orphans map[string]client.Orphan) {
@@ -255,14 +271,7 @@ func TestFenceAlive(t *testing.T) {
 		return nil
 	})
 	unfence(t, us, "eu")
-	var again client.Answer
-	w.Eventually("eu to write again", func() (err error) {
-		key := "again"
-		if again, err = eu.Try(limit(t), client.Write{Topic: github, Key: key, Value: []byte(`2`)}); err != nil && client.Code(err) != "OWNERSHIP_UNPROVEN" && client.Code(err) != "NOT_READY" {
-			t.Fatalf("after unfence: %v", err)
-		}
-		return err
-	})
+	again := writesAgain(t, w, eu, client.Write{Topic: github, Key: "again", Value: []byte(`2`)})
 	if again.Epoch <= first.Epoch || again.Epoch%16 != 2 {
 		t.Errorf("epoch %d after %d", again.Epoch, first.Epoch)
 	}
@@ -322,7 +331,7 @@ func TestFenceCutOff(t *testing.T) {
 	problem(t, err, 404, "ENTITY_UNKNOWN")
 	w.HealAll()
 	unfence(t, us, "eu")
-	again := eu.Put(flights, "kept", `"again"`)
+	again := writesAgain(t, w, eu, client.Write{Topic: flights, Key: "kept", Value: []byte(`"again"`)})
 	if again.Epoch <= kept.Epoch {
 		t.Errorf("epoch %d after %d", again.Epoch, kept.Epoch)
 	}
@@ -475,7 +484,7 @@ func TestLateCut(t *testing.T) {
 	w.HealRegister("eu")
 	w.HealAll()
 	unfence(t, us, "eu")
-	again := eu.Put(flights, "flight-2", `"again"`)
+	again := writesAgain(t, w, eu, client.Write{Topic: flights, Key: "flight-2", Value: []byte(`"again"`)})
 	orphans := accounted(t, w, []client.Answer{before, pastCut, gone, single, first, over, second, again})
 	for _, a := range []client.Answer{pastCut, gone, single, first} {
 		if _, ok := orphans[a.Topic+" "+a.Dot]; !ok {
