@@ -7,6 +7,7 @@ import (
 	"github.com/geogate/geogate/conflict"
 	"github.com/geogate/geogate/internal/event"
 	"github.com/geogate/geogate/internal/hlc"
+	"github.com/geogate/geogate/internal/judged"
 )
 
 // BenchmarkFold folds keyed writes of two regions to some hundred entities, a
@@ -33,7 +34,7 @@ func BenchmarkRevoke(b *testing.B) {
 		b.Run(map[conflict.Kind]string{conflict.Entities: "entities", conflict.Events: "events"}[cfg.Kind], func(b *testing.B) {
 			items, reg := load(2*b.N), newRegister(2)
 			reg.end(2, event.Point{})
-			var orphans []conflict.Item
+			var orphans []judged.Item
 			for i := range items {
 				items[i].Event.Epoch = event.FirstEpoch(items[i].Origin)
 				if it := items[i]; it.Origin == 2 {
@@ -45,18 +46,18 @@ func BenchmarkRevoke(b *testing.B) {
 			store := conflict.NewMemory(cfg)
 			p := conflict.NewPartition(cfg, store, conflict.Start())
 			store.Add(items)
-			foldAll(b, p, store, []conflict.Item{{Verdict: conflict.Cuts, Validity: reg.tables[0]}})
+			foldAll(b, p, store, []judged.Item{{Verdict: judged.Cuts, Validity: reg.tables[0]}})
 			foldAll(b, p, store, items)
 			b.ResetTimer()
 			b.ReportAllocs()
-			foldAll(b, p, store, append(orphans, conflict.Item{Verdict: conflict.Cuts, Validity: reg.last()}))
+			foldAll(b, p, store, append(orphans, judged.Item{Verdict: judged.Cuts, Validity: reg.last()}))
 			b.ReportMetric(float64(len(orphans))/b.Elapsed().Seconds(), "orphans/s")
 		})
 	}
 }
 
-func load(n int) []conflict.Item {
-	items := make([]conflict.Item, n)
+func load(n int) []judged.Item {
+	items := make([]judged.Item, n)
 	var next [3]int64
 	value := make([]byte, 200)
 	for i := range items {
@@ -77,13 +78,13 @@ func load(n int) []conflict.Item {
 			ev.Key = items[i-1].Event.Key
 		}
 		next[r]++
-		items[i] = conflict.Item{Origin: r, Event: ev, Next: event.Point{Next: next[r]}, Barrier: -1}
+		items[i] = judged.Item{Origin: r, Event: ev, Verdict: judged.Valid, Next: event.Point{Next: next[r]}, Barrier: -1}
 	}
 	return items
 }
 
 // foldAll folds items in steps of 1,000.
-func foldAll(b *testing.B, p *conflict.Partition, store *conflict.Memory, items []conflict.Item) {
+func foldAll(b *testing.B, p *conflict.Partition, store *conflict.Memory, items []judged.Item) {
 	for len(items) > 0 {
 		n := min(1000, len(items))
 		out, err := p.Step(items[:n])

@@ -10,6 +10,7 @@ import (
 
 	"github.com/geogate/geogate/conflict"
 	"github.com/geogate/geogate/internal/event"
+	"github.com/geogate/geogate/internal/judged"
 	"github.com/geogate/geogate/testbench/naive"
 )
 
@@ -31,7 +32,7 @@ func TestOrderDoesNotMatter(t *testing.T) {
 		logs := adversary(t, rapid.IntRange(2, 4).Draw(t, "regions"), 5)
 		a, b := newReplica(cfg), newReplica(cfg)
 		for _, it := range arrival(t, logs) {
-			a.step(t, []conflict.Item{it}, false)
+			a.step(t, []judged.Item{it}, false)
 			a.check(t)
 		}
 		order := arrival(t, logs)
@@ -61,8 +62,8 @@ func TestEveryOrder(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		logs := adversary(t, 3, 2)
 		want := map[string][]byte{}
-		var walk func(done []conflict.Item, next [3]int)
-		walk = func(done []conflict.Item, next [3]int) {
+		var walk func(done []judged.Item, next [3]int)
+		walk = func(done []judged.Item, next [3]int) {
 			last := true
 			for r := range logs {
 				if next[r] < len(logs[r]) {
@@ -160,7 +161,7 @@ func TestFeedReportsEveryLossOnce(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		h := newHistory(t, entities(event.LWW))
 		want := make([]losses, len(h.regions))
-		h.run(40, func(r int, items []conflict.Item) {
+		h.run(40, func(r int, items []judged.Item) {
 			rep := h.regions[r]
 			rep.step(t, items, false)
 			rep.check(t)
@@ -263,7 +264,7 @@ func TestMergedEndsWithWinner(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		rep := newReplica(entities(anyRule(t)))
 		for _, it := range arrival(t, adversary(t, 3, 5)) {
-			rep.step(t, []conflict.Item{it}, false)
+			rep.step(t, []judged.Item{it}, false)
 		}
 		last := map[string]conflict.Merged{}
 		for _, m := range rep.merged {

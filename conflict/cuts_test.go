@@ -10,6 +10,7 @@ import (
 
 	"github.com/geogate/geogate/conflict"
 	"github.com/geogate/geogate/internal/event"
+	"github.com/geogate/geogate/internal/judged"
 	"github.com/geogate/geogate/testbench/naive"
 )
 
@@ -19,18 +20,18 @@ import (
 type learner struct {
 	*replica
 	table *event.ValidityTable
-	given [][]conflict.Item // by origin: as the log's own judge has them
+	given [][]judged.Item // by origin: as the log's own judge has them
 	outs  []*conflict.Output
 	mixed bool // orphans of a table that is not in force have been revoked
 }
 
 func newLearner(cfg conflict.Config, origins int) *learner {
-	return &learner{replica: newReplica(cfg), given: make([][]conflict.Item, origins)}
+	return &learner{replica: newReplica(cfg), given: make([][]judged.Item, origins)}
 }
 
-// judged is an item as the seat gives it under a table; ok is false if it waits.
-func judged(it conflict.Item, table *event.ValidityTable) (_ conflict.Item, ok bool) {
-	if it.Verdict != conflict.Valid {
+// judgedBy is an item as the seat gives it under a table; ok is false if it waits.
+func judgedBy(it judged.Item, table *event.ValidityTable) (_ judged.Item, ok bool) {
+	if it.Verdict != judged.Valid {
 		return it, true
 	}
 	switch table.Judge(it.Event.At, it.Event.Epoch) {
@@ -43,18 +44,18 @@ func judged(it conflict.Item, table *event.ValidityTable) (_ conflict.Item, ok b
 }
 
 // orphanItem is all that the fold may look at.
-func orphanItem(it conflict.Item) conflict.Item {
-	it.Verdict = conflict.Orphan
+func orphanItem(it judged.Item) judged.Item {
+	it.Verdict = judged.Orphan
 	it.Event.Value, it.Event.Headers = nil, nil
 	return it
 }
 
 // take offers the next items of an origin's log and returns how many were taken.
-func (l *learner) take(t rapid.TB, origin int, items []conflict.Item, twice bool) int {
+func (l *learner) take(t rapid.TB, origin int, items []judged.Item, twice bool) int {
 	t.Helper()
-	var batch []conflict.Item
+	var batch []judged.Item
 	for _, it := range items {
-		j, ok := judged(it, l.table)
+		j, ok := judgedBy(it, l.table)
 		if !ok {
 			break
 		}
@@ -67,7 +68,7 @@ func (l *learner) take(t rapid.TB, origin int, items []conflict.Item, twice bool
 	return len(batch)
 }
 
-func (l *learner) fold(t rapid.TB, items []conflict.Item, twice bool) {
+func (l *learner) fold(t rapid.TB, items []judged.Item, twice bool) {
 	t.Helper()
 	out := l.step(t, items, twice)
 	l.outs = append(l.outs, out)
@@ -80,21 +81,21 @@ func (l *learner) fold(t rapid.TB, items []conflict.Item, twice bool) {
 // them only (then the table is not in force, and nothing else has come between).
 func (l *learner) applyTable(t rapid.TB, table *event.ValidityTable, chunk, stop int) {
 	t.Helper()
-	var items []conflict.Item
+	var items []judged.Item
 	for origin := range l.given {
 		from, found := table.Orphans(l.table, event.RegionID(origin+1))
 		if !found {
 			continue
 		}
 		for _, it := range l.given[origin] {
-			if it.Next.Compare(from) > 0 && it.Verdict == conflict.Valid && table.Judge(it.Event.At, it.Event.Epoch) == event.Orphan {
+			if it.Next.Compare(from) > 0 && it.Verdict == judged.Valid && table.Judge(it.Event.At, it.Event.Epoch) == event.Orphan {
 				it = orphanItem(it)
 				it.Validity = table
 				items = append(items, it)
 			}
 		}
 	}
-	items = append(items, conflict.Item{Verdict: conflict.Cuts, Validity: table})
+	items = append(items, judged.Item{Verdict: judged.Cuts, Validity: table})
 	for n := 0; len(items) > 0; n++ {
 		if n == stop {
 			l.mixed = true
@@ -121,11 +122,11 @@ func (l *learner) rebuild() {
 	}
 	for _, items := range l.given {
 		for _, it := range items {
-			j, ok := judged(it, l.table)
+			j, ok := judgedBy(it, l.table)
 			if !ok {
 				j = it // it was settled when it was folded
 			}
-			store.Add([]conflict.Item{j})
+			store.Add([]judged.Item{j})
 		}
 	}
 	l.store = store
@@ -134,14 +135,14 @@ func (l *learner) rebuild() {
 
 // ahead gives the journal alone what comes next, judged by a table that is lost with a
 // stop: the fold will go on under the one before.
-func (l *learner) ahead(items []conflict.Item, table *event.ValidityTable) {
+func (l *learner) ahead(items []judged.Item, table *event.ValidityTable) {
 	for _, it := range items {
-		j, ok := judged(it, table)
+		j, ok := judgedBy(it, table)
 		if !ok {
 			return
 		}
 		j.Event = it.Event
-		l.store.Add([]conflict.Item{j})
+		l.store.Add([]judged.Item{j})
 	}
 }
 
@@ -169,7 +170,7 @@ func (l *learner) checkOrphans(t rapid.TB) {
 	for _, items := range l.given {
 		for _, it := range items {
 			ev := &it.Event
-			lost := it.Verdict == conflict.Valid && l.cfg.QuarantineReason(ev) == "" && l.table.Judge(ev.At, ev.Epoch) == event.Orphan
+			lost := it.Verdict == judged.Valid && l.cfg.QuarantineReason(ev) == "" && l.table.Judge(ev.At, ev.Epoch) == event.Orphan
 			o, found, _ := l.store.Orphan(ev.At)
 			if lost != found {
 				t.Fatalf("%v is an orphan: %v, listed: %v", ev.At, lost, found)
@@ -253,7 +254,7 @@ func newRegister(n int) *register {
 // cutAtRandom draws the register's further history over logs of any length, and
 // puts the events of the logs under epochs of it: that which was in force where
 // they lie, an earlier or a later one, or none at all.
-func cutAtRandom(t *rapid.T, logs [][]conflict.Item, unstamped bool) *register {
+func cutAtRandom(t *rapid.T, logs [][]judged.Item, unstamped bool) *register {
 	reg := newRegister(len(logs))
 	for range rapid.IntRange(0, 5).Draw(t, "revisions") {
 		id := event.RegionID(rapid.IntRange(1, len(logs)).Draw(t, "cut log"))
@@ -295,7 +296,7 @@ func cutAtRandom(t *rapid.T, logs [][]conflict.Item, unstamped bool) *register {
 }
 
 // makeAnew lets a log's topic be deleted and made again somewhere, or not.
-func makeAnew(t *rapid.T, log []conflict.Item) {
+func makeAnew(t *rapid.T, log []judged.Item) {
 	from := rapid.IntRange(0, 3*len(log)).Draw(t, "recreated")
 	for i := from; i < len(log); i++ {
 		at := &log[i].Event.At
@@ -307,14 +308,14 @@ func makeAnew(t *rapid.T, log []conflict.Item) {
 
 // deliverAll lets a learner take all logs and learn all tables in an order drawn,
 // with everything that may go wrong between, and calls check when all is in order.
-func deliverAll(t *rapid.T, l *learner, logs [][]conflict.Item, reg *register, check func()) {
+func deliverAll(t *rapid.T, l *learner, logs [][]judged.Item, reg *register, check func()) {
 	next, knows := make([]int, len(logs)), 0
 	l.applyTable(t, reg.tables[0], 1, -1)
 	for {
 		var open []int
 		for r := range logs {
 			if next[r] < len(logs[r]) {
-				if _, ok := judged(logs[r][next[r]], l.table); ok {
+				if _, ok := judgedBy(logs[r][next[r]], l.table); ok {
 					open = append(open, r)
 				}
 			}

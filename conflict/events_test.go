@@ -8,6 +8,7 @@ import (
 
 	"github.com/geogate/geogate/conflict"
 	"github.com/geogate/geogate/internal/event"
+	"github.com/geogate/geogate/internal/judged"
 	"github.com/geogate/geogate/testbench/naive"
 )
 
@@ -19,7 +20,7 @@ func TestEventsOnce(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		rep := newReplica(eventsTopic)
 		for _, it := range arrival(t, adversary(t, 3, 6)) {
-			rep.step(t, []conflict.Item{it}, rapid.Bool().Draw(t, "twice"))
+			rep.step(t, []judged.Item{it}, rapid.Bool().Draw(t, "twice"))
 		}
 		shown, keys := map[event.Dot]int{}, map[event.IdempotencyKey]int{}
 		var order event.Vector
@@ -55,7 +56,7 @@ func TestEventsOnce(t *testing.T) {
 func TestReaderMovesBetweenRegions(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		h := newHistory(t, eventsTopic)
-		h.run(40, func(r int, items []conflict.Item) { h.regions[r].step(t, items, false) })
+		h.run(40, func(r int, items []judged.Item) { h.regions[r].step(t, items, false) })
 		from, to := h.regions[0], h.regions[1]
 		var cursor event.Vector
 		seen := map[event.Dot]bool{}

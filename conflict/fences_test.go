@@ -11,6 +11,7 @@ import (
 	"github.com/geogate/geogate/conflict"
 	"github.com/geogate/geogate/internal/event"
 	"github.com/geogate/geogate/internal/hlc"
+	"github.com/geogate/geogate/internal/judged"
 	"github.com/geogate/geogate/testbench/naive"
 )
 
@@ -23,7 +24,7 @@ type fencing struct {
 	reg     *register
 	regions []*learner
 	knows   []int // by region: the index of its table in the register's
-	logs    [][]conflict.Item
+	logs    [][]judged.Item
 	came    [][]int
 	wall    int64
 	skew    []int64
@@ -35,7 +36,7 @@ type fencing struct {
 func newFencing(t *rapid.T, cfg conflict.Config) *fencing {
 	n := rapid.IntRange(2, 4).Draw(t, "regions")
 	f := &fencing{
-		t: t, reg: newRegister(n), knows: make([]int, n), logs: make([][]conflict.Item, n), last: make([]hlc.Stamp, n), wall: 1000,
+		t: t, reg: newRegister(n), knows: make([]int, n), logs: make([][]judged.Item, n), last: make([]hlc.Stamp, n), wall: 1000,
 		told: func(int) {},
 	}
 	for range n {
@@ -78,7 +79,7 @@ func (f *fencing) write(r int) {
 	}
 	it := logOf(id, ev)[0]
 	if rapid.IntRange(0, 15).Draw(f.t, "void") == 0 {
-		it.Verdict = conflict.Void
+		it.Verdict = judged.Void
 	}
 	f.logs[r] = append(f.logs[r], it)
 }
@@ -88,9 +89,9 @@ func (f *fencing) write(r int) {
 func (f *fencing) finds(r int, k event.IdempotencyKey) bool {
 	l := f.regions[r]
 	return slices.ContainsFunc(l.valid, func(e event.Event) bool { return e.Envelope.Key == k }) ||
-		slices.ContainsFunc(f.logs[r], func(it conflict.Item) bool {
+		slices.ContainsFunc(f.logs[r], func(it judged.Item) bool {
 			ev := &it.Event
-			return it.Verdict == conflict.Valid && ev.Envelope.Key == k && l.table.Judge(ev.At, ev.Epoch) != event.Orphan
+			return it.Verdict == judged.Valid && ev.Envelope.Key == k && l.table.Judge(ev.At, ev.Epoch) != event.Orphan
 		})
 }
 
@@ -343,21 +344,21 @@ func cutHistory(t *testing.T, reg *register, events []event.Event, live []event.
 			events[i] = under(events[i], 0)
 		}
 	}
-	orders(events, func(items []conflict.Item) {
+	orders(events, func(items []judged.Item) {
 		if len(reg.tables) < 2 {
 			t.Fatal("nothing is cut")
 		}
 		for at := 0; at <= len(items); at++ {
 			l := newLearner(entities(event.LWW), 3)
 			l.applyTable(t, reg.tables[0], 1, -1)
-			var late []conflict.Item // held until the register is known
+			var late []judged.Item // held until the register is known
 			for i, it := range items {
 				if i == at {
 					l.applyTable(t, reg.last(), 1, -1)
 				}
 				r := int(it.Origin) - 1
-				held := slices.ContainsFunc(late, func(x conflict.Item) bool { return x.Origin == it.Origin })
-				if held || l.take(t, r, []conflict.Item{it}, true) == 0 {
+				held := slices.ContainsFunc(late, func(x judged.Item) bool { return x.Origin == it.Origin })
+				if held || l.take(t, r, []judged.Item{it}, true) == 0 {
 					late = append(late, it)
 				}
 			}
@@ -365,7 +366,7 @@ func cutHistory(t *testing.T, reg *register, events []event.Event, live []event.
 				l.applyTable(t, reg.last(), 1, -1)
 			}
 			for _, it := range late {
-				if l.take(t, int(it.Origin)-1, []conflict.Item{it}, true) != 1 {
+				if l.take(t, int(it.Origin)-1, []judged.Item{it}, true) != 1 {
 					t.Fatalf("%v is never settled", it.Event.At)
 				}
 			}
@@ -375,7 +376,7 @@ func cutHistory(t *testing.T, reg *register, events []event.Event, live []event.
 			if got := dots(e.Live); !slices.Equal(got, live) {
 				t.Fatalf("order %v, cut before %d: live %v, want %v", places(items), at, got, live)
 			}
-			if at == len(items) && feed != nil && slices.IsSortedFunc(items, func(x, y conflict.Item) int { return x.Event.At.Compare(y.Event.At) }) {
+			if at == len(items) && feed != nil && slices.IsSortedFunc(items, func(x, y judged.Item) int { return x.Event.At.Compare(y.Event.At) }) {
 				if got := said(l.conflicts); !slices.Equal(got, feed) {
 					t.Fatalf("feed %q, want %q", got, feed)
 				}
@@ -477,15 +478,15 @@ func TestTablesRise(t *testing.T) {
 	l.take(t, 1, logOf(b, under(keyed(put(b, 0, 12), 2, 2), 0)), false)
 	gone := orphanItem(l.given[1][0])
 	gone.Validity = reg.last()
-	cuts := func(i int) conflict.Item { return conflict.Item{Verdict: conflict.Cuts, Validity: reg.tables[i]} }
+	cuts := func(i int) judged.Item { return judged.Item{Verdict: judged.Cuts, Validity: reg.tables[i]} }
 	for _, x := range []struct {
-		item     conflict.Item
+		item     judged.Item
 		revision uint64
 		revoking uint64
 	}{
-		{gone, 4, 6}, {cuts(1), 5, 6}, {cuts(0), 5, 6}, {conflict.Item{Verdict: conflict.Cuts}, 5, 6}, {cuts(2), 6, 0}, {cuts(1), 6, 0},
+		{gone, 4, 6}, {cuts(1), 5, 6}, {cuts(0), 5, 6}, {judged.Item{Verdict: judged.Cuts}, 5, 6}, {cuts(2), 6, 0}, {cuts(1), 6, 0},
 	} {
-		l.fold(t, []conflict.Item{x.item}, true)
+		l.fold(t, []judged.Item{x.item}, true)
 		if p := l.replica.fold.Position(); p.Validity.Revision != x.revision || p.Revoking != x.revoking {
 			t.Fatalf("revision %d in force, revoking %d, want %+v", p.Validity.Revision, p.Revoking, x)
 		}
@@ -514,12 +515,12 @@ func TestEntityIsFoldedAgain(t *testing.T) {
 		l.applyTable(t, reg.tables[0], 1, -1)
 		l.take(t, 1, logOf(b, under(put(b, 0, 10), 0), under(put(b, 1, 11), 0)), false)
 		l.take(t, 2, logOf(c, under(put(c, 0, 12), 0)), false)
-		again := func(origin, i, table int) conflict.Item {
+		again := func(origin, i, table int) judged.Item {
 			it := orphanItem(l.given[origin][i])
 			it.Validity = reg.tables[table]
 			return it
 		}
-		all := func(items ...conflict.Item) {
+		all := func(items ...judged.Item) {
 			if together {
 				l.fold(t, items, true)
 				return
@@ -536,10 +537,10 @@ func TestEntityIsFoldedAgain(t *testing.T) {
 		}
 		first, twin := under(keyed(put(d, 0, 20), 1, 1), 0), under(keyed(put(a, 0, 18), 1, 1), 0)
 		// The first orphan alone, then a twin: by the table in force the second counts.
-		l.fold(t, []conflict.Item{again(1, 0, 1)}, true)
+		l.fold(t, []judged.Item{again(1, 0, 1)}, true)
 		all(logOf(d, first)[0], logOf(a, twin)[0], again(1, 0, 1), again(1, 1, 1))
 		lives(twin.At, event.Dot{Region: c, Partition: 3})
-		all(again(2, 0, 2), conflict.Item{Verdict: conflict.Cuts, Validity: reg.last()})
+		all(again(2, 0, 2), judged.Item{Verdict: judged.Cuts, Validity: reg.last()})
 		lives(twin.At)
 
 		l = newLearner(entities(event.LWW), 4)

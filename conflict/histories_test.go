@@ -8,6 +8,7 @@ import (
 	"github.com/geogate/geogate/conflict"
 	"github.com/geogate/geogate/internal/event"
 	"github.com/geogate/geogate/internal/hlc"
+	"github.com/geogate/geogate/internal/judged"
 )
 
 // put makes a put of entity x in region r's log; seen are full dots "region,
@@ -35,9 +36,9 @@ func on(ev event.Event, entity string) event.Event {
 }
 
 // orders calls f with every order of the events that keeps each log's own.
-func orders(evs []event.Event, f func([]conflict.Item)) {
-	var walk func(done []conflict.Item, left []event.Event)
-	walk = func(done []conflict.Item, left []event.Event) {
+func orders(evs []event.Event, f func([]judged.Item)) {
+	var walk func(done []judged.Item, left []event.Event)
+	walk = func(done []judged.Item, left []event.Event) {
 		if len(left) == 0 {
 			f(done)
 		}
@@ -122,7 +123,7 @@ func TestHistories(t *testing.T) {
 		},
 	} {
 		t.Run(h.name, func(t *testing.T) {
-			orders(h.events, func(items []conflict.Item) {
+			orders(h.events, func(items []judged.Item) {
 				rep := newReplica(entities(event.LWW))
 				for i := range items {
 					rep.step(t, items[i:i+1], true)
@@ -140,7 +141,7 @@ func TestHistories(t *testing.T) {
 	}
 }
 
-func places(items []conflict.Item) (ds []event.Dot) {
+func places(items []judged.Item) (ds []event.Dot) {
 	for _, it := range items {
 		ds = append(ds, it.Event.At)
 	}
@@ -236,7 +237,7 @@ func TestKeep(t *testing.T) {
 func TestDelete(t *testing.T) {
 	del := put(a, 1, 20)
 	del.Op, del.Value = event.Delete, nil
-	orders([]event.Event{put(a, 0, 10), del, put(b, 0, 15)}, func(items []conflict.Item) {
+	orders([]event.Event{put(a, 0, 10), del, put(b, 0, 15)}, func(items []judged.Item) {
 		rep := newReplica(entities(event.LWW))
 		for i := range items {
 			rep.step(t, items[i:i+1], false)
@@ -258,12 +259,12 @@ func TestQuarantine(t *testing.T) {
 	nokey.Key = nil
 	unstamped.Stamped = false
 	items := logOf(a, keyed(on(put(a, 0, 1), "elsewhere"), 1, 1), nokey, unstamped, foreign, keyed(put(a, 4, 5), 1, 1))
-	items[3].Verdict = conflict.Quarantined
-	items = append(items, conflict.Item{Origin: b, Verdict: conflict.Skip, Next: event.Point{Next: 9}, Barrier: 8})
-	judged := logOf(a, on(put(a, 5, 6), "elsewhere"))[0]
-	judged.Verdict = conflict.Quarantined
+	items[3].Verdict = judged.Quarantined
+	items = append(items, judged.Item{Origin: b, Verdict: judged.Skip, Next: event.Point{Next: 9}, Barrier: 8})
+	byLog := logOf(a, on(put(a, 5, 6), "elsewhere"))[0]
+	byLog.Verdict = judged.Quarantined
 	out := rep.step(t, items, true)
-	if again := rep.step(t, []conflict.Item{judged}, false); again.Counts.Quarantined[conflict.WrongPartition] != 1 {
+	if again := rep.step(t, []judged.Item{byLog}, false); again.Counts.Quarantined[conflict.WrongPartition] != 1 {
 		t.Fatalf("quarantined by the log's judge for %v", again.Counts.Quarantined)
 	}
 	for _, why := range []string{conflict.WrongPartition, conflict.NoKey, conflict.Unstamped, conflict.QuarantinedByLog} {
@@ -317,5 +318,22 @@ func TestLoserThatComesBackIsReportedAgain(t *testing.T) {
 	}
 	if want := []string{"concurrent 2 3", "cross-region-duplicate 2 1", "revoked 1 2", "revoked 2 3"}; !slices.Equal(about, want) {
 		t.Fatalf("feed %v, want %v", about, want)
+	}
+}
+
+// An item on which nobody has decided is no valid one: it stops the fold, in front
+// of it, instead of counting.
+func TestUndecided(t *testing.T) {
+	for _, cfg := range []conflict.Config{{Kind: conflict.Events}, {Kind: conflict.Entities}} {
+		store := conflict.NewMemory(cfg)
+		p := conflict.NewPartition(cfg, store, conflict.Start())
+		item := logOf(a, put(a, 0, 10))[0]
+		for _, verdict := range []judged.Verdict{0, judged.Cuts + 1} {
+			item.Verdict = verdict
+			store.Add([]judged.Item{item})
+			if out, err := p.Step([]judged.Item{item}); err == nil {
+				t.Errorf("%v: folded as %+v", verdict, out.Counts)
+			}
+		}
 	}
 }

@@ -7,6 +7,7 @@ import (
 
 	"github.com/geogate/geogate/internal/event"
 	"github.com/geogate/geogate/internal/hlc"
+	"github.com/geogate/geogate/internal/judged"
 )
 
 // Kind is what the records of a topic are.
@@ -17,36 +18,6 @@ const (
 	Events   Kind = 1 // records that each stay: the merged view is the union
 	Entities Kind = 2 // upserts by key
 )
-
-// Verdict is what the judge of an origin's log said about one of its places.
-type Verdict uint8
-
-// The verdicts. Only Valid items are folded; the others move the vector.
-const (
-	Valid       Verdict = iota
-	Void                // a fence takes it out
-	Quarantined         // not ours, or not decodable
-	Skip                // a marker, a hole, a denied record: there is no event
-	Orphan              // past its region's cut or of an epoch that had ended: it never counts
-	Cuts                // no place of a log: from here on Item.Validity is in force
-)
-
-// Item is one judged place in one origin's log of the partition.
-type Item struct {
-	Origin event.RegionID
-	// Event is zero for Skip and Cuts. Of an Orphan value and headers are not looked
-	// at, of the others but Valid nothing but place, key and Stamped.
-	Event   event.Event
-	Verdict Verdict
-	Next    event.Point // the origin's position after this item
-	Barrier int64       // last barrier of that log at or before this item; -1: none
-	// Restricted: places of the origin's log below Next may have been denied to
-	// this region.
-	Restricted bool
-	// Validity is what the ownership register says: on Cuts, and on an Orphan that
-	// was folded as Valid before, which this revokes.
-	Validity *event.ValidityTable
-}
 
 // Config is what a topic's declaration says about the fold of its partitions. It
 // must be the same in every region.
@@ -172,8 +143,8 @@ func (p *Partition) Position() Position { return p.at }
 // Step folds items, in log order for each origin, and gives what is to be
 // committed. It changes nothing: until Commit the same step can be asked for
 // again. Items at or below the committed vector are passed over. An error comes
-// from the store alone.
-func (p *Partition) Step(items []Item) (*Output, error) {
+// from the store, or says that an item has no verdict.
+func (p *Partition) Step(items []judged.Item) (*Output, error) {
 	s := &step{Partition: p, out: &Output{Position: p.at}, entities: map[string]*Entity{}, twins: map[event.IdempotencyKey]*Twin{}}
 	for i := range items {
 		if err := s.foldItem(&items[i]); err != nil {
@@ -210,21 +181,21 @@ type step struct {
 	changedTwins    []event.IdempotencyKey  // of those changed, in order
 	orphans         map[event.Dot]*Orphaned // found or changed in this step; nil: none
 	foundOrphans    []event.Dot             // of those, in order
-	item            *Item                   // the item in hand
+	item            *judged.Item            // the item in hand
 	ev              *event.Event            // the event in hand, which is folded now; nil while one is revoked
 	table           *event.ValidityTable    // that refolds use
 }
 
-func (s *step) foldItem(it *Item) error {
+func (s *step) foldItem(it *judged.Item) error {
 	at := &s.out.Position
 	s.item, s.ev, s.table = it, nil, at.Validity
 	switch {
-	case it.Verdict == Cuts:
+	case it.Verdict == judged.Cuts:
 		at.putInForce(it.Validity)
 		s.out.refolds.forget()
 		return nil
 	case it.Next.Compare(at.Vector[it.Origin]) > 0:
-	case it.Verdict == Orphan && it.Validity != nil:
+	case it.Verdict == judged.Orphan && it.Validity != nil:
 		return s.revokeOrphan()
 	default:
 		return nil
@@ -236,25 +207,28 @@ func (s *step) foldItem(it *Item) error {
 	}
 	n := &s.out.Counts
 	switch it.Verdict {
-	case Skip:
+	case judged.Skip:
 		n.Skipped++
 		return nil
-	case Void:
+	case judged.Void:
 		n.Void++
 		return nil
-	case Quarantined:
+	case judged.Quarantined:
 		why := QuarantinedByLog
 		if it.Event.At != (event.Dot{}) {
 			why = cmp.Or(s.cfg.QuarantineReason(&it.Event), why) // the log's judge may have asked the same
 		}
 		s.quarantine(why)
 		return nil
+	case judged.Valid, judged.Orphan:
+	default:
+		return fmt.Errorf("the item's verdict is %v: nobody has decided on it", it.Verdict)
 	}
 	if why := s.cfg.QuarantineReason(&it.Event); why != "" {
 		s.quarantine(why)
 		return nil
 	}
-	if it.Verdict == Orphan || at.Validity.Judge(it.Event.At, it.Event.Epoch) == event.Orphan {
+	if it.Verdict == judged.Orphan || at.Validity.Judge(it.Event.At, it.Event.Epoch) == event.Orphan {
 		s.noteOrphan()
 		return nil
 	}

@@ -1,16 +1,19 @@
 package conflict
 
-import "github.com/geogate/geogate/internal/event"
+import (
+	"github.com/geogate/geogate/internal/event"
+	"github.com/geogate/geogate/internal/judged"
+)
 
 // Foldable is how many items at the head of a queue may be folded: those that the
 // journal has. While the journal has less than what was committed there are none,
 // because a refold needs every earlier event; journaled is false then.
-func Foldable(queue []Item, journal, committed *event.Vector) (n int, journaled bool) {
+func Foldable(queue []judged.Item, journal, committed *event.Vector) (n int, journaled bool) {
 	if !journal.CoversAll(committed) {
 		return 0, false
 	}
 	for n < len(queue) {
-		if it := &queue[n]; it.Verdict != Cuts && it.Next.Compare(journal[it.Origin]) > 0 {
+		if it := &queue[n]; it.Verdict != judged.Cuts && it.Next.Compare(journal[it.Origin]) > 0 {
 			break
 		}
 		n++

@@ -9,6 +9,7 @@ import (
 	"github.com/geogate/geogate/conflict"
 	"github.com/geogate/geogate/internal/event"
 	"github.com/geogate/geogate/internal/hlc"
+	"github.com/geogate/geogate/internal/judged"
 	"github.com/geogate/geogate/testbench/script"
 )
 
@@ -52,7 +53,7 @@ func (s *foldScript) run(t *testing.T, c *script.Command) {
 		for line := range strings.Lines(c.Input) {
 			it := s.record(t, c, strings.Fields(line))
 			before := len(s.outs)
-			if s.take(t, int(it.Origin)-1, []conflict.Item{it}, false) == 0 {
+			if s.take(t, int(it.Origin)-1, []judged.Item{it}, false) == 0 {
 				s.Say("%s waits: nothing is known yet of its epoch", dot(it.Event.At))
 			}
 			s.tell(before)
@@ -72,7 +73,7 @@ func (s *foldScript) run(t *testing.T, c *script.Command) {
 
 // record reads <region>/<offset> key=k value=v stamp=n saw=<region>/<offset> epoch=n
 // idempotency=n.
-func (s *foldScript) record(t *testing.T, c *script.Command, words []string) conflict.Item {
+func (s *foldScript) record(t *testing.T, c *script.Command, words []string) judged.Item {
 	s.ids++
 	ev := event.Event{At: s.dot(t, c, words[0]), Stamped: true}
 	ev.Envelope = event.Envelope{ID: event.ID{s.ids}, Region: ev.At.Region, Barrier: -1, Op: event.Put, Epoch: event.FirstEpoch(ev.At.Region)}
@@ -96,7 +97,7 @@ func (s *foldScript) record(t *testing.T, c *script.Command, words []string) con
 			c.Fatalf(t, "no such member: %s", w)
 		}
 	}
-	return conflict.Item{Origin: ev.At.Region, Event: ev, Next: event.Point{Next: ev.At.Offset + 1}, Barrier: -1}
+	return judged.Item{Origin: ev.At.Region, Event: ev, Verdict: judged.Valid, Next: event.Point{Next: ev.At.Offset + 1}, Barrier: -1}
 }
 
 func (s *foldScript) dot(t *testing.T, c *script.Command, text string) event.Dot {

@@ -6,6 +6,7 @@ import (
 
 	"github.com/geogate/geogate/internal/event"
 	"github.com/geogate/geogate/internal/hlc"
+	"github.com/geogate/geogate/internal/judged"
 )
 
 // Meta is what a refold needs of an event.
@@ -95,7 +96,7 @@ func NewMemory(cfg Config) *Memory {
 
 // Add puts items into the journal, in log order for each origin; items already
 // there are passed over.
-func (m *Memory) Add(items []Item) {
+func (m *Memory) Add(items []judged.Item) {
 	for i := range items {
 		it := &items[i]
 		if it.Next.Compare(m.applied[it.Origin]) <= 0 {
@@ -103,7 +104,7 @@ func (m *Memory) Add(items []Item) {
 		}
 		m.applied[it.Origin] = it.Next
 		// Orphans too: a fold that restarts under the table before folds them.
-		if it.Verdict != Valid && it.Verdict != Orphan || m.cfg.QuarantineReason(&it.Event) != "" {
+		if it.Verdict != judged.Valid && it.Verdict != judged.Orphan || m.cfg.QuarantineReason(&it.Event) != "" {
 			continue
 		}
 		ev := it.Event

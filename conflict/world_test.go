@@ -11,6 +11,7 @@ import (
 	"github.com/geogate/geogate/conflict"
 	"github.com/geogate/geogate/internal/event"
 	"github.com/geogate/geogate/internal/hlc"
+	"github.com/geogate/geogate/internal/judged"
 	"github.com/geogate/geogate/testbench/naive"
 )
 
@@ -36,7 +37,7 @@ func newReplica(cfg conflict.Config) *replica {
 
 // step folds and commits items; with twice, the step is asked for twice, as after
 // an aborted transaction, and must give the same.
-func (r *replica) step(t rapid.TB, items []conflict.Item, twice bool) *conflict.Output {
+func (r *replica) step(t rapid.TB, items []judged.Item, twice bool) *conflict.Output {
 	t.Helper()
 	r.store.Add(items)
 	out, err := r.fold.Step(items)
@@ -55,7 +56,7 @@ func (r *replica) step(t rapid.TB, items []conflict.Item, twice bool) *conflict.
 	r.store.Commit(out)
 	r.fold.Commit(out)
 	for _, it := range items {
-		if it.Verdict == conflict.Valid && r.cfg.QuarantineReason(&it.Event) == "" &&
+		if it.Verdict == judged.Valid && r.cfg.QuarantineReason(&it.Event) == "" &&
 			!slices.ContainsFunc(r.valid, func(e event.Event) bool { return e.At == it.Event.At }) {
 			r.valid = append(r.valid, it.Event)
 		}
@@ -121,18 +122,18 @@ func dots(live []conflict.Live) (ds []event.Dot) {
 }
 
 // logOf numbers the events of one region's log into items.
-func logOf(r event.RegionID, evs ...event.Event) []conflict.Item {
-	items := make([]conflict.Item, len(evs))
+func logOf(r event.RegionID, evs ...event.Event) []judged.Item {
+	items := make([]judged.Item, len(evs))
 	for i, ev := range evs {
-		items[i] = conflict.Item{Origin: r, Event: ev, Next: event.Point{Incarnation: ev.At.Incarnation, Next: ev.At.Offset + 1}, Barrier: -1}
+		items[i] = judged.Item{Origin: r, Event: ev, Verdict: judged.Valid, Next: event.Point{Incarnation: ev.At.Incarnation, Next: ev.At.Offset + 1}, Barrier: -1}
 	}
 	return items
 }
 
 // adversary draws logs whose stamps and contexts follow no rule: whatever the
 // set, its fold must not depend on the order.
-func adversary(t *rapid.T, regions int, most int) [][]conflict.Item {
-	logs := make([][]conflict.Item, regions)
+func adversary(t *rapid.T, regions int, most int) [][]judged.Item {
+	logs := make([][]judged.Item, regions)
 	var length [16]int64
 	for r := range logs {
 		length[r+1] = int64(rapid.IntRange(0, most).Draw(t, "length"))
@@ -160,7 +161,7 @@ func adversary(t *rapid.T, regions int, most int) [][]conflict.Item {
 			}
 			it := logOf(id, ev)[0]
 			if n := rapid.IntRange(0, 9).Draw(t, "verdict"); n < 3 {
-				it.Verdict = conflict.Verdict(n + 1)
+				it.Verdict = []judged.Verdict{judged.Void, judged.Quarantined, judged.Skip}[n]
 			}
 			logs[r] = append(logs[r], it)
 		}
@@ -169,9 +170,9 @@ func adversary(t *rapid.T, regions int, most int) [][]conflict.Item {
 }
 
 // arrival draws an order of all items that keeps each log's own.
-func arrival(t *rapid.T, logs [][]conflict.Item) []conflict.Item {
+func arrival(t *rapid.T, logs [][]judged.Item) []judged.Item {
 	next := make([]int, len(logs))
-	var order []conflict.Item
+	var order []judged.Item
 	for {
 		var open []int
 		for r := range logs {
@@ -194,7 +195,7 @@ func arrival(t *rapid.T, logs [][]conflict.Item) []conflict.Item {
 type history struct {
 	t       *rapid.T
 	regions []*replica
-	logs    [][]conflict.Item
+	logs    [][]judged.Item
 	came    [][]int // by region and origin: items delivered
 	wall    int64
 	skew    []int64
@@ -204,7 +205,7 @@ type history struct {
 
 func newHistory(t *rapid.T, cfg conflict.Config) *history {
 	n := rapid.IntRange(2, 4).Draw(t, "regions")
-	h := &history{t: t, logs: make([][]conflict.Item, n), last: make([]hlc.Stamp, n), wall: 1000}
+	h := &history{t: t, logs: make([][]judged.Item, n), last: make([]hlc.Stamp, n), wall: 1000}
 	for range n {
 		h.regions = append(h.regions, newReplica(cfg))
 		h.came = append(h.came, make([]int, n))
@@ -244,7 +245,7 @@ func (h *history) write(r int) {
 	}
 	it := logOf(id, ev)[0]
 	if rapid.IntRange(0, 11).Draw(h.t, "fenced") == 0 {
-		it.Verdict = conflict.Void
+		it.Verdict = judged.Void
 	}
 	h.logs[r] = append(h.logs[r], it)
 }
@@ -264,12 +265,12 @@ func drawn(t *rapid.T, at event.Dot, wall int64, stamp hlc.Stamp, applied event.
 // knows tells whether region r's index has a valid copy of the key that has not
 // expired: in what it folded, or in its own log.
 func (h *history) knows(r int, k event.IdempotencyKey) bool {
-	own := slices.ContainsFunc(h.logs[r], func(it conflict.Item) bool { return it.Verdict == conflict.Valid && it.Event.Envelope.Key == k })
+	own := slices.ContainsFunc(h.logs[r], func(it judged.Item) bool { return it.Verdict == judged.Valid && it.Event.Envelope.Key == k })
 	return own || slices.ContainsFunc(h.regions[r].valid, func(e event.Event) bool { return e.Envelope.Key == k })
 }
 
 // deliver gives region r the next items of origin o.
-func (h *history) deliver(r, o, most int) []conflict.Item {
+func (h *history) deliver(r, o, most int) []judged.Item {
 	from := h.came[r][o]
 	items := h.logs[o][from:min(from+most, len(h.logs[o]))]
 	h.came[r][o] += len(items)
@@ -278,7 +279,7 @@ func (h *history) deliver(r, o, most int) []conflict.Item {
 
 // run draws writes and deliveries one at a time, calling seen after each
 // delivery, then delivers all that is left.
-func (h *history) run(steps int, seen func(region int, items []conflict.Item)) {
+func (h *history) run(steps int, seen func(region int, items []judged.Item)) {
 	for range steps {
 		h.wall += int64(rapid.IntRange(0, 4).Draw(h.t, "tick"))
 		r := rapid.IntRange(0, len(h.regions)-1).Draw(h.t, "region")

@@ -8,6 +8,7 @@ import (
 
 	"github.com/geogate/geogate/internal/control"
 	"github.com/geogate/geogate/internal/event"
+	"github.com/geogate/geogate/internal/judged"
 	"github.com/geogate/geogate/internal/seat"
 )
 
@@ -97,7 +98,7 @@ func (l *ownLog) show(ctx context.Context, rec *kgo.Record, o *object) (bool, er
 			return false, err
 		}
 	}
-	if part.log.Record(&ev, bad) != seat.Valid {
+	if part.log.Record(&ev, bad) != judged.Valid {
 		return false, nil
 	}
 	switch l.valid.judge(&ev) {
@@ -251,7 +252,7 @@ func (l *remoteLog) show(_ context.Context, rec *kgo.Record, o *object) (bool, e
 		return false, nil
 	}
 	ev, bad := eventOf(at, rec)
-	shown := seat.NewLog(l.from, where.Incarnation, where.Barrier).Record(&ev, bad) == seat.Valid
+	shown := seat.NewLog(l.from, where.Incarnation, where.Barrier).Record(&ev, bad) == judged.Valid
 	if shown {
 		judgement := l.valid.judge(&ev)
 		if judgement == event.Unsettled {

@@ -6,7 +6,7 @@ import (
 
 	"github.com/geogate/geogate/internal/event"
 	"github.com/geogate/geogate/internal/hlc"
-	"github.com/geogate/geogate/internal/seat"
+	"github.com/geogate/geogate/internal/judged"
 )
 
 // BenchmarkFold folds keyed writes of two regions through a broker in process:
@@ -36,8 +36,8 @@ func BenchmarkFold(b *testing.B) {
 	b.ReportMetric(float64(st.Counts.Folded)/float64(st.Steps), "events/step")
 }
 
-func load(n int) []seat.Item {
-	items := make([]seat.Item, n)
+func load(n int) []judged.Item {
+	items := make([]judged.Item, n)
 	var next [3]int64
 	for i := range items {
 		r := event.RegionID(1 + i%2)
@@ -57,7 +57,7 @@ func load(n int) []seat.Item {
 			ev.Envelope.Key, ev.Key = items[i-1].Event.Envelope.Key, items[i-1].Event.Key
 		}
 		next[r]++
-		items[i] = seat.Item{Origin: r, Event: ev, Verdict: seat.Valid, Next: event.Point{Next: next[r]}, Barrier: 0}
+		items[i] = judged.Item{Origin: r, Event: ev, Verdict: judged.Valid, Next: event.Point{Next: next[r]}, Barrier: 0}
 	}
 	return items
 }

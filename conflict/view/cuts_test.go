@@ -12,6 +12,7 @@ import (
 	"github.com/geogate/geogate/internal/control"
 	"github.com/geogate/geogate/internal/event"
 	"github.com/geogate/geogate/internal/hlc"
+	"github.com/geogate/geogate/internal/judged"
 	"github.com/geogate/geogate/internal/seat"
 )
 
@@ -31,13 +32,15 @@ func table(revision uint64, cuts map[event.RegionID]int64) *event.ValidityTable 
 	return a
 }
 
-func cutsItem(a *event.ValidityTable) seat.Item { return seat.Item{Verdict: seat.Cuts, Validity: a} }
+func cutsItem(a *event.ValidityTable) judged.Item {
+	return judged.Item{Verdict: judged.Cuts, Validity: a}
+}
 
 // judge gives items as a seat does under a table.
-func judge(items []seat.Item, a *event.ValidityTable) (out []seat.Item) {
+func judge(items []judged.Item, a *event.ValidityTable) (out []judged.Item) {
 	for _, it := range items {
-		if it.Verdict == seat.Valid && a.Judge(it.Event.At, it.Event.Epoch) == event.Orphan {
-			it.Verdict = seat.Orphan
+		if it.Verdict == judged.Valid && a.Judge(it.Event.At, it.Event.Epoch) == event.Orphan {
+			it.Verdict = judged.Orphan
 		}
 		out = append(out, it)
 	}
@@ -45,11 +48,11 @@ func judge(items []seat.Item, a *event.ValidityTable) (out []seat.Item) {
 }
 
 // revoked are the items among those folded that a new table makes orphans.
-func revoked(items []seat.Item, a *event.ValidityTable) (out []seat.Item) {
+func revoked(items []judged.Item, a *event.ValidityTable) (out []judged.Item) {
 	for r := event.RegionID(1); r <= 3; r++ {
 		for _, it := range items {
-			if it.Origin == r && it.Verdict == seat.Valid && a.Judge(it.Event.At, it.Event.Epoch) == event.Orphan {
-				it.Verdict, it.Validity = seat.Orphan, a
+			if it.Origin == r && it.Verdict == judged.Valid && a.Judge(it.Event.At, it.Event.Epoch) == event.Orphan {
+				it.Verdict, it.Validity = judged.Orphan, a
 				out = append(out, it)
 			}
 		}
@@ -89,12 +92,12 @@ func (r *running) knows(at event.Dot) bool {
 }
 
 // checkOrphans compares what the view lists with what the table makes orphans.
-func (r *running) checkOrphans(items []seat.Item, a *event.ValidityTable) {
+func (r *running) checkOrphans(items []judged.Item, a *event.ValidityTable) {
 	r.w.t.Helper()
 	var want, got []event.Dot
 	var count [event.MaxRegion + 1]int
 	for _, it := range items {
-		if it.Verdict == seat.Valid && a.Judge(it.Event.At, it.Event.Epoch) == event.Orphan {
+		if it.Verdict == judged.Valid && a.Judge(it.Event.At, it.Event.Epoch) == event.Orphan {
 			want = append(want, it.Event.At)
 			count[it.Origin]++
 		}
@@ -154,7 +157,7 @@ func cutsRestart(t *testing.T, cfg conflict.Config, left string) {
 	if v.Validity() != nil {
 		t.Fatalf("table %+v at the start", v.Validity())
 	}
-	v.feed([]seat.Item{cutsItem(first)})
+	v.feed([]judged.Item{cutsItem(first)})
 	v.feed(before)
 	v.wait(before)
 	v.inForce(first)
@@ -182,12 +185,12 @@ func cutsRestart(t *testing.T, cfg conflict.Config, left string) {
 	}
 	v.feed(judge(before, first)) // from the start: the sinks may have nothing
 	v.feed(orphans)
-	v.feed([]seat.Item{cutsItem(second)})
+	v.feed([]judged.Item{cutsItem(second)})
 	v.feed(judge(after, second))
 	v.wait(items)
 	v.inForce(second)
 	v.checkOrphans(items, second)
-	all := slices.Concat([]seat.Item{cutsItem(first)}, before, orphans, []seat.Item{cutsItem(second)}, judge(after, second))
+	all := slices.Concat([]judged.Item{cutsItem(first)}, before, orphans, []judged.Item{cutsItem(second)}, judge(after, second))
 	w.check(v, all)
 	if st := v.Status(); st.Counts.Orphans == 0 || st.Counts.Corrections == 0 {
 		t.Fatalf("the history is too tame: %+v", st)
@@ -211,7 +214,7 @@ func TestCutsUnclearOutcomes(t *testing.T) {
 		first, second := table(1, nil), table(2, map[event.RegionID]int64{1: 10, 3: 12})
 		orphans := revoked(items, second)
 		v := w.start(store(t))
-		v.feed([]seat.Item{cutsItem(first)})
+		v.feed([]judged.Item{cutsItem(first)})
 		v.feed(items)
 		v.wait(items)
 		for i := 0; i < len(orphans); i += 5 {
@@ -223,10 +226,10 @@ func TestCutsUnclearOutcomes(t *testing.T) {
 			v.until("orphans are revoked", func() bool { return v.knows(part[len(part)-1].Event.At) })
 		}
 		w.lost.Store(1)
-		v.feed([]seat.Item{cutsItem(second)})
+		v.feed([]judged.Item{cutsItem(second)})
 		v.inForce(second)
 		v.checkOrphans(items, second)
-		w.check(v, slices.Concat([]seat.Item{cutsItem(first)}, items, orphans, []seat.Item{cutsItem(second)}))
+		w.check(v, slices.Concat([]judged.Item{cutsItem(first)}, items, orphans, []judged.Item{cutsItem(second)}))
 		if st := v.Status(); st.Restarts < uint64(len(orphans)/10) {
 			t.Fatalf("only %d restarts", st.Restarts)
 		}
@@ -242,7 +245,7 @@ func TestCutsCursor(t *testing.T) {
 	before, after := items[:150], items[150:]
 	first, second := table(1, nil), table(2, map[event.RegionID]int64{1: 15, 2: 10})
 	v := w.start(store(t))
-	v.feed([]seat.Item{cutsItem(first)})
+	v.feed([]judged.Item{cutsItem(first)})
 	v.feed(before)
 	v.wait(before)
 	cursor, _ := v.Committed()
@@ -266,7 +269,7 @@ func TestCutsCursor(t *testing.T) {
 	}
 	check(v, false)
 	v.feed(revoked(before, second))
-	v.feed([]seat.Item{cutsItem(second)})
+	v.feed([]judged.Item{cutsItem(second)})
 	v.inForce(second)
 	corrections := 0
 	for _, r := range w.read(merged, partition) {
@@ -297,7 +300,7 @@ func TestProgressNamesRevision(t *testing.T) {
 		return seat.Claims{End: event.Point{Next: 12}, Closed: hlc.FromMillis(99)}, true
 	}
 	v := w.start(store(t))
-	v.feed([]seat.Item{cutsItem(table(77, nil))})
+	v.feed([]judged.Item{cutsItem(table(77, nil))})
 	v.until("progress names the revision", func() bool {
 		rs := w.read(control.TopicControl, 0)
 		if len(rs) == 0 {

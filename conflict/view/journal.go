@@ -12,6 +12,7 @@ import (
 	"github.com/geogate/geogate/conflict"
 	"github.com/geogate/geogate/internal/event"
 	"github.com/geogate/geogate/internal/hlc"
+	"github.com/geogate/geogate/internal/judged"
 	"github.com/geogate/geogate/internal/seat"
 )
 
@@ -121,7 +122,7 @@ func (j *Journal) Applied() (event.Vector, seat.Barriers) {
 
 // Add implements seat.Sink. A batch that the store has to cut into several
 // transactions records the new position in the last one.
-func (j *Journal) Add(items []seat.Item) error {
+func (j *Journal) Add(items []judged.Item) error {
 	err := j.add(items)
 	if err != nil {
 		j.mu.Lock()
@@ -133,20 +134,20 @@ func (j *Journal) Add(items []seat.Item) error {
 	return nil
 }
 
-func (j *Journal) add(items []seat.Item) error {
+func (j *Journal) add(items []judged.Item) error {
 	applied, barriers := j.Applied()
 	b := newBatch(j.db)
 	defer b.discard()
 	moved := false
 	for i := range items {
 		it := &items[i]
-		if it.Verdict == seat.Cuts || it.Next.Compare(applied[it.Origin]) <= 0 {
+		if it.Verdict == judged.Cuts || it.Next.Compare(applied[it.Origin]) <= 0 {
 			continue
 		}
 		// Orphans are kept, too: the table that makes them orphans may not be committed
 		// yet, and a fold that restarts under the one before counts them. It leaves
 		// out by its own table what does not count.
-		if (it.Verdict == seat.Valid || it.Verdict == seat.Orphan) && j.cfg.QuarantineReason(&it.Event) == "" {
+		if (it.Verdict == judged.Valid || it.Verdict == judged.Orphan) && j.cfg.QuarantineReason(&it.Event) == "" {
 			if err := j.put(b, &it.Event); err != nil {
 				return err
 			}

@@ -11,6 +11,7 @@ import (
 	"github.com/geogate/geogate/conflict"
 	"github.com/geogate/geogate/internal/event"
 	"github.com/geogate/geogate/internal/hlc"
+	"github.com/geogate/geogate/internal/judged"
 	"github.com/geogate/geogate/internal/seat"
 )
 
@@ -24,7 +25,7 @@ func memoryStore(t testing.TB) *badger.DB {
 	return db
 }
 
-func journalItem(r event.RegionID, offset int64, entity string, key byte, value []byte) seat.Item {
+func journalItem(r event.RegionID, offset int64, entity string, key byte, value []byte) judged.Item {
 	ev := event.Event{
 		At: event.Dot{Region: r, Partition: 6, Offset: offset}, Stamped: true, Key: []byte(entity), Value: value,
 		Envelope: event.Envelope{ID: event.ID{1, byte(r), byte(offset)}, Region: r, Stamp: hlc.FromMillis(offset), Op: event.Put, Context: event.Vector{9: {Next: offset}}},
@@ -32,7 +33,7 @@ func journalItem(r event.RegionID, offset int64, entity string, key byte, value 
 	if key != 0 {
 		ev.Envelope.Key = event.IdempotencyKey{key}
 	}
-	return seat.Item{Origin: r, Event: ev, Verdict: seat.Valid, Next: event.Point{Next: offset + 1}, Barrier: offset / 10}
+	return judged.Item{Origin: r, Event: ev, Verdict: judged.Valid, Next: event.Point{Next: offset + 1}, Barrier: offset / 10}
 }
 
 // The journal gives what it was fed, once, whatever is fed twice and however
@@ -41,19 +42,15 @@ func TestJournal(t *testing.T) {
 	db := memoryStore(t)
 	cfg := conflict.Config{Kind: conflict.Entities}
 	sp := space(storePrefix([16]byte{3}, 6))
-	var items []seat.Item
+	var items []judged.Item
 	for i := range int64(300) {
 		entity := []string{"", "a", "ab", "b\x00"}[i%4]
 		items = append(items, journalItem(event.RegionID(1+i%3), i, entity, byte(i/2%100), nil))
 	}
-	items[7].Verdict = seat.Void
+	items[7].Verdict = judged.Void
 	items[8].Event.Stamped = false // refused by the fold
 	mem := conflict.NewMemory(cfg)
-	want := make([]conflict.Item, len(items))
-	for i := range items {
-		want[i] = itemOf(&items[i])
-	}
-	mem.Add(want)
+	mem.Add(items)
 	woken := 0
 	for from := 0; from < len(items); from += 50 {
 		j, err := openJournal(db, sp, cfg, func() { woken++ })
@@ -118,10 +115,10 @@ func TestJournalKeepsOrphans(t *testing.T) {
 	}
 	valid, orphan := journalItem(1, 3, "x", 1, nil), journalItem(2, 4, "x", 1, nil)
 	valid.Event.Epoch, orphan.Event.Epoch = 17, 18
-	orphan.Verdict = seat.Orphan
+	orphan.Verdict = judged.Orphan
 	again := valid
-	again.Verdict, again.Validity = seat.Orphan, &event.ValidityTable{Revision: 4}
-	if err := j.Add([]seat.Item{valid, orphan, again, {Verdict: seat.Cuts, Validity: again.Validity}}); err != nil {
+	again.Verdict, again.Validity = judged.Orphan, &event.ValidityTable{Revision: 4}
+	if err := j.Add([]judged.Item{valid, orphan, again, {Verdict: judged.Cuts, Validity: again.Validity}}); err != nil {
 		t.Fatal(err)
 	}
 	metas, err := j.metas([]byte("x"))
@@ -185,7 +182,7 @@ func TestJournalOfAnotherForm(t *testing.T) {
 		t.Fatalf("%d and %d keys are left", a, b)
 	}
 	item := journalItem(1, 3, "x", 1, nil)
-	if err := j.Add([]seat.Item{item}); err != nil {
+	if err := j.Add([]judged.Item{item}); err != nil {
 		t.Fatal(err)
 	}
 	if j, err = openJournal(db, mine, cfg, func() {}); err != nil {
@@ -204,7 +201,7 @@ func TestLargeBatch(t *testing.T) {
 		t.Fatal(err)
 	}
 	entity := string(bytes.Repeat([]byte("x"), 500))
-	var items []seat.Item
+	var items []judged.Item
 	for i := range int64(20000) {
 		items = append(items, journalItem(1, i, entity, 0, nil))
 	}

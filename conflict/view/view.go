@@ -18,6 +18,7 @@ import (
 	"github.com/geogate/geogate/conflict"
 	"github.com/geogate/geogate/internal/control"
 	"github.com/geogate/geogate/internal/event"
+	"github.com/geogate/geogate/internal/judged"
 	"github.com/geogate/geogate/internal/seat"
 	"github.com/geogate/geogate/internal/sleep"
 	"github.com/geogate/geogate/internal/txn"
@@ -113,12 +114,12 @@ type View struct {
 	fold     *conflict.Partition
 	at       vectorRecord
 	stateID  control.TopicID // of the state topic
-	taken    []conflict.Item // taken from the queue, not committed
+	taken    []judged.Item   // taken from the queue, not committed
 	progress time.Time       // when it was last written
 
 	mu           sync.Mutex // guards what follows
 	restored     bool
-	queue        []conflict.Item
+	queue        []judged.Item
 	queued       int   // bytes
 	ended        error // set when Run has ended
 	committed    conflict.Position
@@ -291,8 +292,8 @@ func (v *View) take() {
 	v.notify()
 }
 
-func cost(it *conflict.Item) int {
-	if it.Verdict == conflict.Skip || it.Verdict == conflict.Cuts {
+func cost(it *judged.Item) int {
+	if it.Verdict == judged.Skip || it.Verdict == judged.Cuts {
 		return itemCost
 	}
 	return it.Event.Size()
@@ -301,7 +302,7 @@ func cost(it *conflict.Item) int {
 // Fold implements seat.Folder: it queues the items and blocks while too much is
 // queued. What it was given is folded some time later, in order for each origin;
 // Wait says when. It returns an error only when Run or the context has ended.
-func (v *View) Fold(ctx context.Context, items []seat.Item) error {
+func (v *View) Fold(ctx context.Context, items []judged.Item) error {
 	for {
 		v.mu.Lock()
 		if v.ended != nil {
@@ -313,7 +314,8 @@ func (v *View) Fold(ctx context.Context, items []seat.Item) error {
 		if v.queued <= v.cfg.QueueBytes || !v.status.Journaled {
 			v.queue = slices.Grow(v.queue, len(items))
 			for i := range items {
-				it := itemOf(&items[i])
+				it := items[i] // the caller keeps its own
+				dropUnread(&it)
 				v.queue = append(v.queue, it)
 				v.queued += cost(&it)
 			}
@@ -331,30 +333,16 @@ func (v *View) Fold(ctx context.Context, items []seat.Item) error {
 	}
 }
 
-// itemOf makes the fold's item of a seat's.
-func itemOf(it *seat.Item) conflict.Item {
-	x := conflict.Item{
-		Origin: it.Origin, Event: it.Event, Next: it.Next, Barrier: it.Barrier, Restricted: it.Restricted, Validity: it.Validity,
-	}
-	switch it.Verdict {
-	case seat.Valid:
-		x.Verdict = conflict.Valid
-	case seat.Void:
-		x.Verdict = conflict.Void
-	case seat.Skip:
-		x.Verdict = conflict.Skip
-	case seat.Cuts:
-		x.Verdict = conflict.Cuts
-	case seat.Orphan:
-		x.Verdict = conflict.Orphan
-		x.Event.Value, x.Event.Headers = nil, nil
+// dropUnread takes out of an item's event what the fold does not look at: items
+// may wait long in the queue.
+func dropUnread(it *judged.Item) {
+	switch ev := &it.Event; it.Verdict {
+	case judged.Valid:
+	case judged.Orphan:
+		ev.Value, ev.Headers = nil, nil
 	default:
-		x.Verdict = conflict.Quarantined
+		*ev = event.Event{At: ev.At, Key: ev.Key, Stamped: ev.Stamped}
 	}
-	if x.Verdict != conflict.Valid && x.Verdict != conflict.Orphan { // the rest is not kept
-		x.Event = event.Event{At: it.Event.At, Key: it.Event.Key, Stamped: it.Event.Stamped}
-	}
-	return x
 }
 
 // Committed implements seat.Folder: the committed vector and the last barrier of

@@ -17,6 +17,7 @@ import (
 	"github.com/geogate/geogate/internal/control"
 	"github.com/geogate/geogate/internal/event"
 	"github.com/geogate/geogate/internal/hlc"
+	"github.com/geogate/geogate/internal/judged"
 	"github.com/geogate/geogate/internal/seat"
 )
 
@@ -367,7 +368,7 @@ func TestPositionSurvives(t *testing.T) {
 // smaller copy comes; while the log does not answer, the fold waits.
 func TestRevivedValueIsFetched(t *testing.T) {
 	w := newWorld(t, entities)
-	put := func(r event.RegionID, stamp int64, key byte) seat.Item {
+	put := func(r event.RegionID, stamp int64, key byte) judged.Item {
 		ev := event.Event{
 			At: event.Dot{Region: r, Partition: partition}, Stamped: true, Timestamp: stamp, Key: []byte("x"), Value: []byte{byte('a' + r)},
 			Envelope: event.Envelope{ID: event.ID{1, byte(r)}, Region: r, Stamp: hlc.FromMillis(stamp), Op: event.Put},
@@ -375,11 +376,11 @@ func TestRevivedValueIsFetched(t *testing.T) {
 		if key != 0 {
 			ev.Envelope.Key, ev.Fingerprint = event.IdempotencyKey{key}, event.Fingerprint{key}
 		}
-		return seat.Item{Origin: r, Event: ev, Verdict: seat.Valid, Next: event.Point{Next: 1}, Barrier: seat.NoBarrier}
+		return judged.Item{Origin: r, Event: ev, Verdict: judged.Valid, Next: event.Point{Next: 1}, Barrier: seat.NoBarrier}
 	}
 	shown, twin, first := put(2, 14, 0), put(3, 15, 1), put(1, 10, 1)
 	twin.Event.Context[2] = event.Point{Next: 1}
-	items := []seat.Item{shown, twin, first}
+	items := []judged.Item{shown, twin, first}
 	v := w.start(store(t))
 	v.feed(items[:2])
 	v.wait(items[:2])

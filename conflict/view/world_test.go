@@ -27,6 +27,7 @@ import (
 	"github.com/geogate/geogate/internal/control"
 	"github.com/geogate/geogate/internal/event"
 	"github.com/geogate/geogate/internal/hlc"
+	"github.com/geogate/geogate/internal/judged"
 	"github.com/geogate/geogate/internal/seat"
 )
 
@@ -207,7 +208,7 @@ func (w *world) start(db *badger.DB) *running {
 
 // feed does what a seat does: journal first, then the fold, each from where it
 // stands.
-func (r *running) feed(items []seat.Item) {
+func (r *running) feed(items []judged.Item) {
 	r.w.t.Helper()
 	for len(items) > 0 {
 		n := min(len(items), 7)
@@ -222,7 +223,7 @@ func (r *running) feed(items []seat.Item) {
 }
 
 // wait waits until all of the items are committed.
-func (r *running) wait(items []seat.Item) {
+func (r *running) wait(items []judged.Item) {
 	r.w.t.Helper()
 	var want event.Vector
 	for _, it := range items {
@@ -239,11 +240,11 @@ func (r *running) wait(items []seat.Item) {
 
 // history draws the items of three regions in the order in which region 1 gets
 // them: writes and retries in other regions under contexts that lag, some fenced.
-func (w *world) history(seed uint64, n int) []seat.Item {
+func (w *world) history(seed uint64, n int) []judged.Item {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	rng := rand.New(rand.NewPCG(seed, 1))
-	var logs [4][]seat.Item
+	var logs [4][]judged.Item
 	var keyed []event.Event
 	for i := range n {
 		r := event.RegionID(1 + rng.IntN(3))
@@ -276,14 +277,14 @@ func (w *world) history(seed uint64, n int) []seat.Item {
 				}
 			}
 		}
-		it := seat.Item{Origin: r, Event: ev, Verdict: seat.Valid, Next: event.Point{Next: at.Offset + 1}, Barrier: 0}
+		it := judged.Item{Origin: r, Event: ev, Verdict: judged.Valid, Next: event.Point{Next: at.Offset + 1}, Barrier: 0}
 		if rng.IntN(20) == 0 {
-			it.Verdict = seat.Void
+			it.Verdict = judged.Void
 		}
 		w.events[at] = ev
 		logs[r] = append(logs[r], it)
 	}
-	var out []seat.Item
+	var out []judged.Item
 	for len(out) < n {
 		r := 1 + rng.IntN(3)
 		if len(logs[r]) > 0 {
@@ -294,19 +295,15 @@ func (w *world) history(seed uint64, n int) []seat.Item {
 }
 
 // expected is what the pure fold makes of the items, one at a time.
-func (w *world) expected(items []seat.Item) (*conflict.Memory, []conflict.Merged, []conflict.Conflict) {
+func (w *world) expected(items []judged.Item) (*conflict.Memory, []conflict.Merged, []conflict.Conflict) {
 	w.t.Helper()
 	mem := conflict.NewMemory(w.cfg)
 	p := conflict.NewPartition(w.cfg, mem, conflict.Start())
 	var ms []conflict.Merged
 	var cs []conflict.Conflict
 	for _, it := range items {
-		x := conflict.Item{Origin: it.Origin, Event: it.Event, Next: it.Next, Barrier: it.Barrier, Validity: it.Validity}
-		x.Verdict = map[seat.Verdict]conflict.Verdict{
-			seat.Valid: conflict.Valid, seat.Void: conflict.Void, seat.Orphan: conflict.Orphan, seat.Cuts: conflict.Cuts,
-		}[it.Verdict]
-		mem.Add([]conflict.Item{x})
-		out, err := p.Step([]conflict.Item{x})
+		mem.Add([]judged.Item{it})
+		out, err := p.Step([]judged.Item{it})
 		if err != nil {
 			w.t.Fatal(err)
 		}
@@ -351,7 +348,7 @@ func (w *world) read(name string, part int32) []*kgo.Record {
 }
 
 // check compares what is in Kafka and what the view answers with the pure fold.
-func (w *world) check(v *running, items []seat.Item) {
+func (w *world) check(v *running, items []judged.Item) {
 	w.t.Helper()
 	mem, ms, cs := w.expected(items)
 	var got, want []string

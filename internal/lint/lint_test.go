@@ -33,14 +33,15 @@ var mayImport = map[string][]string{
 	"internal/embed":    {"internal/loopback"},
 	"docs/schema":       {},
 	"internal/event":    {"internal/hlc"},
+	"internal/judged":   {"internal/event"},
 	"internal/offsets":  {"internal/event"},
 	"internal/expr":     {"internal/event"},
 	"internal/txn":      {"internal/sleep", "internal/event"},
 	"internal/control":  {"internal/sleep", "internal/event", "internal/offsets", "internal/txn"},
-	"internal/seat":     {"internal/sleep", "internal/event", "internal/hlc", "internal/txn", "internal/control"},
-	"conflict":          {"internal/event", "internal/hlc"},
+	"internal/seat":     {"internal/sleep", "internal/event", "internal/judged", "internal/hlc", "internal/txn", "internal/control"},
+	"conflict":          {"internal/event", "internal/judged", "internal/hlc"},
 	"conflict/view": {
-		"conflict", "internal/sleep", "internal/event", "internal/hlc", "internal/txn", "internal/control", "internal/seat",
+		"conflict", "internal/sleep", "internal/event", "internal/judged", "internal/hlc", "internal/txn", "internal/control", "internal/seat",
 	},
 	"residency":        {"internal/event", "internal/names", "internal/strict", "internal/expr"},
 	"dedupe":           {"internal/event"},
@@ -50,7 +51,7 @@ var mayImport = map[string][]string{
 	"router/ownership/register": {"router/ownership"},
 	"router/ownership/mirror":   {"internal/sleep", "internal/event", "internal/txn", "router/ownership"},
 	"gateway": {
-		"internal/loopback", "internal/sleep", "internal/event", "internal/hlc", "internal/control", "internal/seat", "router", "router/ownership", "conflict", "conflict/view",
+		"internal/loopback", "internal/sleep", "internal/event", "internal/judged", "internal/hlc", "internal/control", "internal/seat", "router", "router/ownership", "conflict", "conflict/view",
 	},
 	"replicate": {
 		"internal/sleep", "internal/event", "internal/offsets", "internal/txn", "internal/control", "router", "residency",
@@ -104,6 +105,7 @@ var confined = map[string][]string{
 var pure = map[string][]string{
 	"internal/offsets": {"net", "net/http", "os", "github.com/twmb/franz-go"},
 	"internal/event":   {"net", "net/http", "os", "github.com/twmb/franz-go"},
+	"internal/judged":  {"net", "net/http", "os", "github.com/twmb/franz-go"},
 	"internal/hlc":     {"net", "net/http", "os", "github.com/twmb/franz-go"},
 	"conflict":         {"net", "net/http", "os", "github.com/twmb/franz-go"},
 }

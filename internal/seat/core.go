@@ -10,6 +10,7 @@ import (
 
 	"github.com/geogate/geogate/internal/event"
 	"github.com/geogate/geogate/internal/hlc"
+	"github.com/geogate/geogate/internal/judged"
 )
 
 // Index finds what is known of an idempotency key (dedupe.Index).
@@ -367,14 +368,14 @@ func (c *Core) read(now time.Time, ev Read) {
 		c.readBarrier(now, *ev.Barrier)
 		return
 	}
-	if ev.Item.Verdict == Skip {
+	if ev.Item.Verdict == judged.Skip {
 		return
 	}
 	w := c.byID[ev.Item.Event.ID]
 	if w == nil {
 		return
 	}
-	if ev.Item.Verdict != Valid {
+	if ev.Item.Verdict != judged.Valid {
 		c.finish(w, Answer{}, ErrNotReady)
 		return
 	}

@@ -10,6 +10,7 @@ import (
 	"github.com/geogate/geogate/dedupe"
 	"github.com/geogate/geogate/internal/event"
 	"github.com/geogate/geogate/internal/hlc"
+	"github.com/geogate/geogate/internal/judged"
 	"github.com/geogate/geogate/internal/seat"
 )
 
@@ -125,7 +126,7 @@ func (d *desk) readAll() {
 	d.t.Helper()
 	for ; d.read < len(d.log); d.read++ {
 		off := int64(d.read)
-		it := seat.Item{Origin: 1, Verdict: seat.Skip, Next: event.Point{Next: off + 1}}
+		it := judged.Item{Origin: 1, Verdict: judged.Skip, Next: event.Point{Next: off + 1}}
 		p := d.log[d.read]
 		var copies []event.Copy
 		if p.mark != nil {
@@ -134,7 +135,7 @@ func (d *desk) readAll() {
 			ev, err := event.FromRecord(event.Dot{Region: 1, Offset: off}, p.rec.Timestamp, p.rec.Key, p.rec.Value, p.rec.Headers)
 			it.Event, it.Verdict = ev, d.judge.Record(&ev, err)
 			if !ev.Envelope.Key.IsZero() {
-				copies = append(copies, event.CopyOf(&ev, it.Verdict == seat.Void))
+				copies = append(copies, event.CopyOf(&ev, it.Verdict == judged.Void))
 			}
 		}
 		var applied event.Vector

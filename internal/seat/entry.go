@@ -3,6 +3,7 @@ package seat
 import (
 	"github.com/geogate/geogate/internal/control"
 	"github.com/geogate/geogate/internal/event"
+	"github.com/geogate/geogate/internal/judged"
 )
 
 // Entry is one entry of a partition's log as a consumer gets it: a record, or the
@@ -24,9 +25,9 @@ func (e *Entry) event(at event.Dot) (event.Event, error) {
 	return event.FromRecord(at, e.Timestamp, e.Key, e.Value, e.Headers)
 }
 
-// judged is one place of the own log with what only its reader needs to know of it.
-type judged struct {
-	Item
+// localItem is one place of the own log with what only its reader needs to know of it.
+type localItem struct {
+	judged.Item
 	barrier *Mark
 	// transactional: the record lies inside a transaction, so no gateway wrote it.
 	transactional bool
@@ -44,7 +45,7 @@ type localLog struct {
 }
 
 // next judges one entry; ok is false when there is none, or it waits for an answer.
-func (l *localLog) next() (j judged, ok bool) {
+func (l *localLog) next() (j localItem, ok bool) {
 	if len(l.rest) == 0 || l.waits() {
 		return j, false
 	}
@@ -79,9 +80,9 @@ func (l *localLog) told(ev BarrierKnown) {
 	}
 }
 
-func (l *localLog) judge(e *Entry) judged {
+func (l *localLog) judge(e *Entry) localItem {
 	incarnation := l.log.Incarnation()
-	j := judged{Item: Item{Origin: l.log.region, Verdict: Skip, Next: event.Point{Incarnation: incarnation, Next: e.Offset + 1}}}
+	j := localItem{Item: judged.Item{Origin: l.log.region, Verdict: judged.Skip, Next: event.Point{Incarnation: incarnation, Next: e.Offset + 1}}}
 	switch {
 	case e.Control == nil:
 		ev, err := e.event(event.Dot{Region: l.log.region, Incarnation: incarnation, Partition: l.partition, Offset: e.Offset})
@@ -99,13 +100,13 @@ func (l *localLog) judge(e *Entry) judged {
 
 // keyed is the copy that an index of keys keeps of an item. Those of orphans are
 // kept too: what an index holds must not depend on when a cut became known.
-func keyed(it *Item) (event.Copy, bool) {
+func keyed(it *judged.Item) (event.Copy, bool) {
 	if it.Event.Envelope.Key.IsZero() {
 		return event.Copy{}, false
 	}
 	switch it.Verdict {
-	case Valid, Void, Orphan:
-		return event.CopyOf(&it.Event, it.Verdict == Void), true
+	case judged.Valid, judged.Void, judged.Orphan:
+		return event.CopyOf(&it.Event, it.Verdict == judged.Void), true
 	}
 	return event.Copy{}, false
 }

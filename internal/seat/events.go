@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"github.com/geogate/geogate/internal/event"
+	"github.com/geogate/geogate/internal/judged"
 )
 
 // An Event is something that happened to a seat.
@@ -53,7 +54,7 @@ type (
 	// Read: the tail has read one place of the log. The index has been told
 	// before.
 	Read struct {
-		Item    Item
+		Item    judged.Item
 		Barrier *Mark // set when the place is a barrier
 	}
 

@@ -12,6 +12,7 @@ import (
 	"github.com/geogate/geogate/internal/control"
 	"github.com/geogate/geogate/internal/event"
 	"github.com/geogate/geogate/internal/hlc"
+	"github.com/geogate/geogate/internal/judged"
 	"github.com/geogate/geogate/internal/seat"
 )
 
@@ -147,13 +148,13 @@ func (p *process) step(ev seat.Event) {
 func (w *world) acknowledged(a seat.Answer) {
 	w.acked[a.At.Offset] = a.ID
 	ev, v := w.judgeAt(a.At.Offset)
-	if v != seat.Valid || ev.ID != a.ID {
+	if v != judged.Valid || ev.ID != a.ID {
 		w.fail("acknowledged %v at %d, where %v lies, %s", a.ID, a.At.Offset, ev.ID, v)
 	}
 }
 
 // judgeAt is the verdict of one who knows the whole log.
-func (w *world) judgeAt(offset int64) (event.Event, seat.Verdict) {
+func (w *world) judgeAt(offset int64) (event.Event, judged.Verdict) {
 	l := seat.NewLog(1, 0, seat.NoBarrier)
 	for i, e := range w.log {
 		switch {
@@ -164,7 +165,7 @@ func (w *world) judgeAt(offset int64) (event.Event, seat.Verdict) {
 			l.Marker(int64(i), e.barrier)
 		}
 	}
-	return event.Event{}, seat.Skip
+	return event.Event{}, judged.Skip
 }
 
 func (w *world) eventAt(offset int64) (event.Event, error) {
@@ -340,7 +341,7 @@ func (p *process) read() {
 		return
 	}
 	e := w.log[p.pos]
-	it := seat.Item{Origin: 1, Verdict: seat.Skip, Next: event.Point{Next: int64(p.pos) + 1}}
+	it := judged.Item{Origin: 1, Verdict: judged.Skip, Next: event.Point{Next: int64(p.pos) + 1}}
 	var mark *seat.Mark
 	var copies []event.Copy
 	var marks []event.Dot
@@ -349,7 +350,7 @@ func (p *process) read() {
 		ev, err := w.eventAt(int64(p.pos))
 		it.Event, it.Verdict = ev, p.judge.Record(&ev, err)
 		if !ev.Envelope.Key.IsZero() {
-			copies = append(copies, event.CopyOf(&ev, it.Verdict == seat.Void))
+			copies = append(copies, event.CopyOf(&ev, it.Verdict == judged.Void))
 		}
 		p.clock.Restore(ev.Stamp)
 	case seat.Asks([]byte{0, 0, 0, byte(e.kind & 1)}): // commitEntry is 1, as a control key has it
@@ -399,14 +400,14 @@ func (w *world) crash(i int) {
 // check compares what is left: one effect a key, acknowledged records valid, and
 // every reader of one mind, wherever it starts.
 func (w *world) check() {
-	verdicts := make([]seat.Verdict, len(w.log))
+	verdicts := make([]judged.Verdict, len(w.log))
 	lasts := make([]int64, len(w.log)+1)
 	l := seat.NewLog(1, 0, seat.NoBarrier)
 	lasts[0] = seat.NoBarrier
 	effects := map[event.IdempotencyKey]int64{}
 	whole, _ := dedupe.New(dedupe.Config{Region: 1, Window: time.Hour}, dedupe.NewMemory())
 	for i, e := range w.log {
-		verdicts[i] = seat.Skip
+		verdicts[i] = judged.Skip
 		switch e.kind {
 		case recordEntry:
 			ev, err := w.eventAt(int64(i))
@@ -415,8 +416,8 @@ func (w *world) check() {
 			if key.IsZero() {
 				break
 			}
-			_ = whole.Apply([]event.Copy{event.CopyOf(&ev, verdicts[i] == seat.Void)}, nil, event.Vector{})
-			if verdicts[i] == seat.Valid {
+			_ = whole.Apply([]event.Copy{event.CopyOf(&ev, verdicts[i] == judged.Void)}, nil, event.Vector{})
+			if verdicts[i] == judged.Valid {
 				if first, twice := effects[key]; twice {
 					w.fail("key %v has two effects, at %d and %d", key, first, i)
 				}
@@ -429,7 +430,7 @@ func (w *world) check() {
 	}
 	for off, id := range w.acked {
 		ev, _ := w.eventAt(off)
-		if ev.ID != id || verdicts[off] != seat.Valid {
+		if ev.ID != id || verdicts[off] != judged.Valid {
 			w.fail("acknowledged %v at %d: %v there, %s", id, off, ev.ID, verdicts[off])
 		}
 	}
@@ -480,7 +481,7 @@ func TestHistories(t *testing.T) {
 		acked += len(w.acked)
 		for i, e := range w.log {
 			if e.kind == recordEntry {
-				if _, v := w.judgeAt(int64(i)); v == seat.Void {
+				if _, v := w.judgeAt(int64(i)); v == judged.Void {
 					void++
 				}
 			}

@@ -6,6 +6,7 @@ import (
 
 	"github.com/geogate/geogate/internal/control"
 	"github.com/geogate/geogate/internal/event"
+	"github.com/geogate/geogate/internal/judged"
 )
 
 // takeMax bounds how many places of one log are judged before the indexes hear of
@@ -105,10 +106,10 @@ type (
 	}
 
 	// AddToSinks: give items to the other indexes (Sink.Add).
-	AddToSinks struct{ Items []Item }
+	AddToSinks struct{ Items []judged.Item }
 
 	// FoldItems: give items to the fold (Folder.Fold).
-	FoldItems struct{ Items []Item }
+	FoldItems struct{ Items []judged.Item }
 
 	// ReadPlaces: tell the Core what was read of the own log.
 	ReadPlaces struct{ Places []Read }
@@ -186,12 +187,12 @@ type Inputs struct {
 
 	local   localLog
 	remotes [event.MaxRegion + 1]*remoteLog
-	pending [event.MaxRegion + 1][]Item // judged, not passed on yet
-	start   event.Vector                // where each origin begins
-	last    Barriers                    // last barrier of each log there
-	gate    event.Vector                // the fold begins when all sinks have reached it
-	open    bool                        // they have
-	folded  event.Vector                // passed to the fold
+	pending [event.MaxRegion + 1][]judged.Item // judged, not passed on yet
+	start   event.Vector                       // where each origin begins
+	last    Barriers                           // last barrier of each log there
+	gate    event.Vector                       // the fold begins when all sinks have reached it
+	open    bool                               // they have
+	folded  event.Vector                       // passed to the fold
 
 	table     *event.ValidityTable
 	takeover  *takeover // nil: no newer table is being taken over
@@ -379,7 +380,7 @@ func (in *Inputs) round(now time.Time, mayAsk bool) {
 }
 
 // takeLocal takes the own log as far as its Readback has indexed it.
-func (in *Inputs) takeLocal(items []Item) []Item {
+func (in *Inputs) takeLocal(items []judged.Item) []judged.Item {
 	own := in.cfg.Region
 	if len(in.pending[own]) == 0 {
 		for range takeMax {
@@ -396,7 +397,7 @@ func (in *Inputs) takeLocal(items []Item) []Item {
 // release passes on an origin's pending items up to a point, or to the first about
 // which only the register can tell. While the sinks catch up with the fold, an
 // origin that has caught up waits for the others.
-func (in *Inputs) release(r event.RegionID, upTo event.Point, items []Item) []Item {
+func (in *Inputs) release(r event.RegionID, upTo event.Point, items []judged.Item) []judged.Item {
 	if !in.open && in.gate[r].Compare(upTo) < 0 {
 		upTo = in.gate[r]
 	}
@@ -417,8 +418,8 @@ func (in *Inputs) release(r event.RegionID, upTo event.Point, items []Item) []It
 // settle judges by the register an item that its log calls valid. settled is false
 // where only the register, as it is not known here yet, can tell: the origin waits.
 // What was folded once was settled then.
-func (in *Inputs) settle(it *Item) (settled bool) {
-	if in.env.Table == nil || it.Verdict != Valid {
+func (in *Inputs) settle(it *judged.Item) (settled bool) {
+	if in.env.Table == nil || it.Verdict != judged.Valid {
 		return true
 	}
 	folded := it.Next.Compare(in.folded[it.Origin]) <= 0
@@ -427,7 +428,7 @@ func (in *Inputs) settle(it *Item) (settled bool) {
 	}
 	switch in.table.Judge(it.Event.At, it.Event.Epoch) {
 	case event.Orphan:
-		it.Verdict = Orphan
+		it.Verdict = judged.Orphan
 	case event.Unsettled:
 		return folded
 	}
@@ -452,7 +453,7 @@ func (in *Inputs) reached() bool {
 }
 
 // index tells the index of keys of remote items, and the clock of their stamps.
-func (in *Inputs) index(items []Item) {
+func (in *Inputs) index(items []judged.Item) {
 	if len(items) == 0 {
 		return
 	}
@@ -462,7 +463,7 @@ func (in *Inputs) index(items []Item) {
 		if c, ok := keyed(it); ok {
 			x.Copies = append(x.Copies, c)
 		}
-		if it.Verdict == Valid {
+		if it.Verdict == judged.Valid {
 			_ = in.env.Clock.Observe(it.Event.Stamp) // beyond the bound only on events topics
 		}
 		x.Applied[it.Origin] = it.Next
@@ -471,7 +472,7 @@ func (in *Inputs) index(items []Item) {
 }
 
 // fold passes on what the fold has not folded.
-func (in *Inputs) fold(items []Item) {
+func (in *Inputs) fold(items []judged.Item) {
 	fresh := items[:0:0]
 	for _, it := range items {
 		if in.folded[it.Origin].Compare(it.Next) < 0 {

@@ -10,6 +10,7 @@ import (
 	"github.com/geogate/geogate/internal/control"
 	"github.com/geogate/geogate/internal/event"
 	"github.com/geogate/geogate/internal/hlc"
+	"github.com/geogate/geogate/internal/judged"
 	"github.com/geogate/geogate/internal/seat"
 )
 
@@ -102,13 +103,13 @@ func (b *bench) want(given ...string) {
 	b.given = nil
 }
 
-func texts(items []seat.Item) (out []string) {
+func texts(items []judged.Item) (out []string) {
 	for i := range items {
 		it := &items[i]
 		switch {
-		case it.Verdict == seat.Cuts:
+		case it.Verdict == judged.Cuts:
 			out = append(out, fmt.Sprintf("cuts %d", it.Validity.Revision))
-		case it.Verdict == seat.Skip:
+		case it.Verdict == judged.Skip:
 			out = append(out, fmt.Sprintf("%d to %d", it.Origin, it.Next.Next))
 		case it.Validity != nil:
 			out = append(out, fmt.Sprintf("%s revoked", it.Event.Value))

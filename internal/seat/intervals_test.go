@@ -9,6 +9,7 @@ import (
 
 	"github.com/geogate/geogate/dedupe"
 	"github.com/geogate/geogate/internal/event"
+	"github.com/geogate/geogate/internal/judged"
 	"github.com/geogate/geogate/internal/offsets"
 	"github.com/geogate/geogate/internal/seat"
 )
@@ -91,8 +92,8 @@ func (f *folder) given(since int) (out []string) {
 	defer f.mu.Unlock()
 	for _, it := range f.items[since:] {
 		switch {
-		case it.Verdict == seat.Skip:
-		case it.Verdict == seat.Cuts:
+		case it.Verdict == judged.Skip:
+		case it.Verdict == judged.Cuts:
 			out = append(out, fmt.Sprintf("cuts %d", it.Validity.Revision))
 		case it.Validity != nil:
 			out = append(out, fmt.Sprintf("%s revoked %d", it.Event.Value, it.Validity.Revision))
@@ -393,7 +394,7 @@ func (h *history) restart() {
 	}
 	h.f.mu.Lock()
 	n, tables := len(h.f.items), h.f.tables()
-	if h.rng.IntN(2) == 0 && len(tables) > 1 && h.f.items[n-1].Verdict == seat.Cuts && h.f.items[n-1].Validity == tables[len(tables)-1] {
+	if h.rng.IntN(2) == 0 && len(tables) > 1 && h.f.items[n-1].Verdict == judged.Cuts && h.f.items[n-1].Validity == tables[len(tables)-1] {
 		h.f.table = tables[len(tables)-2]
 	}
 	h.f.mu.Unlock()
@@ -404,7 +405,7 @@ func (h *history) restart() {
 // the caller holds mu.
 func (f *folder) tables() (out []*event.ValidityTable) {
 	for _, it := range f.items {
-		if it.Verdict == seat.Cuts && (len(out) == 0 || it.Validity.Revision > out[len(out)-1].Revision) {
+		if it.Verdict == judged.Cuts && (len(out) == 0 || it.Validity.Revision > out[len(out)-1].Revision) {
 			out = append(out, it.Validity)
 		}
 	}
@@ -418,9 +419,9 @@ func (f *folder) standing(t *testing.T) map[event.Dot]bool {
 	out, gone := map[event.Dot]bool{}, map[event.Dot]bool{}
 	for _, it := range f.items {
 		switch at := it.Event.At; {
-		case it.Verdict == seat.Valid:
+		case it.Verdict == judged.Valid:
 			out[at] = true
-		case it.Verdict == seat.Orphan && it.Validity != nil:
+		case it.Verdict == judged.Orphan && it.Validity != nil:
 			if !out[at] && !gone[at] {
 				t.Errorf("%v was revoked and never folded as one that counts", at)
 			}

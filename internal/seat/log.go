@@ -2,6 +2,7 @@ package seat
 
 import (
 	"github.com/geogate/geogate/internal/event"
+	"github.com/geogate/geogate/internal/judged"
 )
 
 // Log judges the records of one origin partition's log, in log order. It is
@@ -50,16 +51,16 @@ func (l *Log) Marker(offset int64, barrier bool) {
 // is not the log's, or its barrier does not lie before it, or another barrier lies
 // strictly between. A record without any envelope header is never void; decodeErr
 // quarantines.
-func (l *Log) Record(ev *event.Event, decodeErr error) Verdict {
+func (l *Log) Record(ev *event.Event, decodeErr error) judged.Verdict {
 	switch {
 	case decodeErr != nil:
-		return Quarantined
+		return judged.Quarantined
 	case ev.Stamped && l.void(ev):
-		return Void
+		return judged.Void
 	case l.Rule != nil && !l.Rule(ev):
-		return Quarantined
+		return judged.Quarantined
 	}
-	return Valid
+	return judged.Valid
 }
 
 // void is the rule for a record with an envelope.

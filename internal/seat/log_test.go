@@ -4,6 +4,7 @@ import (
 	"testing"
 
 	"github.com/geogate/geogate/internal/event"
+	"github.com/geogate/geogate/internal/judged"
 	"github.com/geogate/geogate/internal/seat"
 )
 
@@ -15,27 +16,27 @@ func TestLogVerdicts(t *testing.T) {
 		}
 	}
 	l := seat.NewLog(1, 2, seat.NoBarrier)
-	check := func(name string, ev *event.Event, err error, want seat.Verdict) {
+	check := func(name string, ev *event.Event, err error, want judged.Verdict) {
 		t.Helper()
 		if got := l.Record(ev, err); got != want {
 			t.Errorf("%s: %s, want %s", name, got, want)
 		}
 	}
-	check("under a barrier that this reader cannot know", record(5, 3, 2), nil, seat.Valid)
+	check("under a barrier that this reader cannot know", record(5, 3, 2), nil, judged.Valid)
 	l.Marker(6, true)
-	check("under the last barrier", record(7, 6, 2), nil, seat.Valid)
-	check("under an earlier one", record(7, 3, 2), nil, seat.Void)
+	check("under the last barrier", record(7, 6, 2), nil, judged.Valid)
+	check("under an earlier one", record(7, 3, 2), nil, judged.Void)
 	l.Marker(8, false)
-	check("behind a marker that is no barrier", record(9, 6, 2), nil, seat.Valid)
-	check("its barrier at its own place", record(9, 9, 2), nil, seat.Void)
-	check("its barrier behind it", record(9, 12, 2), nil, seat.Void)
-	check("of another incarnation", record(9, 6, 1), nil, seat.Void)
-	check("broken envelope", record(9, 3, 2), event.ErrMalformed, seat.Quarantined)
+	check("behind a marker that is no barrier", record(9, 6, 2), nil, judged.Valid)
+	check("its barrier at its own place", record(9, 9, 2), nil, judged.Void)
+	check("its barrier behind it", record(9, 12, 2), nil, judged.Void)
+	check("of another incarnation", record(9, 6, 1), nil, judged.Void)
+	check("broken envelope", record(9, 3, 2), event.ErrMalformed, judged.Quarantined)
 	unstamped := &event.Event{At: event.Dot{Region: 1, Incarnation: 2, Offset: 9}}
-	check("without a gateway", unstamped, nil, seat.Valid)
+	check("without a gateway", unstamped, nil, judged.Valid)
 	l.Rule = func(ev *event.Event) bool { return ev.Stamped }
-	check("without a gateway, where the topic's rule forbids it", unstamped, nil, seat.Quarantined)
-	check("void goes before the rule", record(9, 3, 2), nil, seat.Void)
+	check("without a gateway, where the topic's rule forbids it", unstamped, nil, judged.Quarantined)
+	check("void goes before the rule", record(9, 3, 2), nil, judged.Void)
 	if l.Last() != 6 {
 		t.Errorf("last barrier %d", l.Last())
 	}

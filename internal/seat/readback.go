@@ -2,6 +2,7 @@ package seat
 
 import (
 	"github.com/geogate/geogate/internal/event"
+	"github.com/geogate/geogate/internal/judged"
 )
 
 // Readback is the pure core of how a seat reads its own log back, uncommitted:
@@ -87,7 +88,7 @@ func (b *Readback) take() {
 		if c, ok := keyed(&j.Item); ok && !j.transactional {
 			x.Copies = append(x.Copies, c)
 		}
-		if j.Verdict == Valid {
+		if j.Verdict == judged.Valid {
 			b.follow(&j.Event)
 		}
 		x.Applied[b.own] = j.Next

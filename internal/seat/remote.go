@@ -5,6 +5,7 @@ import (
 
 	"github.com/geogate/geogate/internal/control"
 	"github.com/geogate/geogate/internal/event"
+	"github.com/geogate/geogate/internal/judged"
 )
 
 // remoteLog judges the entries of a remote partition: each record takes the place
@@ -34,7 +35,7 @@ type epochQuestion struct {
 
 // take judges what is there, up to limit records; at a record that is not described
 // yet it stops, and so does everything after it.
-func (st *remoteLog) take(out []Item, limit int) []Item {
+func (st *remoteLog) take(out []judged.Item, limit int) []judged.Item {
 	for range limit {
 		out = st.advance(out)
 		if len(st.rest) == 0 {
@@ -58,21 +59,21 @@ func (st *remoteLog) take(out []Item, limit int) []Item {
 
 // judge makes the item of an entry. ok is false where it has no place in the
 // origin's log; wait is true where that is not known yet.
-func (st *remoteLog) judge(e *Entry) (it Item, ok, wait bool) {
+func (st *remoteLog) judge(e *Entry) (it judged.Item, ok, wait bool) {
 	in := st.in
 	if e.Control != nil {
 		// A marker of an epoch that the link has not confirmed may have filled a
 		// place where records were lost.
-		return Item{}, false, !in.env.Copies.Confirmed(st.origin, st.topic, in.cfg.Partition, e.LeaderEpoch)
+		return judged.Item{}, false, !in.env.Copies.Confirmed(st.origin, st.topic, in.cfg.Partition, e.LeaderEpoch)
 	}
 	loc := in.env.Copies.Locate(st.origin, st.topic, in.cfg.Partition, e.Offset, e.LeaderEpoch)
 	switch loc.State {
 	case control.Pending:
-		return Item{}, false, true
+		return judged.Item{}, false, true
 	case control.Foreign:
 		st.foreign++
 		in.do(ReportForeign{st.origin, e.Offset})
-		return Item{}, false, false
+		return judged.Item{}, false, false
 	}
 	if loc.Incarnation != st.log.Incarnation() {
 		st.log.Begin(loc.Incarnation)
@@ -80,12 +81,12 @@ func (st *remoteLog) judge(e *Entry) (it Item, ok, wait bool) {
 	st.log.Marker(loc.Barrier, true)
 	ev, err := e.event(event.Dot{Region: st.origin, Incarnation: loc.Incarnation, Partition: in.cfg.Partition, Offset: loc.Source})
 	verdict := st.log.Record(&ev, err)
-	if verdict == Valid && in.env.Hold != nil {
+	if verdict == judged.Valid && in.env.Hold != nil {
 		if st.held = in.env.Hold(&ev); st.held > 0 {
-			return Item{}, false, true
+			return judged.Item{}, false, true
 		}
 	}
-	return Item{
+	return judged.Item{
 		Origin: st.origin, Event: ev, Verdict: verdict,
 		Next: event.Point{Incarnation: loc.Incarnation, Next: loc.Source + 1}, Barrier: st.log.Last(), Restricted: loc.Restricted,
 	}, true, false
@@ -93,7 +94,7 @@ func (st *remoteLog) judge(e *Entry) (it Item, ok, wait bool) {
 
 // advance moves over what the origin's log holds besides copied records (markers,
 // holes, denied records), once every record before it has been taken.
-func (st *remoteLog) advance(out []Item) []Item {
+func (st *remoteLog) advance(out []judged.Item) []judged.Item {
 	cov, ok := st.in.env.Copies.Covered(st.origin, st.topic, st.in.cfg.Partition)
 	if !ok || st.next < cov.Target || st.at.Compare(cov.Source) >= 0 {
 		return out
@@ -110,7 +111,7 @@ func (st *remoteLog) advance(out []Item) []Item {
 	}
 	st.log.Marker(cov.Barrier, true)
 	st.at = cov.Source
-	return append(out, Item{Origin: st.origin, Verdict: Skip, Next: cov.Source, Barrier: st.log.Last(), Restricted: cov.Restricted})
+	return append(out, judged.Item{Origin: st.origin, Verdict: judged.Skip, Next: cov.Source, Barrier: st.log.Last(), Restricted: cov.Restricted})
 }
 
 // ask asks, when a position names a later leader epoch than what was judged,

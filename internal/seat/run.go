@@ -15,6 +15,7 @@ import (
 	"github.com/geogate/geogate/internal/control"
 	"github.com/geogate/geogate/internal/event"
 	"github.com/geogate/geogate/internal/hlc"
+	"github.com/geogate/geogate/internal/judged"
 	"github.com/geogate/geogate/internal/txn"
 )
 
@@ -153,9 +154,9 @@ func (s *Seat) tell(places []Read) {
 			s.marks = append(s.marks, r.Barrier.Offset)
 		}
 		switch r.Item.Verdict {
-		case Void:
+		case judged.Void:
 			s.status.Void++
-		case Quarantined:
+		case judged.Quarantined:
 			s.status.Quarantined++
 		}
 		s.step(now, r)

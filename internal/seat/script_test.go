@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/geogate/geogate/internal/event"
+	"github.com/geogate/geogate/internal/judged"
 	"github.com/geogate/geogate/internal/seat"
 	"github.com/geogate/geogate/testbench/script"
 )
@@ -120,7 +121,7 @@ func (s *seatScript) show() {
 		}
 		ev, err := event.FromRecord(event.Dot{Region: 1, Offset: int64(i)}, p.rec.Timestamp, p.rec.Key, p.rec.Value, p.rec.Headers)
 		verdict := "valid"
-		if judge.Record(&ev, err) == seat.Void {
+		if judge.Record(&ev, err) == judged.Void {
 			verdict = "void"
 		}
 		s.Say("%d: value %s, under the barrier at %d: %s", i, ev.Value, ev.Barrier, verdict)

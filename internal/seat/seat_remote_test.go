@@ -13,6 +13,7 @@ import (
 	"github.com/geogate/geogate/internal/control"
 	"github.com/geogate/geogate/internal/event"
 	"github.com/geogate/geogate/internal/hlc"
+	"github.com/geogate/geogate/internal/judged"
 	"github.com/geogate/geogate/internal/offsets"
 	"github.com/geogate/geogate/internal/seat"
 )
@@ -99,7 +100,7 @@ func TestRemoteRecords(t *testing.T) {
 	if got := fmt.Sprint(f.values(2)); got != "[e1 e4]" {
 		t.Errorf("folded %s", got)
 	}
-	if d := f.items[0].Event.At; d != (event.Dot{Region: 2, Partition: partition, Offset: 1}) || f.items[0].Barrier != 0 || f.items[1].Verdict != seat.Void || f.items[1].Barrier != 2 {
+	if d := f.items[0].Event.At; d != (event.Dot{Region: 2, Partition: partition, Offset: 1}) || f.items[0].Barrier != 0 || f.items[1].Verdict != judged.Void || f.items[1].Barrier != 2 {
 		t.Errorf("folded %+v", f.items)
 	}
 	// A retry here of what eu accepted is answered with eu's coordinates; what is
@@ -169,7 +170,7 @@ func (k *sink) Applied() (event.Vector, seat.Barriers) {
 	return k.vector, k.last
 }
 
-func (k *sink) Add(items []seat.Item) error {
+func (k *sink) Add(items []judged.Item) error {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	for _, it := range items {
@@ -177,7 +178,7 @@ func (k *sink) Add(items []seat.Item) error {
 			continue
 		}
 		k.vector[it.Origin], k.last[it.Origin] = it.Next, it.Barrier
-		if it.Verdict == seat.Valid {
+		if it.Verdict == judged.Valid {
 			k.valid = append(k.valid, string(it.Event.Value))
 		}
 	}
@@ -226,7 +227,7 @@ type checkedFolder struct {
 	check func() error
 }
 
-func (f *checkedFolder) Fold(ctx context.Context, items []seat.Item) error {
+func (f *checkedFolder) Fold(ctx context.Context, items []judged.Item) error {
 	if err := f.check(); err != nil {
 		f.folder.mu.Lock()
 		defer f.folder.mu.Unlock()

@@ -18,6 +18,7 @@ import (
 	"github.com/geogate/geogate/internal/control"
 	"github.com/geogate/geogate/internal/event"
 	"github.com/geogate/geogate/internal/hlc"
+	"github.com/geogate/geogate/internal/judged"
 	"github.com/geogate/geogate/internal/seat"
 	"github.com/geogate/geogate/internal/txn"
 )
@@ -81,7 +82,7 @@ type folder struct {
 	mu       sync.Mutex
 	vector   event.Vector
 	barriers seat.Barriers
-	items    []seat.Item
+	items    []judged.Item
 	table    *event.ValidityTable
 	moved    chan struct{}
 }
@@ -99,13 +100,13 @@ func (f *folder) Context([]byte) (event.Vector, uint16, error) {
 	return v, 0, nil
 }
 
-func (f *folder) Fold(_ context.Context, items []seat.Item) error {
+func (f *folder) Fold(_ context.Context, items []judged.Item) error {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	for _, it := range items {
 		f.items = append(f.items, it)
-		switch revokes := it.Verdict == seat.Orphan && it.Validity != nil; {
-		case it.Verdict == seat.Cuts:
+		switch revokes := it.Verdict == judged.Orphan && it.Validity != nil; {
+		case it.Verdict == judged.Cuts:
 			f.table = it.Validity
 			continue
 		case revokes && f.vector[it.Origin].Compare(it.Next) < 0:
@@ -133,7 +134,7 @@ func (f *folder) values(r event.RegionID) (vs []string) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	for _, it := range f.items {
-		if it.Origin == r && it.Verdict == seat.Valid {
+		if it.Origin == r && it.Verdict == judged.Valid {
 			vs = append(vs, string(it.Event.Value))
 		}
 	}
@@ -286,7 +287,7 @@ func life(c *cluster) {
 		t.Errorf("key with another body: %v", err)
 	}
 	f.until(t, "two events folded", func() bool { return len(f.values(1)) == 2 })
-	if f.items[0].Verdict != seat.Skip || f.items[0].Barrier != 0 || f.items[1].Barrier != 0 {
+	if f.items[0].Verdict != judged.Skip || f.items[0].Barrier != 0 || f.items[1].Barrier != 0 {
 		t.Errorf("folded %+v", f.items)
 	}
 	ev := f.items[1].Event

@@ -7,6 +7,7 @@ import (
 
 	"github.com/geogate/geogate/internal/control"
 	"github.com/geogate/geogate/internal/event"
+	"github.com/geogate/geogate/internal/judged"
 )
 
 // rereadAgain is when logs that could not be read are read again.
@@ -57,7 +58,7 @@ func (in *Inputs) nextOrigin(now time.Time) {
 			return
 		}
 	}
-	in.do(FoldItems{[]Item{{Verdict: Cuts, Validity: t.next}}})
+	in.do(FoldItems{[]judged.Item{{Verdict: judged.Cuts, Validity: t.next}}})
 	in.table, in.pendCause, in.takeover = t.next, "", nil
 }
 
@@ -108,7 +109,7 @@ type rereading struct {
 	at      event.Point // everything of the origin below has been looked at
 	next    *event.ValidityTable
 	log     *Log
-	orphans []Item
+	orphans []judged.Item
 }
 
 // begin says what to read; an empty stretch: nothing.
@@ -174,13 +175,13 @@ func (g *rereading) look(e *Entry, where event.Point, restricted bool) {
 	}
 	g.at = after
 	ev, err := e.event(event.Dot{Region: g.origin, Incarnation: where.Incarnation, Partition: g.in.cfg.Partition, Offset: where.Next})
-	if g.log.Record(&ev, err) != Valid {
+	if g.log.Record(&ev, err) != judged.Valid {
 		return
 	}
 	if g.next.Judge(ev.At, ev.Epoch) != event.Orphan || g.in.table.Judge(ev.At, ev.Epoch) == event.Orphan {
 		return
 	}
-	g.orphans = append(g.orphans, Item{
-		Origin: g.origin, Event: ev, Verdict: Orphan, Next: after, Barrier: g.log.Last(), Restricted: restricted, Validity: g.next,
+	g.orphans = append(g.orphans, judged.Item{
+		Origin: g.origin, Event: ev, Verdict: judged.Orphan, Next: after, Barrier: g.log.Last(), Restricted: restricted, Validity: g.next,
 	})
 }

@@ -32,7 +32,7 @@ var mutants = []mutant{
 		{"internal/seat/core.go", "	if !c.opening.active {\n		if c.term", "	if !c.opening.active {\n		if c.term == NoBarrier {\n			c.term = m.Offset\n			c.mine = append(c.mine, ownMark{m.Producer, []int16{m.Epoch}})\n		}\n		if c.term"},
 	}},
 	{"answer-void", "the seat answers with what it reads back, void or not", []edit{
-		{"internal/seat/core.go", "	if ev.Item.Verdict != Valid {\n", "	if ev.Item.Verdict == Quarantined {\n"},
+		{"internal/seat/core.go", "	if ev.Item.Verdict != judged.Valid {\n", "	if ev.Item.Verdict == judged.Quarantined {\n"},
 	}},
 	{"no-second-lookup", "a write that waited for the term is not looked up again", []edit{
 		{"internal/seat/core.go", "		} else if !c.replay(w) {\n			c.send(now, w)\n", "		} else {\n			c.send(now, w)\n"},
@@ -125,12 +125,12 @@ var mutants = []mutant{
 		{"conflict/state.go", "	for _, c := range copies {\n		if cover.Covers(c) {", "	for _, c := range copies[:0] {\n		if cover.Covers(c) {"},
 	}},
 	{"clock-own-tail", "a seat's clock follows its own tail alone", []edit{
-		{"internal/seat/inputs.go", "		if it.Verdict == Valid {\n			_ = in.env.Clock", "		if it.Verdict == Skip {\n			_ = in.env.Clock"},
+		{"internal/seat/inputs.go", "		if it.Verdict == judged.Valid {\n			_ = in.env.Clock", "		if it.Verdict == judged.Skip {\n			_ = in.env.Clock"},
 	}},
 	{"fold-before-journal", "the fold goes on before its journal has what it had folded", []edit{
 		{"internal/seat/inputs.go", "	if !in.open && in.reached() {\n", "	if !in.open {\n"},
 		{"conflict/queue.go", "	if !journal.CoversAll(committed) {\n", "	if journal == nil {\n"},
-		{"conflict/queue.go", "	if it := &queue[n]; it.Verdict != Cuts && it.Next.Compare(journal[it.Origin]) > 0 {", "	if queue[n].Origin > event.MaxRegion {"},
+		{"conflict/queue.go", "	if it := &queue[n]; it.Verdict != judged.Cuts && it.Next.Compare(journal[it.Origin]) > 0 {", "	if queue[n].Origin > event.MaxRegion {"},
 	}},
 	{"copies-ahead", "the fold takes copies from the journal that its vector has not reached", []edit{
 		{"conflict/partition.go", "		if !s.out.Position.Vector.Covers(c.At) {\n			continue\n		}\n		orphan", "		orphan"},
@@ -176,7 +176,7 @@ var mutants = []mutant{
 		{"dedupe/index.go", "	return !c.Void && in.Judge(c.At, c.Epoch) != event.Orphan", "	return !c.Void && (in == nil || c.Stamp > 0)"},
 	}},
 	{"orphans-folded", "the fold counts what is given to it as an orphan", []edit{
-		{"conflict/partition.go", "	if it.Verdict == Orphan || at.Validity.Judge(it.Event.At, it.Event.Epoch) == event.Orphan {", "	if it.Verdict == Cuts {"},
+		{"conflict/partition.go", "	if it.Verdict == judged.Orphan || at.Validity.Judge(it.Event.At, it.Event.Epoch) == event.Orphan {", "	if it.Verdict == judged.Cuts {"},
 	}},
 	{"late-cut-not-revoked", "a cut that is known late leaves what was folded past it", []edit{
 		{"internal/seat/takeover.go", "	for orphans := t.log.orphans; len(orphans) > 0; {", "	for orphans := t.log.orphans[:0]; len(orphans) > 0; {"},
@@ -189,7 +189,7 @@ var mutants = []mutant{
 		{"conflict/orphans.go", "	if s.out.Position.Revoking == 0 {\n		return false, nil", "	if table == nil || s.out.Position.Revoking == 0 {\n		return false, nil"},
 	}},
 	{"journal-drops-orphans", "the journal keeps nothing of an orphan, whatever becomes of the table", []edit{
-		{"conflict/store.go", "		if it.Verdict != Valid && it.Verdict != Orphan || ", "		if it.Verdict != Valid || "},
+		{"conflict/store.go", "		if it.Verdict != judged.Valid && it.Verdict != judged.Orphan || ", "		if it.Verdict != judged.Valid || "},
 	}},
 	{"refold-with-orphans", "a refold takes orphans in", []edit{
 		{"conflict/orphans.go", "	if table.Judge(at, epoch) == event.Orphan {\n", "	if table == nil {\n		return false, nil\n	}\n	if epoch > 1<<40 {\n"},

@@ -8,6 +8,7 @@ import (
 
 	"github.com/geogate/geogate/conflict"
 	"github.com/geogate/geogate/internal/event"
+	"github.com/geogate/geogate/internal/judged"
 	"github.com/geogate/geogate/internal/seat"
 	"github.com/geogate/geogate/testbench/sim/kafka"
 )
@@ -96,7 +97,7 @@ func (w *World) check() {
 
 // judged compares verdicts while the world runs: two readers of one place must
 // agree; the end compares with the truth.
-func (w *World) judged(p *proc, topic, how string, it seat.Item) {
+func (w *World) judged(p *proc, topic, how string, it judged.Item) {
 	k := verdictKey{p.region.name, topic, how, it.Event.At}
 	old, known := w.verdicts[k]
 	if known && (old.Verdict != it.Verdict || old.Barrier != it.Barrier) {
@@ -108,14 +109,14 @@ func (w *World) judged(p *proc, topic, how string, it seat.Item) {
 // checkVerdicts: every reader's verdict is the truth, and so is that of a reader
 // which starts at any offset with the checkpoint that a live reader had there.
 func (w *World) checkVerdicts(tp kafka.TP, t *truth) {
-	want := func(e *told) seat.Verdict {
+	want := func(e *told) judged.Verdict {
 		switch {
 		case e.broken:
-			return seat.Quarantined
+			return judged.Quarantined
 		case e.void:
-			return seat.Void
+			return judged.Void
 		}
-		return seat.Valid
+		return judged.Valid
 	}
 	for _, r := range w.regions {
 		log := t.logs[r.id]
@@ -164,7 +165,7 @@ func (w *World) anyParked(tp kafka.TP) bool {
 	return false
 }
 
-func (w *World) checkStarts(r *region, tp kafka.TP, log []told, want func(*told) seat.Verdict) {
+func (w *World) checkStarts(r *region, tp kafka.TP, log []told, want func(*told) judged.Verdict) {
 	raw, _ := r.kafka.Log(tp)
 	for i := range log {
 		at, ok := w.verdicts[verdictKey{r.name, tp.Topic, "local", log[i].At}]

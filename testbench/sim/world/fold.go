@@ -8,6 +8,7 @@ import (
 	"github.com/geogate/geogate/conflict"
 	"github.com/geogate/geogate/internal/control"
 	"github.com/geogate/geogate/internal/event"
+	"github.com/geogate/geogate/internal/judged"
 	"github.com/geogate/geogate/internal/seat"
 	"github.com/geogate/geogate/testbench/sim/kafka"
 )
@@ -47,24 +48,16 @@ func newJournal(cfg conflict.Config) *journal {
 func (j *journal) Applied() (event.Vector, seat.Barriers) { return j.applied, j.barriers }
 
 // Add implements seat.Sink.
-func (j *journal) Add(items []seat.Item) error {
-	var out []conflict.Item
+func (j *journal) Add(items []judged.Item) error {
+	var out []judged.Item
 	for i := range items {
 		if o := items[i].Origin; j.applied[o].Compare(items[i].Next) < 0 { // the rest it has
-			out = append(out, foldItem(&items[i]))
+			out = append(out, items[i])
 			j.applied[o], j.barriers[o] = items[i].Next, items[i].Barrier
 		}
 	}
 	j.mem.Add(out)
 	return nil
-}
-
-func foldItem(it *seat.Item) conflict.Item {
-	v := map[seat.Verdict]conflict.Verdict{
-		seat.Valid: conflict.Valid, seat.Void: conflict.Void, seat.Quarantined: conflict.Quarantined, seat.Skip: conflict.Skip,
-		seat.Orphan: conflict.Orphan, seat.Cuts: conflict.Cuts,
-	}[it.Verdict]
-	return conflict.Item{Origin: it.Origin, Event: it.Event, Verdict: v, Next: it.Next, Barrier: it.Barrier, Restricted: it.Restricted, Validity: it.Validity}
 }
 
 // foldStore reads committed state from a cache of the state topic, and the rest
@@ -124,7 +117,7 @@ type foldRun struct {
 	ready bool
 	busy  bool
 	held  bool // by the regime
-	queue []conflict.Item
+	queue []judged.Item
 }
 
 func newFold(s *seatRun) *foldRun {
@@ -202,10 +195,8 @@ func (f *foldRun) take(st *foldStore, at *conflict.Position, rec *kafka.Record) 
 }
 
 // push queues judged items; the indexes have them already.
-func (f *foldRun) push(items ...seat.Item) {
-	for i := range items {
-		f.queue = append(f.queue, foldItem(&items[i]))
-	}
+func (f *foldRun) push(items ...judged.Item) {
+	f.queue = append(f.queue, items...)
 	f.s.holdAtCut(items)
 	f.pump()
 }
@@ -350,13 +341,13 @@ func (f *foldRun) failed(err error) {
 }
 
 // stepText is what the trace says of a committed step.
-func stepText(items []conflict.Item, out *conflict.Output) string {
+func stepText(items []judged.Item, out *conflict.Output) string {
 	text := ""
 	for i := range items {
 		switch it := &items[i]; it.Verdict {
-		case conflict.Cuts:
+		case judged.Cuts:
 			text += fmt.Sprintf("cuts %d; ", it.Validity.Revision)
-		case conflict.Skip:
+		case judged.Skip:
 			text += fmt.Sprintf("skip to %d/%d; ", it.Origin, it.Next.Next)
 		default:
 			text += fmt.Sprintf("verdict %d %v epoch %d key %.4x of %q (revokes %v); ", it.Verdict, it.Event.At, it.Event.Epoch, it.Event.Envelope.Key, it.Event.Key, it.Validity != nil)

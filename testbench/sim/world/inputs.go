@@ -9,6 +9,7 @@ import (
 	"github.com/geogate/geogate/internal/control"
 	"github.com/geogate/geogate/internal/event"
 	"github.com/geogate/geogate/internal/hlc"
+	"github.com/geogate/geogate/internal/judged"
 	"github.com/geogate/geogate/internal/seat"
 	"github.com/geogate/geogate/testbench/sim/kafka"
 )
@@ -232,7 +233,7 @@ func (s *seatRun) doInput(e seat.InputEffect) {
 		s.fold.pump()
 	case seat.FoldItems:
 		for i := range e.Items {
-			if it := &e.Items[i]; it.Verdict == seat.Orphan && it.Validity != nil {
+			if it := &e.Items[i]; it.Verdict == judged.Orphan && it.Validity != nil {
 				w.counts["revoked"]++
 			}
 		}

@@ -7,7 +7,7 @@ import (
 	"time"
 
 	"github.com/geogate/geogate/internal/event"
-	"github.com/geogate/geogate/internal/seat"
+	"github.com/geogate/geogate/internal/judged"
 	"github.com/geogate/geogate/replicate"
 	"github.com/geogate/geogate/residency"
 	"github.com/geogate/geogate/router/ownership"
@@ -382,7 +382,7 @@ func rulesRecords(d replicate.Decided) bool {
 
 // holdAtCut keeps the fold from committing a table that ends the epoch of another
 // region, for a while.
-func (s *seatRun) holdAtCut(items []seat.Item) {
+func (s *seatRun) holdAtCut(items []judged.Item) {
 	w := s.p.w
 	if w.cfg.regime != restartsAtCuts || w.calm || s.fold.held || !slices.ContainsFunc(items, s.endsAnother) {
 		return
@@ -396,8 +396,8 @@ func (s *seatRun) holdAtCut(items []seat.Item) {
 
 // endsAnother tells whether an item is a table under which another region's epoch ends
 // and none follows.
-func (s *seatRun) endsAnother(it seat.Item) bool {
-	if it.Verdict != seat.Cuts {
+func (s *seatRun) endsAnother(it judged.Item) bool {
+	if it.Verdict != judged.Cuts {
 		return false
 	}
 	for _, r := range s.p.w.regions {
@@ -412,9 +412,9 @@ func (s *seatRun) endsAnother(it seat.Item) bool {
 // restartPastCut restarts the process when its indexes have an orphan from another
 // region, and its fold has not committed the table that says so. The register is not
 // reached for a while after.
-func (s *seatRun) restartPastCut(items []seat.Item) {
+func (s *seatRun) restartPastCut(items []judged.Item) {
 	p, w := s.p, s.p.w
-	foreign := func(it seat.Item) bool { return it.Verdict == seat.Orphan && it.Origin != p.region.id }
+	foreign := func(it judged.Item) bool { return it.Verdict == judged.Orphan && it.Origin != p.region.id }
 	if !s.fold.held || w.calm || !slices.ContainsFunc(items, foreign) {
 		return
 	}

@@ -8,6 +8,7 @@ import (
 	"github.com/geogate/geogate/internal/control"
 	"github.com/geogate/geogate/internal/event"
 	"github.com/geogate/geogate/internal/hlc"
+	"github.com/geogate/geogate/internal/judged"
 	"github.com/geogate/geogate/internal/seat"
 	"github.com/geogate/geogate/residency"
 	"github.com/geogate/geogate/router/ownership"
@@ -173,16 +174,16 @@ func (s *seatRun) newest() *event.ValidityTable {
 }
 
 // judged remembers what the log said of a place for the comparison of readers.
-func (s *seatRun) judged(it seat.Item) {
+func (s *seatRun) judged(it judged.Item) {
 	how := "remote"
 	if it.Origin == s.p.region.id {
 		how = "local"
 	}
 	switch it.Verdict {
-	case seat.Skip:
+	case judged.Skip:
 		return
-	case seat.Orphan:
-		it.Verdict = seat.Valid // by its log
+	case judged.Orphan:
+		it.Verdict = judged.Valid // by its log
 	default:
 	}
 	s.p.w.judged(s.p, s.tp.Topic, how, it)

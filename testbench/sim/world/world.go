@@ -10,7 +10,7 @@ import (
 	"github.com/geogate/geogate/dedupe"
 	"github.com/geogate/geogate/internal/control"
 	"github.com/geogate/geogate/internal/event"
-	"github.com/geogate/geogate/internal/seat"
+	"github.com/geogate/geogate/internal/judged"
 	"github.com/geogate/geogate/testbench/sim/kafka"
 	"github.com/geogate/geogate/testbench/sim/sched"
 )
@@ -110,7 +110,7 @@ type World struct {
 	// nextDeposal is when a link may be taken again while its decision is on its way.
 	nextDeposal time.Duration
 
-	verdicts map[verdictKey]seat.Item
+	verdicts map[verdictKey]judged.Item
 	failures []Violation
 	counts   map[string]int
 }
@@ -129,7 +129,7 @@ type Options struct {
 
 // Run plays the history of a seed and checks it.
 func Run(seed uint64, o Options) Result {
-	w := &World{Scheduler: sched.New(seed, 0x9e3779b97f4a7c15, o.Trace), cuts: map[[2]event.RegionID]int{}, shards: map[[2]event.RegionID]int{}, verdicts: map[verdictKey]seat.Item{}, counts: map[string]int{}, highest: map[string]event.Epoch{}, oneWay: map[[2]event.RegionID]int{}, slow: map[slowKey]time.Duration{}}
+	w := &World{Scheduler: sched.New(seed, 0x9e3779b97f4a7c15, o.Trace), cuts: map[[2]event.RegionID]int{}, shards: map[[2]event.RegionID]int{}, verdicts: map[verdictKey]judged.Item{}, counts: map[string]int{}, highest: map[string]event.Epoch{}, oneWay: map[[2]event.RegionID]int{}, slow: map[slowKey]time.Duration{}}
 	w.cfg.drawRegister(seed)
 	w.cfg.drawBorder(seed)
 	w.cfg.drawRegime(seed)

@@ -2,53 +2,10 @@ package seat
 
 import (
 	"context"
-	"fmt"
 
 	"github.com/geogate/geogate/internal/event"
+	"github.com/geogate/geogate/internal/judged"
 )
-
-// Verdict is what the origin's log alone says about one place in it.
-type Verdict uint8
-
-// The verdicts.
-const (
-	// Valid: the event counts (twins and cuts are the fold's to settle).
-	Valid Verdict = iota + 1
-	// Void: written under a barrier that was not the newest any more. It never
-	// counts, in any region.
-	Void
-	// Quarantined: a record that no gateway can have written as it is (broken
-	// envelope, or a foreign record in a remote topic). Counted, never folded.
-	Quarantined
-	// Skip: no record (marker, hole, denied by policy); only the position moves.
-	Skip
-	// Orphan: what its log alone calls Valid, but the ownership register says that
-	// it lies past its region's cut, or was written under another epoch. It never
-	// counts, in any region.
-	Orphan
-	// Cuts is no place of a log: from here on Item.Validity is in force, and all
-	// that it makes an Orphan of what was folded was given before.
-	Cuts
-)
-
-// String is the verdict's name in logs and metrics.
-func (v Verdict) String() string {
-	switch v {
-	case Valid:
-		return "valid"
-	case Void:
-		return "void"
-	case Quarantined:
-		return "quarantined"
-	case Skip:
-		return "skip"
-	case Orphan:
-		return "orphan"
-	case Cuts:
-		return "cuts"
-	}
-	return fmt.Sprintf("verdict-%d", uint8(v))
-}
 
 // NoBarrier is the offset of "no barrier yet" wherever a last barrier is kept.
 const NoBarrier int64 = -1
@@ -66,22 +23,6 @@ func NoBarriers() (b Barriers) {
 	return b
 }
 
-// Item is one place in one origin's log, judged.
-type Item struct {
-	Origin  event.RegionID
-	Event   event.Event // zero for Skip; for Quarantined only At and the raw record
-	Verdict Verdict
-	Next    event.Point // position in the origin's log after this item
-	Barrier int64       // last barrier of that log at or before this item: a checkpoint
-	// Restricted: places of the origin's log below Next may have been denied to
-	// this region.
-	Restricted bool
-	// Validity is set on Cuts: the table that is in force from here on. On an
-	// Orphan it says that the event was folded as one that counts: the table makes
-	// it an orphan, and it is revoked.
-	Validity *event.ValidityTable
-}
-
 // Sink is an index that is fed before the fold. Its methods are called by one
 // goroutine of a seat at a time.
 type Sink interface {
@@ -92,7 +33,7 @@ type Sink interface {
 	// Add indexes items, in log order for each origin; items below Applied are
 	// no error and have no effect. What it stores, with the new Applied, it
 	// stores in one atomic step.
-	Add(items []Item) error
+	Add(items []judged.Item) error
 }
 
 // Folder is the fold of a seat's partition (conflict/view).
@@ -104,7 +45,7 @@ type Folder interface {
 	// while it has enough to do, which is the seat's back-pressure. Items below
 	// Committed have no effect, but for an Orphan with a table, which revokes
 	// its event. An error ends the seat.
-	Fold(ctx context.Context, items []Item) error
+	Fold(ctx context.Context, items []judged.Item) error
 	// Validity is the table of the last Cuts item that was folded and committed,
 	// nil if there was none. It answers at once.
 	Validity() *event.ValidityTable
