@@ -1,0 +1,91 @@
+//go:build unix
+
+package hostile_test
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"sync"
+	"testing"
+)
+
+// buildDir is where the program is built, for all tests of the process.
+var buildDir string
+
+func TestMain(m *testing.M) {
+	dir, err := os.MkdirTemp("", "hostile")
+	if err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		os.Exit(1)
+	}
+	buildDir = dir
+	code := m.Run()
+	if err := os.RemoveAll(dir); err != nil {
+		fmt.Fprintln(os.Stderr, err)
+	}
+	os.Exit(code)
+}
+
+// buildOnce builds the program as it is released, without the race detector.
+var buildOnce = sync.OnceValues(func() (string, error) {
+	const root = "../.."
+	// What the go command reads is no input of the test cache. Reading the folders of
+	// the sources here makes them one: a change of the program runs the tests again.
+	err := filepath.WalkDir(root, func(path string, d fs.DirEntry, err error) error {
+		if err == nil && d.IsDir() && path != root && strings.HasPrefix(d.Name(), ".") {
+			return fs.SkipDir
+		}
+		return err
+	})
+	if err != nil {
+		return "", err
+	}
+	path := filepath.Join(buildDir, "geogate")
+	build := exec.Command("go", "build", "-trimpath", "-o", path, "./cmd/geogate")
+	build.Dir, build.Env = root, append(os.Environ(), "CGO_ENABLED=0")
+	if out, err := build.CombinedOutput(); err != nil {
+		return "", fmt.Errorf("build the program: %w\n%s", err, out)
+	}
+	return path, nil
+})
+
+// program is the path of the built program. It skips the test of a short run.
+func program(t *testing.T) string {
+	t.Helper()
+	if testing.Short() {
+		t.Skip("builds the program and runs it")
+	}
+	path, err := buildOnce()
+	if err != nil {
+		t.Fatal(err)
+	}
+	return path
+}
+
+// output is what a command printed, and its exit code.
+type output struct {
+	out, err string
+	code     int
+}
+
+// command runs the program to its end.
+func command(t *testing.T, args ...string) output {
+	t.Helper()
+	var o output
+	var stdout, stderr bytes.Buffer
+	cmd := exec.CommandContext(t.Context(), program(t), args...)
+	cmd.Stdout, cmd.Stderr = &stdout, &stderr
+	err := cmd.Run()
+	var ended *exec.ExitError
+	if err != nil && !errors.As(err, &ended) {
+		t.Fatalf("geogate %v: %v", args, err)
+	}
+	o.out, o.err, o.code = stdout.String(), stderr.String(), cmd.ProcessState.ExitCode()
+	return o
+}
