@@ -10,7 +10,8 @@
 // transactions whole over a kill of the process; StartKafka mends its files
 // before it runs it.
 //
-// HAZARD: kfake is a test broker. A malformed frame can stop it, it knows no
-// authentication, and it deviates from Kafka in details. It is therefore bound
-// to loopback addresses only.
+// HAZARD: kfake is a test broker. It takes memory for a request by the length that
+// the request claims, panics at one of an unknown kind, believes what a batch says
+// of itself, knows no authentication, and deviates from Kafka in details. A front
+// before it refuses such requests; and it is bound to loopback addresses only.
 package embed

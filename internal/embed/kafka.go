@@ -126,7 +126,11 @@ func startLocked(c Kafka) (*KafkaServer, error) {
 		kfake.SyncWrites(),
 		kfake.DefaultNumPartitions(1),
 		kfake.ListenFn(func(network, _ string) (net.Listener, error) {
-			return net.Listen(network, c.Listen)
+			ln, err := net.Listen(network, c.Listen)
+			if err != nil {
+				return nil, err
+			}
+			return newFront(ln, log), nil
 		}),
 		kfake.BrokerConfigs(map[string]string{
 			"message.max.bytes": fmt.Sprint(maxMessageBytes),

@@ -87,7 +87,7 @@ var confined = map[string][]string{
 	"github.com/twmb/franz-go/pkg/kfake":    {"internal/embed"},
 	"github.com/nats-io/nats-server":        {"internal/embed"},
 	"github.com/nats-io/nats.go":            {"router/ownership/register"},
-	"github.com/twmb/franz-go/pkg/kmsg":     {"internal/txn", "replicate", "testbench/..."},
+	"github.com/twmb/franz-go/pkg/kmsg":     {"internal/txn", "internal/embed", "replicate", "testbench/..."},
 	"go.uber.org/fx":                        {"cmd/..."},
 	"go.uber.org/dig":                       {"cmd/..."},
 	"github.com/spf13/cobra":                {"cmd/..."},
