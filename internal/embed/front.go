@@ -18,10 +18,10 @@ import (
 // a kind that exists, and to hold batches that count what they say; the front
 // believes none of it.
 const (
-	maxProduce     = 64 << 20  // bytes of a produce request; a client packs many batches in one
-	maxRequest     = 4 << 20   // of any other
-	maxFetch       = 128 << 20 // that one fetch may ask for; more than links and seats do
-	maxTopics      = 10_000    // that one produce request may name
+	maxProduce     = 64 << 20 // bytes of a produce request; a client packs many batches in one
+	maxRequest     = 4 << 20  // of any other
+	maxFetch       = 96 << 20 // that one fetch may ask for; clients take no answer of 100 MiB
+	maxTopics      = 10_000   // that one produce request may name
 	maxConnections = 1024
 	// maxHeld bounds the requests that have arrived in part, over all connections.
 	// Above it the connection of the one that has been arriving longest is closed.

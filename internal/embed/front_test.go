@@ -220,7 +220,7 @@ func TestFetchIsBounded(t *testing.T) {
 	for _, rp := range resp.Topics[0].Partitions {
 		n += len(rp.RecordBatches)
 	}
-	if n == 0 || n > 128<<20 {
+	if n == 0 || n > 96<<20 {
 		t.Fatalf("%d bytes in one answer", n)
 	}
 }
