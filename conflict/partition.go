@@ -10,14 +10,28 @@ import (
 	"github.com/geogate/geogate/internal/judged"
 )
 
-// Kind is what the records of a topic are.
+// Kind says what a topic's records are.
 type Kind uint8
 
 // The kinds of topics.
 const (
-	Events   Kind = 1 // records that each stay: the merged view is the union
-	Entities Kind = 2 // upserts by key
+	// Events are facts, each of which stays: the merged view is their union.
+	Events Kind = iota + 1
+	// Entities are states of the thing that a record's key names: the merged view
+	// has the state that the conflict policy chooses.
+	Entities
 )
+
+// String is the kind's name in the ownership file.
+func (k Kind) String() string {
+	switch k {
+	case Events:
+		return "events"
+	case Entities:
+		return "entity"
+	}
+	return fmt.Sprintf("kind-%d", uint8(k))
+}
 
 // Config is what a topic's declaration says about the fold of its partitions. It
 // must be the same in every region.

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"net"
 	"time"
 
 	"github.com/geogate/geogate/internal/event"
@@ -78,6 +77,9 @@ func (c Config) withDefaults() Config {
 	return c
 }
 
+// noAuthentication is why both listeners accept loopback addresses only.
+const noAuthentication = "there is no authentication yet"
+
 // Validate checks a Config; zero members count as their defaults.
 func (c Config) Validate() error {
 	c = c.withDefaults()
@@ -85,8 +87,8 @@ func (c Config) Validate() error {
 		return fmt.Errorf("region %d is not in the topology", c.Region)
 	}
 	for _, address := range []string{c.Listen, c.Manage} {
-		if err := checkLoopback(address); err != nil {
-			return err
+		if err := loopback.Check(address, noAuthentication); err != nil {
+			return fmt.Errorf("listen address: %w", err)
 		}
 	}
 	if c.MaxRecord <= 0 || c.MaxRecord > c.MaxBody || c.MaxBody > c.MaxInflight {
@@ -94,18 +96,6 @@ func (c Config) Validate() error {
 	}
 	if c.MaxReaders < 1 {
 		return errors.New("max readers is less than 1")
-	}
-	return nil
-}
-
-// checkLoopback refuses an address that other machines can reach.
-func checkLoopback(address string) error {
-	host, _, err := net.SplitHostPort(address)
-	if err != nil {
-		return fmt.Errorf("listen address %q: %w", address, err)
-	}
-	if !loopback.IsHost(host) {
-		return fmt.Errorf("listen address %s: not a loopback address; there is no authentication yet, so only loopback addresses are allowed", address)
 	}
 	return nil
 }

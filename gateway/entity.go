@@ -9,7 +9,6 @@ import (
 	"github.com/geogate/geogate/conflict"
 	"github.com/geogate/geogate/internal/event"
 	"github.com/geogate/geogate/router"
-	"github.com/geogate/geogate/router/ownership"
 )
 
 // entityByPath is GET /v1/topics/{topic}/entities/{key}.
@@ -51,7 +50,7 @@ func (s *Server) entity(c *call, key []byte, waitText string) error {
 	if err != nil {
 		return err
 	}
-	if t.Domain.Kind != ownership.Entity {
+	if t.Domain.Kind != conflict.Entities {
 		return newProblem(codeEntityUnknown, "the topic is of kind %s and has no entities", t.Domain.Kind)
 	}
 	if err := s.applied(ctx, t, token, stale); err != nil {

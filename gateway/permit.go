@@ -4,6 +4,7 @@ import (
 	"errors"
 	"sync/atomic"
 
+	"github.com/geogate/geogate/conflict"
 	"github.com/geogate/geogate/internal/event"
 	"github.com/geogate/geogate/internal/seat"
 	"github.com/geogate/geogate/router"
@@ -81,7 +82,7 @@ func (w *writer) request(t Topic, rec *record) seat.Request {
 // partition is where a record goes: by its key; without one by its idempotency
 // key, so that a retry meets the first try; without both to each in turn.
 func (w *writer) partition(t Topic, rec *record, key event.IdempotencyKey) (int32, error) {
-	entity := t.Domain.Kind == ownership.Entity
+	entity := t.Domain.Kind == conflict.Entities
 	if entity && rec.key == nil {
 		return 0, invalid(codeInvalidRecord, atPointer("/key", "a record of an entity topic needs a key"))
 	}

@@ -42,7 +42,7 @@ func (u *UnknownTopic) Unwrap() error { return ErrTopicUnknown }
 // Topic is a local topic of the region.
 type Topic struct {
 	Name       string
-	ID         control.TopicID // in this region's cluster
+	ID         event.TopicID // in this region's cluster
 	Partitions int32
 	Domain     ownership.Domain
 }
@@ -150,21 +150,21 @@ var _ Logs = (*control.Follower)(nil)
 // *control.Follower does.
 type Logs interface {
 	// Incarnation is the present incarnation of a local partition's log.
-	Incarnation(topic string, id control.TopicID, partition int32) uint16
+	Incarnation(topic string, id event.TopicID, partition int32) uint16
 	// IsBarrier tells whether a commit marker of a local partition, met by its
 	// producer id and epoch, is a barrier. The verdict never changes; the only
 	// error is ctx's.
-	IsBarrier(ctx context.Context, topic control.TopicID, partition int32, producer int64, epoch int16) (bool, error)
+	IsBarrier(ctx context.Context, topic event.TopicID, partition int32, producer int64, epoch int16) (bool, error)
 	// Remote is the topic that holds another region's records of a local topic.
 	Remote(origin event.RegionID, source string) (control.Topic, bool)
 	// Locate says where in the origin's log a record of a remote topic lies.
-	Locate(from event.RegionID, remote control.TopicID, partition int32, target int64, epoch int32) control.Location
+	Locate(from event.RegionID, remote event.TopicID, partition int32, target int64, epoch int32) control.Location
 	// TargetOffsetFrom is the first offset in a remote partition whose record lies at or
 	// after a place of the origin's log, if there is one yet.
-	TargetOffsetFrom(from event.RegionID, remote control.TopicID, partition int32, incarnation uint16, source int64) (target int64, ok bool)
+	TargetOffsetFrom(from event.RegionID, remote event.TopicID, partition int32, incarnation uint16, source int64) (target int64, ok bool)
 	// Covered is how far a reader may move its place in the origin's log once it
 	// has read the remote partition below Target.
-	Covered(from event.RegionID, remote control.TopicID, partition int32) (control.Covered, bool)
+	Covered(from event.RegionID, remote event.TopicID, partition int32) (control.Covered, bool)
 	// Changed is closed at the next change of any of these.
 	Changed() <-chan struct{}
 }

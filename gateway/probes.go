@@ -11,6 +11,8 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/promhttp"
+
+	"github.com/geogate/geogate/internal/loopback"
 )
 
 // ProbeServer is the management listener of a process that is no gateway: livez,
@@ -23,8 +25,8 @@ type ProbeServer struct {
 
 // NewProbeServer binds a loopback address; nothing is served before Run.
 func NewProbeServer(listen string, probes []Probe, metrics prometheus.Gatherer, log *slog.Logger) (*ProbeServer, error) {
-	if err := checkLoopback(listen); err != nil {
-		return nil, err
+	if err := loopback.Check(listen, noAuthentication); err != nil {
+		return nil, fmt.Errorf("listen address: %w", err)
 	}
 	ln, err := net.Listen("tcp", listen)
 	if err != nil {

@@ -396,7 +396,7 @@ func everyMarkerIsABarrier(w *world) {
 
 type allBarriers struct{ *world }
 
-func (allBarriers) IsBarrier(context.Context, control.TopicID, int32, int64, int16) (bool, error) {
+func (allBarriers) IsBarrier(context.Context, event.TopicID, int32, int64, int16) (bool, error) {
 	return true, nil
 }
 

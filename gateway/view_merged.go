@@ -7,11 +7,11 @@ import (
 
 	"github.com/twmb/franz-go/pkg/kgo"
 
+	"github.com/geogate/geogate/conflict"
 	"github.com/geogate/geogate/conflict/view"
 	"github.com/geogate/geogate/internal/event"
 	"github.com/geogate/geogate/internal/hlc"
 	"github.com/geogate/geogate/router"
-	"github.com/geogate/geogate/router/ownership"
 )
 
 // placeBit marks, in a cursor of the merged view, an entry that is not about the
@@ -150,7 +150,7 @@ func (m *merged) start(_ context.Context, logs map[int32]span) (map[int32]int64,
 // cursor's own place if it lies before the next checkpoint.
 func (m *merged) begin(p int32, l span, cps []view.Checkpoint) (int64, error) {
 	cursor := m.at[p]
-	if _, own := m.place[p]; !own && m.given && m.t.Domain.Kind == ownership.Entity {
+	if _, own := m.place[p]; !own && m.given && m.t.Domain.Kind == conflict.Entities {
 		// The region that gave the cursor may not have known of a cut by then. What
 		// was corrected since lies after the checkpoint before it.
 		cursor = m.seats[p].View().Validity().Known(cursor)
@@ -167,7 +167,7 @@ func (m *merged) begin(p int32, l span, cps []view.Checkpoint) (int64, error) {
 		o = at
 	}
 	if o < l.start {
-		if m.given && m.t.Domain.Kind == ownership.Events {
+		if m.given && m.t.Domain.Kind == conflict.Events {
 			return 0, fmt.Errorf("begin in partition %d: %w", p, errExpired)
 		}
 		o = l.start
@@ -209,7 +209,7 @@ func (m *merged) show(ctx context.Context, rec *kgo.Record, o *object) (bool, er
 	if ev.Value == nil {
 		ev.Op = event.Delete
 	}
-	if m.t.Domain.Kind == ownership.Events {
+	if m.t.Domain.Kind == conflict.Events {
 		shown, err := m.showEvent(ctx, &ev, corrects)
 		if !shown || err != nil {
 			return false, err

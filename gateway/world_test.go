@@ -91,9 +91,9 @@ func newWorld(t *testing.T, change func(*Config, *Deps)) *world {
 		remote: make(map[string]control.Topic), covered: make(map[int32]control.Covered),
 		runs: make(map[int32]map[int64]control.Location), barrier: make(map[int64]bool),
 		topics: map[string]Topic{
-			"flights": {Name: "flights", ID: [16]byte{1}, Partitions: 6, Domain: ownership.Domain{Name: "air", Kind: ownership.Entity, Mode: ownership.MultiWriter, Rule: event.LWW}},
-			"pairs":   {Name: "pairs", ID: [16]byte{2}, Partitions: 6, Domain: ownership.Domain{Name: "pairs", Kind: ownership.Entity, Mode: ownership.MultiWriter, Rule: event.Keep}},
-			"github":  {Name: "github", ID: [16]byte{3}, Partitions: 2, Domain: ownership.Domain{Name: "repos", Kind: ownership.Events, Mode: ownership.MultiWriter}},
+			"flights": {Name: "flights", ID: [16]byte{1}, Partitions: 6, Domain: ownership.Domain{Name: "air", Kind: conflict.Entities, Mode: ownership.MultiWriter, Rule: event.LWW}},
+			"pairs":   {Name: "pairs", ID: [16]byte{2}, Partitions: 6, Domain: ownership.Domain{Name: "pairs", Kind: conflict.Entities, Mode: ownership.MultiWriter, Rule: event.Keep}},
+			"github":  {Name: "github", ID: [16]byte{3}, Partitions: 2, Domain: ownership.Domain{Name: "repos", Kind: conflict.Events, Mode: ownership.MultiWriter}},
 		},
 	}
 	w.write = w.accept
@@ -282,9 +282,9 @@ func (f *fakeSeat) Fetch(_ context.Context, at event.Dot) (event.Event, error) {
 	return ev, nil
 }
 
-func (w *world) Incarnation(string, control.TopicID, int32) uint16 { return 0 }
+func (w *world) Incarnation(string, event.TopicID, int32) uint16 { return 0 }
 
-func (w *world) IsBarrier(_ context.Context, _ control.TopicID, _ int32, producer int64, _ int16) (bool, error) {
+func (w *world) IsBarrier(_ context.Context, _ event.TopicID, _ int32, producer int64, _ int16) (bool, error) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	return w.barrier[producer], nil
@@ -297,13 +297,13 @@ func (w *world) Remote(origin event.RegionID, source string) (control.Topic, boo
 	return t, ok && origin == eu
 }
 
-func (w *world) Locate(_ event.RegionID, _ control.TopicID, p int32, target int64, _ int32) control.Location {
+func (w *world) Locate(_ event.RegionID, _ event.TopicID, p int32, target int64, _ int32) control.Location {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	return w.runs[p][target]
 }
 
-func (w *world) TargetOffsetFrom(_ event.RegionID, _ control.TopicID, p int32, inc uint16, source int64) (int64, bool) {
+func (w *world) TargetOffsetFrom(_ event.RegionID, _ event.TopicID, p int32, inc uint16, source int64) (int64, bool) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	best := int64(-1)
@@ -315,7 +315,7 @@ func (w *world) TargetOffsetFrom(_ event.RegionID, _ control.TopicID, p int32, i
 	return best, best >= 0
 }
 
-func (w *world) Covered(_ event.RegionID, _ control.TopicID, p int32) (control.Covered, bool) {
+func (w *world) Covered(_ event.RegionID, _ event.TopicID, p int32) (control.Covered, bool) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	c, ok := w.covered[p]

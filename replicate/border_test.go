@@ -19,7 +19,7 @@ import (
 	"github.com/twmb/franz-go/pkg/kmsg"
 
 	"github.com/geogate/geogate/internal/control"
-	"github.com/geogate/geogate/internal/offsets"
+	"github.com/geogate/geogate/internal/event"
 	"github.com/geogate/geogate/internal/txn"
 	"github.com/geogate/geogate/replicate"
 	"github.com/geogate/geogate/residency"
@@ -144,7 +144,7 @@ func exact(t testing.TB, from, to *end, topic string, want map[int32][]*kgo.Reco
 		}
 		for i, w := range want[p] {
 			g := got[p][i]
-			loc := links.Locate(offsets.TopicID(there[remote].ID), p, g.Offset, g.LeaderEpoch)
+			loc := links.Locate(event.TopicID(there[remote].ID), p, g.Offset, g.LeaderEpoch)
 			if !bytes.Equal(g.Key, w.Key) || !bytes.Equal(g.Value, w.Value) || !g.Timestamp.Equal(w.Timestamp) || len(g.Headers) != len(w.Headers) {
 				t.Fatalf("%s/%d at %d: %v, want %v", remote, p, g.Offset, g, w)
 			}
@@ -339,7 +339,7 @@ func TestReload(t *testing.T) {
 	}
 	for p, rs := range there {
 		for i, r := range rs {
-			if loc := links.Locate(offsets.TopicID(topic["us.orders"].ID), p, r.Offset, r.LeaderEpoch); loc.Restricted != (i >= 60) {
+			if loc := links.Locate(event.TopicID(topic["us.orders"].ID), p, r.Offset, r.LeaderEpoch); loc.Restricted != (i >= 60) {
 				t.Fatalf("us.orders/%d at %d: %+v", p, r.Offset, loc)
 			}
 		}
@@ -357,7 +357,7 @@ func TestReload(t *testing.T) {
 	links, there = linksOf(t, from, to), to.read(t, "us.orders")
 	for p, rs := range there {
 		last := rs[len(rs)-1]
-		if loc := links.Locate(offsets.TopicID(topic["us.orders"].ID), p, last.Offset, last.LeaderEpoch); !loc.Restricted || !bytes.HasPrefix(last.Key, []byte("prv")) {
+		if loc := links.Locate(event.TopicID(topic["us.orders"].ID), p, last.Offset, last.LeaderEpoch); !loc.Restricted || !bytes.HasPrefix(last.Key, []byte("prv")) {
 			t.Fatalf("us.orders/%d at %d: %+v", p, last.Offset, loc)
 		}
 	}
@@ -581,7 +581,7 @@ func TestRestrictedForGood(t *testing.T) {
 		t.Fatalf("%d records", len(there))
 	}
 	for _, r := range there {
-		if loc := links.Locate(offsets.TopicID(topic["us.orders"].ID), 0, r.Offset, r.LeaderEpoch); loc.State != control.Mapped || !loc.Restricted {
+		if loc := links.Locate(event.TopicID(topic["us.orders"].ID), 0, r.Offset, r.LeaderEpoch); loc.State != control.Mapped || !loc.Restricted {
 			t.Fatalf("at %d: %+v", r.Offset, loc)
 		}
 	}

@@ -13,7 +13,6 @@ import (
 
 	"github.com/geogate/geogate/internal/control"
 	"github.com/geogate/geogate/internal/event"
-	"github.com/geogate/geogate/internal/offsets"
 	"github.com/geogate/geogate/internal/txn"
 	"github.com/geogate/geogate/residency"
 	"github.com/geogate/geogate/router"
@@ -22,7 +21,7 @@ import (
 // BarrierChecker says of a commit marker at the source whether it is a seat's barrier;
 // *control.Follower implements it. An error means that it is not known yet.
 type BarrierChecker interface {
-	IsBarrier(ctx context.Context, topic offsets.TopicID, partition int32, producerID int64, producerEpoch int16) (bool, error)
+	IsBarrier(ctx context.Context, topic event.TopicID, partition int32, producerID int64, producerEpoch int16) (bool, error)
 }
 
 // Config describes a link.
@@ -51,7 +50,7 @@ type Config struct {
 	Barriers BarrierChecker
 	// Incarnation is the number of a source partition's incarnation; nil means
 	// that every partition has its first, 0.
-	Incarnation func(topic string, id offsets.TopicID, partition int32) uint16
+	Incarnation func(topic string, id event.TopicID, partition int32) uint16
 
 	// Border, if not nil, says what may leave; nothing else does. The link writes
 	// what it decided to _geogate.audit of its source.

@@ -24,11 +24,11 @@ type Part struct {
 // Stream is a partition that a link copies.
 type Stream struct {
 	Part
-	Source      offsets.TopicID
+	Source      event.TopicID
 	Incarnation uint16
-	Registered  offsets.TopicID // the source that the remote topic was made for
-	Remote      string          // topic at the target
-	Target      offsets.TopicID // its id when it was made
+	Registered  event.TopicID // the source that the remote topic was made for
+	Remote      string        // topic at the target
+	Target      event.TopicID // its id when it was made
 	// Control marks the control topic: records are carried by an allow-list, and
 	// no runs are written, because nobody maps its offsets.
 	Control bool
@@ -108,7 +108,7 @@ type Core struct {
 }
 
 type posKey struct {
-	id  offsets.TopicID
+	id  event.TopicID
 	num int32
 }
 

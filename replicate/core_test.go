@@ -10,6 +10,7 @@ import (
 
 	"github.com/twmb/franz-go/pkg/kerr"
 
+	"github.com/geogate/geogate/internal/event"
 	"github.com/geogate/geogate/internal/offsets"
 	"github.com/geogate/geogate/internal/txn"
 	"github.com/geogate/geogate/residency"
@@ -18,8 +19,8 @@ import (
 var (
 	gen1  = Generation{Number: 1, Shards: 1, Cluster: "us", Fenced: true}
 	start = time.UnixMilli(1_700_000_000_000)
-	idA   = offsets.TopicID{1}
-	idB   = offsets.TopicID{2}
+	idA   = event.TopicID{1}
+	idB   = event.TopicID{2}
 	part  = Part{"orders", 0}
 	aStr  = Stream{Part: part, Source: idA, Registered: idA, Remote: "us.orders", Target: idB}
 )

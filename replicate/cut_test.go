@@ -19,7 +19,6 @@ import (
 
 	"github.com/geogate/geogate/internal/control"
 	"github.com/geogate/geogate/internal/event"
-	"github.com/geogate/geogate/internal/offsets"
 	"github.com/geogate/geogate/internal/txn"
 	"github.com/geogate/geogate/replicate"
 	"github.com/geogate/geogate/residency"
@@ -296,7 +295,7 @@ func verifyCut(t *testing.T, from, to *end, reg *register, r *running) {
 	for p, rs := range all {
 		copied, last := map[int64]bool{}, int64(-1)
 		for _, c := range copies[p] {
-			loc := links.Locate(offsets.TopicID(there["us.orders"].ID), p, c.Offset, c.LeaderEpoch)
+			loc := links.Locate(event.TopicID(there["us.orders"].ID), p, c.Offset, c.LeaderEpoch)
 			if loc.State != control.Mapped || loc.Source <= last || !bytes.Equal(rs[loc.Source].Value, c.Value) {
 				t.Fatalf("us.orders/%d at %d: %+v behind %d", p, c.Offset, loc, last)
 			}

@@ -14,7 +14,7 @@ import (
 	"github.com/twmb/franz-go/pkg/kgo"
 
 	"github.com/geogate/geogate/internal/control"
-	"github.com/geogate/geogate/internal/offsets"
+	"github.com/geogate/geogate/internal/event"
 	"github.com/geogate/geogate/internal/sleep"
 	"github.com/geogate/geogate/internal/txn"
 	"github.com/geogate/geogate/residency"
@@ -201,7 +201,7 @@ func (d *discovery) carry(ctx context.Context, t txn.Topic, there map[string]txn
 			return nil, err
 		}
 	}
-	if reg.ID == (offsets.TopicID{}) {
+	if reg.ID == (event.TopicID{}) {
 		if !exists {
 			var err error
 			if now, err = d.create(ctx, t, remote); err != nil {

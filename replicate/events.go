@@ -71,7 +71,7 @@ type FetchedPart struct {
 
 // PositionRecord is a record of the positions topic.
 type PositionRecord struct {
-	Source offsets.TopicID
+	Source event.TopicID
 	Number int32
 	offsets.Position
 }
@@ -81,7 +81,7 @@ type Listing struct {
 	SourceStart    int64 // first offset that the source still has
 	SourceEnd      int64 // its log end
 	SourceEpochEnd int64 // end of the position's leader epoch at the source, -1 unknown
-	Target         offsets.TopicID
+	Target         event.TopicID
 	TargetEnd      int64
 	TargetEpoch    int32 // leader epoch now, -1 unknown
 	TargetEpochEnd int64 // end of the position's leader epoch at the target, -1 unknown

@@ -112,8 +112,8 @@ func (k Kind) Parks() bool { return k != ForeignWriter && k != OrphansGone }
 // finding it again after a restart changes nothing.
 type Incident struct {
 	Kind        Kind
-	Source      offsets.TopicID // of the source topic
-	Topic       string          // its name
+	Source      event.TopicID // of the source topic
+	Topic       string        // its name
 	Partition   int32
 	From, Until int64     // offsets concerned: at the target for target kinds, else at the source
 	At          time.Time // when it was found first

@@ -8,7 +8,6 @@ import (
 	"time"
 
 	"github.com/geogate/geogate/internal/event"
-	"github.com/geogate/geogate/internal/offsets"
 )
 
 // The bytes of docs/format/link.md.
@@ -21,7 +20,7 @@ func TestGolden(t *testing.T) {
 		t.Fatalf("%+v, %v", back, err)
 	}
 	x := Incident{
-		Kind: RetentionGap, Source: offsets.TopicID{0xaa, 15: 0xbb}, Topic: "orders", Partition: 3, From: 10, Until: 15,
+		Kind: RetentionGap, Source: event.TopicID{0xaa, 15: 0xbb}, Topic: "orders", Partition: 3, From: 10, Until: 15,
 		At: time.UnixMilli(1_700_000_000_000).UTC(),
 	}
 	if got := hex.EncodeToString(x.AppendKey(nil)); got != "696e636964656e74aa0000000000000000000000000000bb0000000301000000000000000a" {

@@ -19,7 +19,6 @@ import (
 
 	"github.com/geogate/geogate/internal/control"
 	"github.com/geogate/geogate/internal/event"
-	"github.com/geogate/geogate/internal/offsets"
 	"github.com/geogate/geogate/internal/txn"
 	"github.com/geogate/geogate/replicate"
 )
@@ -198,7 +197,7 @@ func (e *end) topics(t testing.TB) (out []string) {
 // barriers answers for the markers of one producer id.
 type barriers struct{ id int64 }
 
-func (b *barriers) IsBarrier(_ context.Context, _ offsets.TopicID, _ int32, id int64, _ int16) (bool, error) {
+func (b *barriers) IsBarrier(_ context.Context, _ event.TopicID, _ int32, id int64, _ int16) (bool, error) {
 	return id == b.id, nil
 }
 
@@ -270,7 +269,7 @@ func TestControlRecordsAreCarried(t *testing.T) {
 		r := start(t, config(from, to))
 		var want []string
 		for i := range 20 {
-			p := control.Progress{ID: offsets.TopicID{byte(i)}, Topic: "orders"}
+			p := control.Progress{ID: event.TopicID{byte(i)}, Topic: "orders"}
 			b := control.Barrier{Topic: p.ID, ProducerID: int64(i)}
 			from.produce(t,
 				&kgo.Record{Topic: control.TopicControl, Key: b.AppendKey(nil), Value: b.AppendValue(nil)},

@@ -371,7 +371,7 @@ func (s *shard) readPositions(ctx context.Context) PositionsRead {
 	ctx, cancel := context.WithTimeout(ctx, readWait)
 	defer cancel()
 	type key struct {
-		id  offsets.TopicID
+		id  event.TopicID
 		num int32
 	}
 	last := map[key]PositionRecord{}

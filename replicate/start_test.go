@@ -9,6 +9,7 @@ import (
 	"github.com/twmb/franz-go/pkg/kgo"
 
 	"github.com/geogate/geogate/internal/control"
+	"github.com/geogate/geogate/internal/event"
 	"github.com/geogate/geogate/internal/offsets"
 	"github.com/geogate/geogate/internal/txn"
 	"github.com/geogate/geogate/replicate"
@@ -34,7 +35,7 @@ func openTransactionTest(t *testing.T, from, to *end) {
 	}
 	var b txn.Builder
 	pos := offsets.Position{SourceCovered: 7, SourceEpoch: -1, TargetEpoch: -1, Barrier: offsets.NoBarrier}
-	b.Add(&txn.Record{Key: offsets.AppendPositionKey(nil, offsets.TopicID{9}, 0), Value: pos.Append(nil), Timestamp: time.Now().UnixMilli()})
+	b.Add(&txn.Record{Key: offsets.AppendPositionKey(nil, event.TopicID{9}, 0), Value: pos.Append(nil), Timestamp: time.Now().UnixMilli()})
 	batch, err := b.Batch(kgo.CodecNone)
 	if err != nil {
 		t.Fatal(err)
@@ -54,7 +55,7 @@ func openTransactionTest(t *testing.T, from, to *end) {
 	r.stop(t)
 	equal(t, from, to, "orders")
 	for _, rec := range to.read(t, positions)[0] { // it was aborted, not adopted
-		if id, _, err := offsets.ParsePositionKey(rec.Key); err == nil && id == (offsets.TopicID{9}) {
+		if id, _, err := offsets.ParsePositionKey(rec.Key); err == nil && id == (event.TopicID{9}) {
 			t.Fatal("a position of the open transaction was committed")
 		}
 	}

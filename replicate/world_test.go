@@ -18,7 +18,7 @@ import (
 	"github.com/twmb/franz-go/pkg/kgo"
 
 	"github.com/geogate/geogate/internal/control"
-	"github.com/geogate/geogate/internal/offsets"
+	"github.com/geogate/geogate/internal/event"
 	"github.com/geogate/geogate/internal/txn"
 	"github.com/geogate/geogate/replicate"
 	"github.com/geogate/geogate/router"
@@ -339,7 +339,7 @@ func mapped(t testing.TB, from, to *end, topic string) {
 	source := from.read(t, topic)
 	for p, recs := range to.read(t, remote) {
 		for i, r := range recs {
-			loc := links.Locate(offsets.TopicID(there[remote].ID), p, r.Offset, r.LeaderEpoch)
+			loc := links.Locate(event.TopicID(there[remote].ID), p, r.Offset, r.LeaderEpoch)
 			if loc.State != control.Mapped || loc.Source != source[p][i].Offset {
 				t.Fatalf("%s/%d at %d: %+v, want source %d", remote, p, r.Offset, loc, source[p][i].Offset)
 			}

@@ -9,7 +9,6 @@ import (
 	"github.com/dgraph-io/badger/v4"
 
 	"github.com/geogate/geogate/conflict"
-	"github.com/geogate/geogate/internal/control"
 	"github.com/geogate/geogate/internal/event"
 )
 
@@ -25,7 +24,7 @@ const (
 	spaceTwinned byte = 't' // entity, idempotency key of which several copies are known
 )
 
-func storePrefix(topic control.TopicID, partition int32) []byte {
+func storePrefix(topic event.TopicID, partition int32) []byte {
 	b := append([]byte{'v'}, topic[:]...)
 	return binary.BigEndian.AppendUint32(b, uint32(partition))
 }
@@ -300,7 +299,7 @@ func (s *store) put(b *batch, c change) error {
 }
 
 // cached is how far the state topic is in the cache.
-func (s *store) cached() (topic control.TopicID, offset int64, err error) {
+func (s *store) cached() (topic event.TopicID, offset int64, err error) {
 	var value []byte
 	err = s.db.View(func(t *badger.Txn) error {
 		value, err = get(t, s.space.key(spaceOffset))
@@ -318,7 +317,7 @@ func (s *store) cached() (topic control.TopicID, offset int64, err error) {
 	return topic, offset, nil
 }
 
-func (s *store) setCached(b *batch, topic control.TopicID, offset int64) error {
+func (s *store) setCached(b *batch, topic event.TopicID, offset int64) error {
 	return b.set(s.space.key(spaceOffset), binary.BigEndian.AppendUint64(topic[:], uint64(offset)))
 }
 

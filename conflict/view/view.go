@@ -16,7 +16,6 @@ import (
 	"github.com/twmb/franz-go/pkg/kgo"
 
 	"github.com/geogate/geogate/conflict"
-	"github.com/geogate/geogate/internal/control"
 	"github.com/geogate/geogate/internal/event"
 	"github.com/geogate/geogate/internal/judged"
 	"github.com/geogate/geogate/internal/seat"
@@ -32,8 +31,8 @@ type Fetcher interface {
 
 // Config of a View.
 type Config struct {
-	Topic     string          // local topic
-	ID        control.TopicID // of it, in the own cluster
+	Topic     string        // local topic
+	ID        event.TopicID // of it, in the own cluster
 	Partition int32
 	Merged    string // name of the merged topic
 	// ConflictPartition is the partition of _geogate.conflicts for this one.
@@ -113,9 +112,9 @@ type View struct {
 	// Owned by Run's goroutine.
 	fold     *conflict.Partition
 	at       vectorRecord
-	stateID  control.TopicID // of the state topic
-	taken    []judged.Item   // taken from the queue, not committed
-	progress time.Time       // when it was last written
+	stateID  event.TopicID // of the state topic
+	taken    []judged.Item // taken from the queue, not committed
+	progress time.Time     // when it was last written
 
 	mu           sync.Mutex // guards what follows
 	restored     bool

@@ -39,7 +39,7 @@ const (
 	window    = 10 * time.Millisecond
 )
 
-var topicID = control.TopicID{7, 7}
+var topicID = event.TopicID{7, 7}
 
 type names struct{}
 

@@ -1,5 +1,7 @@
 package control
 
+import "github.com/geogate/geogate/internal/event"
+
 // maxNotBarriers bounds the remembered "no" verdicts, of which foreign transactions make
 // ever more. Forgetting one is harmless: asked again, the answer is the same.
 const maxNotBarriers = 4096
@@ -12,7 +14,7 @@ const BarriersCommitted = false
 
 // Marker names a commit marker in a partition by the producer that wrote it.
 type Marker struct {
-	Topic     TopicID
+	Topic     event.TopicID
 	Partition int32
 	Producer  int64
 	Epoch     int16 // as the marker has it

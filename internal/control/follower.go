@@ -368,7 +368,7 @@ func (f *Follower) listRunsOnce(ctx context.Context) (again bool) {
 // once a verdict is known; else it reads the own control topic, uncommitted, to
 // the high watermark listed after the call. The verdict holds for ever. The only
 // error is that of the context.
-func (f *Follower) IsBarrier(ctx context.Context, topic TopicID, num int32, producer int64, epoch int16) (bool, error) {
+func (f *Follower) IsBarrier(ctx context.Context, topic event.TopicID, num int32, producer int64, epoch int16) (bool, error) {
 	m := Marker{topic, num, producer, epoch}
 	f.mu.Lock()
 	verdict, ok := f.barriers.Known(m)
@@ -401,7 +401,7 @@ func (f *Follower) IsBarrier(ctx context.Context, topic TopicID, num int32, prod
 // Locate says where a remote record comes from: the region it was copied from,
 // the remote topic's id in the own cluster, its partition and offset, and the
 // leader epoch of its batch (-1 unknown).
-func (f *Follower) Locate(from event.RegionID, remote TopicID, num int32, target int64, epoch int32) Location {
+func (f *Follower) Locate(from event.RegionID, remote event.TopicID, num int32, target int64, epoch int32) Location {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	if l := f.links[from]; l != nil {
@@ -411,7 +411,7 @@ func (f *Follower) Locate(from event.RegionID, remote TopicID, num int32, target
 }
 
 // TargetOffset is the offset in a remote partition of a source offset, if it was copied.
-func (f *Follower) TargetOffset(from event.RegionID, remote TopicID, num int32, incarnation uint16, source int64) (target int64, ok bool) {
+func (f *Follower) TargetOffset(from event.RegionID, remote event.TopicID, num int32, incarnation uint16, source int64) (target int64, ok bool) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	if l := f.links[from]; l != nil {
@@ -422,7 +422,7 @@ func (f *Follower) TargetOffset(from event.RegionID, remote TopicID, num int32, 
 
 // TargetOffsetFrom is the first offset in a remote partition whose record lies at or
 // after a source offset, if there is one yet.
-func (f *Follower) TargetOffsetFrom(from event.RegionID, remote TopicID, num int32, incarnation uint16, source int64) (target int64, ok bool) {
+func (f *Follower) TargetOffsetFrom(from event.RegionID, remote event.TopicID, num int32, incarnation uint16, source int64) (target int64, ok bool) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	if l := f.links[from]; l != nil {
@@ -433,7 +433,7 @@ func (f *Follower) TargetOffsetFrom(from event.RegionID, remote TopicID, num int
 
 // Confirmed tells whether a reader may move over what lies in a remote partition
 // under a leader epoch.
-func (f *Follower) Confirmed(from event.RegionID, remote TopicID, num int32, epoch int32) bool {
+func (f *Follower) Confirmed(from event.RegionID, remote event.TopicID, num int32, epoch int32) bool {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	l := f.links[from]
@@ -442,7 +442,7 @@ func (f *Follower) Confirmed(from event.RegionID, remote TopicID, num int32, epo
 
 // Covered is how far a reader of a remote partition may move its place in the
 // origin's log once it has read the remote one.
-func (f *Follower) Covered(from event.RegionID, remote TopicID, num int32) (Covered, bool) {
+func (f *Follower) Covered(from event.RegionID, remote event.TopicID, num int32) (Covered, bool) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	if l := f.links[from]; l != nil {

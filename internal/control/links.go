@@ -250,7 +250,7 @@ func (l *LinkIndex) promote(p *position) {
 // the remote partition, or a later one; epoch is -1 if unknown. What lies there
 // under a later epoch, markers too, may lie where records were lost: a reader
 // must not move over it.
-func (l *LinkIndex) Confirmed(topic TopicID, num int32, epoch int32) bool {
+func (l *LinkIndex) Confirmed(topic event.TopicID, num int32, epoch int32) bool {
 	p := l.byTarget[partition{topic, num}]
 	return p != nil && (epoch < 0 || p.newest.TargetEpoch < 0 || p.newest.TargetEpoch >= epoch)
 }
@@ -258,7 +258,7 @@ func (l *LinkIndex) Confirmed(topic TopicID, num int32, epoch int32) bool {
 // Locate says where a remote record comes from. epoch is the leader epoch of its
 // batch, -1 if unknown: a record of a later epoch than the link has confirmed is
 // not judged yet.
-func (l *LinkIndex) Locate(topic TopicID, num int32, target int64, epoch int32) Location {
+func (l *LinkIndex) Locate(topic event.TopicID, num int32, target int64, epoch int32) Location {
 	k := partition{topic, num}
 	p := l.byTarget[k]
 	if !l.Confirmed(topic, num, epoch) {
@@ -279,7 +279,7 @@ func (l *LinkIndex) Locate(topic TopicID, num int32, target int64, epoch int32) 
 }
 
 // TargetOffset is the target offset of a source offset, if it was copied.
-func (l *LinkIndex) TargetOffset(topic TopicID, num int32, incarnation uint16, source int64) (target int64, ok bool) {
+func (l *LinkIndex) TargetOffset(topic event.TopicID, num int32, incarnation uint16, source int64) (target int64, ok bool) {
 	if m := l.runs[partition{topic, num}]; m != nil {
 		return m.Target(incarnation, source)
 	}
@@ -288,7 +288,7 @@ func (l *LinkIndex) TargetOffset(topic TopicID, num int32, incarnation uint16, s
 
 // TargetOffsetFrom is the first target offset whose record lies at or after a source
 // offset, if there is one yet.
-func (l *LinkIndex) TargetOffsetFrom(topic TopicID, num int32, incarnation uint16, source int64) (target int64, ok bool) {
+func (l *LinkIndex) TargetOffsetFrom(topic event.TopicID, num int32, incarnation uint16, source int64) (target int64, ok bool) {
 	if m := l.runs[partition{topic, num}]; m != nil {
 		return m.TargetFrom(incarnation, source)
 	}
@@ -298,7 +298,7 @@ func (l *LinkIndex) TargetOffsetFrom(topic TopicID, num int32, incarnation uint1
 // Covered is the newest position, by its target partition, that a reader may rely
 // on: once it has taken every record of the remote partition below Target, it has
 // everything of the source below Source.
-func (l *LinkIndex) Covered(topic TopicID, num int32) (Covered, bool) {
+func (l *LinkIndex) Covered(topic event.TopicID, num int32) (Covered, bool) {
 	p := l.byTarget[partition{topic, num}]
 	if p == nil || p.usable == nil {
 		return Covered{}, false

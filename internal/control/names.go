@@ -46,9 +46,6 @@ func RunsFrom(from string) string { return InternalPrefix + "runs." + from }
 // StateOf is the topic with the folded state of a local topic.
 func StateOf(topic string) string { return InternalPrefix + "state." + topic }
 
-// TopicID is a Kafka topic id (KIP-516).
-type TopicID = [16]byte
-
 const (
 	codecVersion = 1
 	maxOffset    = 1<<63 - 1
@@ -58,11 +55,11 @@ const (
 
 // partition is what most keys name.
 type partition struct {
-	topic TopicID
+	topic event.TopicID
 	num   int32
 }
 
-func appendPartition(b []byte, t Type, topic TopicID, num int32) []byte {
+func appendPartition(b []byte, t Type, topic event.TopicID, num int32) []byte {
 	b = append(b, byte(t))
 	b = append(b, topic[:]...)
 	return binary.AppendUvarint(b, uint64(num))

@@ -28,7 +28,7 @@ func barrierType() recordType {
 // Barrier says that a transaction of this producer id and epoch wrote a barrier
 // into a partition. It is written, acknowledged, before that transaction ends.
 type Barrier struct {
-	Topic         TopicID
+	Topic         event.TopicID
 	Partition     int32
 	ProducerID    int64
 	ProducerEpoch int16  // as InitProducerID gave it

@@ -31,8 +31,8 @@ type Incarnation struct {
 	Partition int32
 	Number    uint16
 
-	ID          TopicID // of the topic in its origin cluster
-	Truncations uint32  // of the log since the topic was made
+	ID          event.TopicID // of the topic in its origin cluster
+	Truncations uint32        // of the log since the topic was made
 	// End is where the incarnation before ended: its offsets below End stay, its
 	// offsets from End on are revoked everywhere. 0 for number 0.
 	End int64
@@ -107,7 +107,7 @@ func (f *Follower) Incarnations(origin event.RegionID, topic string, num int32) 
 
 // Incarnation is the number that the own region's partition has in its present
 // state, given its topic id: 0 until a change was recorded.
-func (f *Follower) Incarnation(topic string, id TopicID, num int32) uint16 {
+func (f *Follower) Incarnation(topic string, id event.TopicID, num int32) uint16 {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	list := f.incarnations[incarnationKey{f.cfg.Region, topic, num}]

@@ -28,7 +28,7 @@ func progressType() recordType {
 // partition's log at or above End has a stamp above Closed, and a context that
 // covers Promised.
 type Progress struct {
-	ID        TopicID // in the cluster of the region that says it
+	ID        event.TopicID // in the cluster of the region that says it
 	Partition int32
 
 	Topic       string // name, the same in every region

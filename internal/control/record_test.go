@@ -14,8 +14,8 @@ import (
 )
 
 var (
-	topicA = control.TopicID{0xaa, 15: 0x01}
-	topicB = control.TopicID{0xbb, 15: 0x02}
+	topicA = event.TopicID{0xaa, 15: 0x01}
+	topicB = event.TopicID{0xbb, 15: 0x02}
 )
 
 // codec is one record type with an example, its bytes, and its parser.

@@ -48,14 +48,14 @@ func (u Use) String() string {
 // remote or derived, and so must never take for a local one.
 type Topic struct {
 	Name string
-	ID   TopicID
+	ID   event.TopicID
 	Kind TopicKind
 
 	// Remote topics.
 	Origin   event.RegionID
 	Link     string
-	Source   string  // name at the origin
-	SourceID TopicID // id at the origin
+	Source   string        // name at the origin
+	SourceID event.TopicID // id at the origin
 
 	// Derived topics.
 	Use Use

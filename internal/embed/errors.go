@@ -5,9 +5,6 @@ import "errors"
 var (
 	// ErrInUse is returned when another running engine holds the directory.
 	ErrInUse = errors.New("embed: directory is in use by another process")
-	// ErrNotLoopback is returned for a listen address that other hosts could
-	// reach.
-	ErrNotLoopback = errors.New("embed: embedded kafka listens on loopback addresses only")
 	// ErrClusterID is returned when the directory holds the data of another
 	// cluster than the one asked for.
 	ErrClusterID = errors.New("embed: directory belongs to another cluster")

@@ -72,11 +72,11 @@ type KafkaServer struct {
 // answered, and a loss of power, unlike a kill, may lose files just created,
 // because kfake does not sync directories.
 //
-// It returns ErrNotLoopback, ErrInUse, ErrClusterID or ErrDamaged for the causes
-// they name.
+// It returns loopback.ErrNotLoopback, ErrInUse, ErrClusterID or ErrDamaged for the
+// causes they name.
 func StartKafka(c Kafka) (*KafkaServer, error) {
-	if err := checkLoopback(c.Listen); err != nil {
-		return nil, err
+	if err := loopback.Check(c.Listen, "the embedded kafka has no authentication"); err != nil {
+		return nil, fmt.Errorf("listen address of embedded kafka: %w", err)
 	}
 	if c.DataDir == "" {
 		return nil, errors.New("start embedded kafka: no data directory")
@@ -172,18 +172,6 @@ func (s *KafkaServer) Close() error {
 		}
 	})
 	return s.err
-}
-
-// checkLoopback refuses every address that is not certain to stay on this host.
-func checkLoopback(listen string) error {
-	host, _, err := net.SplitHostPort(listen)
-	if err != nil {
-		return fmt.Errorf("parse kafka listen address %q: %w", listen, err)
-	}
-	if loopback.IsHost(host) {
-		return nil
-	}
-	return fmt.Errorf("listen on %q: %w", listen, ErrNotLoopback)
 }
 
 // clusterID returns the id that the data in dir belongs to, or for a new

@@ -19,6 +19,7 @@ import (
 	"github.com/twmb/franz-go/pkg/kmsg"
 
 	"github.com/geogate/geogate/internal/embed"
+	"github.com/geogate/geogate/internal/loopback"
 )
 
 // childEnv makes the test binary a broker that waits to be killed: a kill of a
@@ -260,7 +261,7 @@ func childOn(t *testing.T, dir, listen string) (seed string, kill func()) {
 func TestKafkaRefusesOtherAddresses(t *testing.T) {
 	for _, addr := range []string{"0.0.0.0:0", ":0", "192.0.2.1:9092", "[::]:0", "kafka.example:9092"} {
 		_, err := embed.StartKafka(embed.Kafka{Listen: addr, DataDir: t.TempDir()})
-		if !errors.Is(err, embed.ErrNotLoopback) {
+		if !errors.Is(err, loopback.ErrNotLoopback) {
 			t.Errorf("listen on %q: %v, want ErrNotLoopback", addr, err)
 		}
 	}

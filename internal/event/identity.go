@@ -24,6 +24,10 @@ type RegionNames interface {
 	ID(name string) (id RegionID, ok bool) // ok is false for an unknown name
 }
 
+// TopicID is a topic's id in its Kafka (KIP-516): another for each topic that was
+// ever created under a name.
+type TopicID = [16]byte
+
 // ID is an event id: a UUIDv7 made when the write was accepted. The zero ID
 // belongs to a record that came without a gateway.
 type ID [16]byte

@@ -526,13 +526,8 @@ func (e EmbeddedNATS) validate(bad *strict.Problems, at strict.Path, mode string
 
 // checkLoopback refuses an address that other machines reach.
 func checkLoopback(bad *strict.Problems, at strict.Path, address, because string) {
-	host, _, err := splitAddress(address)
-	if err != nil {
-		bad.Add(at, "%q is not host:port", address)
-		return
-	}
-	if !loopback.IsHost(host) {
-		bad.Add(at, "%s is not a loopback address, and %s", address, because)
+	if err := loopback.Check(address, because); err != nil {
+		bad.Add(at, "%v", err)
 	}
 }
 

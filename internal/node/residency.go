@@ -11,7 +11,6 @@ import (
 	"github.com/geogate/geogate/gateway"
 	"github.com/geogate/geogate/residency"
 	"github.com/geogate/geogate/residency/policyfile"
-	"github.com/geogate/geogate/router/ownership"
 )
 
 // restrictable says why records of a topic cannot be denied one by one: under a
@@ -20,7 +19,7 @@ import (
 func (n *Node) restrictable(topic string) error {
 	d := n.policy.Domain(topic)
 	policy := conflict.PolicyOf(d.Rule)
-	if d.Kind == ownership.Entity && !policy.Restrictable {
+	if d.Kind == conflict.Entities && !policy.Restrictable {
 		return fmt.Errorf("residency would deny single records, and domain %s keeps siblings (policy %s): give the domain policy lww, or the topic no rule that looks at records", d.Name, policy.Name)
 	}
 	return nil

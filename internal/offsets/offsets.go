@@ -44,9 +44,6 @@ func readVersion(r *event.Reader, what string) (restricted bool) {
 // maxRuns bounds what one encoded block may claim to hold.
 const maxRuns = 1 << 16
 
-// TopicID is a Kafka topic id (KIP-516).
-type TopicID = [16]byte
-
 // Run is a stretch of records copied with one constant offset difference.
 //
 // Invariant: Count > 0; Barriers rise strictly and each lies below Source;
@@ -76,12 +73,12 @@ func (r Run) same(o Run) bool {
 
 // AppendKey appends the record key of a block of runs: target topic id, u32
 // partition, u64 first target offset. Keys of one partition sort by offset.
-func AppendKey(b []byte, topic TopicID, partition int32, firstTarget int64) []byte {
+func AppendKey(b []byte, topic event.TopicID, partition int32, firstTarget int64) []byte {
 	return binary.BigEndian.AppendUint64(AppendPositionKey(b, topic, partition), uint64(firstTarget))
 }
 
 // ParseKey is the inverse of AppendKey.
-func ParseKey(key []byte) (topic TopicID, partition int32, firstTarget int64, err error) {
+func ParseKey(key []byte) (topic event.TopicID, partition int32, firstTarget int64, err error) {
 	r := event.NewReader(key)
 	topic, partition = readPartition(r)
 	first := r.Uint64()
@@ -89,7 +86,7 @@ func ParseKey(key []byte) (topic TopicID, partition int32, firstTarget int64, er
 		r.Fail("offset %d", first)
 	}
 	if err := r.Close(); err != nil {
-		return TopicID{}, 0, 0, fmt.Errorf("parse runs key: %w", err)
+		return event.TopicID{}, 0, 0, fmt.Errorf("parse runs key: %w", err)
 	}
 	return topic, partition, int64(first), nil
 }
@@ -167,7 +164,7 @@ type Position struct {
 	SourceCovered int64  // everything below is copied, denied, a marker or a hole
 	SourceEpoch   int32  // leader epoch of the last batch read, -1 unknown
 	Barrier       int64  // last barrier below SourceCovered, or NoBarrier
-	Target        TopicID
+	Target        event.TopicID
 	TargetCovered int64 // everything below in the remote partition is described by runs
 	TargetEpoch   int32 // leader epoch of the target partition, -1 unknown
 	Restricted    bool  // single records may have been denied; it stays so
@@ -175,17 +172,17 @@ type Position struct {
 
 // AppendPositionKey appends the record key of a position: topic id, u32
 // partition. (Positions are keyed by the source topic's id.)
-func AppendPositionKey(b []byte, topic TopicID, partition int32) []byte {
+func AppendPositionKey(b []byte, topic event.TopicID, partition int32) []byte {
 	b = append(b, topic[:]...)
 	return binary.BigEndian.AppendUint32(b, uint32(partition))
 }
 
 // ParsePositionKey is the inverse of AppendPositionKey.
-func ParsePositionKey(key []byte) (topic TopicID, partition int32, err error) {
+func ParsePositionKey(key []byte) (topic event.TopicID, partition int32, err error) {
 	r := event.NewReader(key)
 	topic, partition = readPartition(r)
 	if err := r.Close(); err != nil {
-		return TopicID{}, 0, fmt.Errorf("parse position key: %w", err)
+		return event.TopicID{}, 0, fmt.Errorf("parse position key: %w", err)
 	}
 	return topic, partition, nil
 }
@@ -223,7 +220,7 @@ func ParsePosition(value []byte) (Position, error) {
 	return p, nil
 }
 
-func readPartition(r *event.Reader) (topic TopicID, partition int32) {
+func readPartition(r *event.Reader) (topic event.TopicID, partition int32) {
 	copy(topic[:], r.Bytes(len(topic)))
 	p := r.Uint32()
 	if p > 1<<31-1 {

@@ -8,11 +8,12 @@ import (
 
 	"pgregory.net/rapid"
 
+	"github.com/geogate/geogate/internal/event"
 	"github.com/geogate/geogate/internal/offsets"
 )
 
 func TestGolden(t *testing.T) {
-	topic := offsets.TopicID{0xaa, 15: 0xbb}
+	topic := event.TopicID{0xaa, 15: 0xbb}
 	key := offsets.AppendKey(nil, topic, 3, 258)
 	if got, want := hex.EncodeToString(key), "aa0000000000000000000000000000bb000000030000000000000102"; got != want {
 		t.Errorf("runs key = %s, want %s", got, want)

@@ -11,6 +11,7 @@ import (
 	"github.com/twmb/franz-go/pkg/kgo"
 
 	"github.com/geogate/geogate/internal/control"
+	"github.com/geogate/geogate/internal/event"
 	"github.com/geogate/geogate/internal/txn"
 )
 
@@ -28,7 +29,7 @@ type Opener struct {
 	client    *kgo.Client   // the one in use
 	producer  *txn.Producer // over it
 	topic     string
-	id        control.TopicID
+	id        event.TopicID
 	partition int32
 	instance  string
 	log       *slog.Logger
@@ -36,7 +37,7 @@ type Opener struct {
 }
 
 // NewOpener makes an opener over the client of a producer, which it shares.
-func NewOpener(from *Producer, topic string, id control.TopicID, partition int32, instance string, opts txn.Options, log *slog.Logger) *Opener {
+func NewOpener(from *Producer, topic string, id event.TopicID, partition int32, instance string, opts txn.Options, log *slog.Logger) *Opener {
 	opts.Topics = nil // a cache belongs to one client, and this one may change
 	return &Opener{
 		from: from, opts: opts, topic: topic, id: id, partition: partition, instance: instance,

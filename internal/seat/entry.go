@@ -126,14 +126,14 @@ func offsetIn(p event.Point, incarnation uint16) int64 {
 type Copies interface {
 	// Locate says where the record at a target offset comes from; epoch is the
 	// leader epoch of its batch, -1 unknown.
-	Locate(from event.RegionID, remote control.TopicID, partition int32, target int64, epoch int32) control.Location
+	Locate(from event.RegionID, remote event.TopicID, partition int32, target int64, epoch int32) control.Location
 	// Confirmed tells whether a reader may move over what lies there under a leader
 	// epoch.
-	Confirmed(from event.RegionID, remote control.TopicID, partition int32, epoch int32) bool
+	Confirmed(from event.RegionID, remote event.TopicID, partition int32, epoch int32) bool
 	// Covered is how far a reader that has read the remote partition may move its
 	// place in the origin's log.
-	Covered(from event.RegionID, remote control.TopicID, partition int32) (control.Covered, bool)
+	Covered(from event.RegionID, remote event.TopicID, partition int32) (control.Covered, bool)
 	// TargetOffsetFrom is the first target offset whose record lies at or above a source
 	// offset, if there is one yet.
-	TargetOffsetFrom(from event.RegionID, remote control.TopicID, partition int32, incarnation uint16, source int64) (target int64, ok bool)
+	TargetOffsetFrom(from event.RegionID, remote event.TopicID, partition int32, incarnation uint16, source int64) (target int64, ok bool)
 }

@@ -4,7 +4,6 @@ import (
 	"fmt"
 	"time"
 
-	"github.com/geogate/geogate/internal/control"
 	"github.com/geogate/geogate/internal/event"
 	"github.com/geogate/geogate/internal/judged"
 )
@@ -263,7 +262,7 @@ func (in *Inputs) OpenLocal(first int64) int64 {
 // OpenRemote gives the offset to read an origin's remote partition from: of a topic
 // in whose partition first is the first offset that is left. One that was open is
 // replaced; its origin's log goes on where it was.
-func (in *Inputs) OpenRemote(r event.RegionID, topic control.TopicID, first int64) int64 {
+func (in *Inputs) OpenRemote(r event.RegionID, topic event.TopicID, first int64) int64 {
 	st := &remoteLog{in: in, origin: r, topic: topic, log: in.newLog(r, in.start[r].Incarnation, NoBarrier), at: in.start[r]}
 	if old := in.remotes[r]; old != nil {
 		st.log, st.at, st.foreign = old.log, old.at, old.foreign
@@ -275,7 +274,7 @@ func (in *Inputs) OpenRemote(r event.RegionID, topic control.TopicID, first int6
 
 // target is where in a remote partition to read on from a place in the origin's
 // log: at the first record at or above it, or behind everything described.
-func (in *Inputs) target(r event.RegionID, topic control.TopicID, start event.Point) int64 {
+func (in *Inputs) target(r event.RegionID, topic event.TopicID, start event.Point) int64 {
 	if start.Next == 0 && start.Incarnation == 0 {
 		return 0
 	}

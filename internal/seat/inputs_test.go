@@ -24,25 +24,25 @@ type copiesOfEU struct {
 	confirmed int32
 }
 
-func (c *copiesOfEU) Locate(_ event.RegionID, _ control.TopicID, _ int32, target int64, _ int32) control.Location {
+func (c *copiesOfEU) Locate(_ event.RegionID, _ event.TopicID, _ int32, target int64, _ int32) control.Location {
 	if target >= c.described {
 		return control.Location{State: control.Pending}
 	}
 	return control.Location{State: control.Mapped, Source: target + c.shift, Barrier: c.barrier}
 }
 
-func (c *copiesOfEU) Confirmed(_ event.RegionID, _ control.TopicID, _ int32, epoch int32) bool {
+func (c *copiesOfEU) Confirmed(_ event.RegionID, _ event.TopicID, _ int32, epoch int32) bool {
 	return epoch <= c.confirmed
 }
 
-func (c *copiesOfEU) Covered(event.RegionID, control.TopicID, int32) (control.Covered, bool) {
+func (c *copiesOfEU) Covered(event.RegionID, event.TopicID, int32) (control.Covered, bool) {
 	if c.covered == nil {
 		return control.Covered{}, false
 	}
 	return *c.covered, true
 }
 
-func (c *copiesOfEU) TargetOffsetFrom(_ event.RegionID, _ control.TopicID, _ int32, _ uint16, source int64) (int64, bool) {
+func (c *copiesOfEU) TargetOffsetFrom(_ event.RegionID, _ event.TopicID, _ int32, _ uint16, source int64) (int64, bool) {
 	t := source - c.shift
 	return t, t < c.described
 }
@@ -156,7 +156,7 @@ func TestInputsWaitForMarkers(t *testing.T) {
 func TestInputsFollowTheIndex(t *testing.T) {
 	b := newBench(t, false, seat.InputsStart{})
 	b.indexed, b.copies.described = 1, 1
-	b.OpenRemote(2, control.TopicID{2}, 0)
+	b.OpenRemote(2, event.TopicID{2}, 0)
 	b.step(seat.Fetched{Origin: 1, Entries: entries(0, 0, "ab")})
 	b.step(seat.Fetched{Origin: 2, Entries: entries(0, 0, "xy")})
 	b.want("a valid", "x valid")
@@ -172,7 +172,7 @@ func TestInputsGate(t *testing.T) {
 		Committed: event.Vector{1: {Next: 1}, 2: {Next: 2}},
 		Sinks:     []seat.SinkStart{{Barriers: seat.NoBarriers()}}, Keys: event.Vector{1: {Next: 1}, 2: {Next: 2}},
 	})
-	b.OpenRemote(2, control.TopicID{2}, 0)
+	b.OpenRemote(2, event.TopicID{2}, 0)
 	b.step(seat.Fetched{Origin: 1, Entries: entries(0, 0, "ab")})
 	b.want()
 	b.step(seat.Fetched{Origin: 2, Entries: entries(0, 0, "xyz")})
@@ -187,7 +187,7 @@ func TestInputsGate(t *testing.T) {
 // end of the older one says that nothing read is lost, and nothing was read meanwhile.
 func TestInputsDoubtNewerEpoch(t *testing.T) {
 	b := newBench(t, false, seat.InputsStart{})
-	b.OpenRemote(2, control.TopicID{2}, 0)
+	b.OpenRemote(2, event.TopicID{2}, 0)
 	b.step(seat.Fetched{Origin: 2, Entries: entries(0, 1, "xy")})
 	b.want("x valid", "y valid")
 	b.copies.covered = &control.Covered{Source: event.Point{Next: 9}, Barrier: seat.NoBarrier, Target: 2, Epoch: 2}
@@ -218,7 +218,7 @@ func TestInputsDoubtNewerEpoch(t *testing.T) {
 func TestInputsTakeTableOver(t *testing.T) {
 	b := newBench(t, true, seat.InputsStart{})
 	b.copies.shift, b.copies.barrier = 1, 0
-	b.OpenRemote(2, control.TopicID{2}, 0)
+	b.OpenRemote(2, event.TopicID{2}, 0)
 	b.table = table(1)
 	b.step(seat.Look{})
 	b.want("cuts 1")

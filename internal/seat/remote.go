@@ -13,7 +13,7 @@ import (
 type remoteLog struct {
 	in     *Inputs
 	origin event.RegionID
-	topic  control.TopicID
+	topic  event.TopicID
 	log    *Log
 	at     event.Point // everything of the origin below has been judged
 	next   int64       // everything of the remote partition below has been judged

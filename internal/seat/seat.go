@@ -36,7 +36,7 @@ type KeyIndex interface {
 // Config of a Seat.
 type Config struct {
 	Topic     string
-	ID        control.TopicID // in the own cluster
+	ID        event.TopicID // in the own cluster
 	Partition int32
 
 	Region  event.RegionID

@@ -22,7 +22,7 @@ import (
 type link struct {
 	*cluster
 	client *kgo.Client
-	source control.TopicID
+	source event.TopicID
 	ids    byte
 	epoch  event.Epoch // of eu, that records carry
 }
@@ -35,7 +35,7 @@ func (c *cluster) link() *link {
 		c.t.Fatal(err)
 	}
 	c.t.Cleanup(cl.Close)
-	l := &link{cluster: c, client: cl, source: control.TopicID{0xee, 1}, epoch: 18}
+	l := &link{cluster: c, client: cl, source: event.TopicID{0xee, 1}, epoch: 18}
 	reg := control.Topic{Name: remote, ID: c.ids[remote], Kind: control.KindRemote, Origin: 2, Link: "eu-us", Source: c.topic, SourceID: l.source}
 	l.produce(control.TopicTopics, 0, &kgo.Record{Key: reg.AppendKey(nil), Value: reg.AppendValue(nil)})
 	return l
@@ -69,7 +69,7 @@ func (l *link) runs(rs ...offsets.Run) {
 	})
 }
 
-func (l *link) ids2() control.TopicID { return l.cluster.ids[remote] }
+func (l *link) ids2() event.TopicID { return l.cluster.ids[remote] }
 
 func (l *link) position(source, target, barrier int64) {
 	l.t.Helper()

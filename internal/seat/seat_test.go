@@ -36,7 +36,7 @@ type cluster struct {
 	topic string
 	fake  *kfake.Cluster // nil for a real one
 	admin *kadm.Client
-	ids   map[string]control.TopicID
+	ids   map[string]event.TopicID
 }
 
 func fakeCluster(t *testing.T) *cluster {
@@ -58,7 +58,7 @@ func prepare(t *testing.T, seeds []string, fake *kfake.Cluster, topic string) *c
 		t.Fatal(err)
 	}
 	t.Cleanup(cl.Close)
-	c := &cluster{t: t, seeds: seeds, topic: topic, fake: fake, admin: kadm.NewClient(cl), ids: map[string]control.TopicID{}}
+	c := &cluster{t: t, seeds: seeds, topic: topic, fake: fake, admin: kadm.NewClient(cl), ids: map[string]event.TopicID{}}
 	compact := "compact"
 	for name, n := range map[string]int32{
 		topic: 2, remote: 2, control.TopicControl: 1, control.TopicTopics: 1, control.TopicIncarnations: 1,

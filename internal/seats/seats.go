@@ -41,7 +41,7 @@ const (
 // runningSeat is one seat with what belongs to it.
 type runningSeat struct {
 	txn.TopicPartition
-	id    control.TopicID // of the topic as it was when the seat was made
+	id    event.TopicID // of the topic as it was when the seat was made
 	view  *view.View
 	seat  *seat.Seat
 	index *dedupe.Index
@@ -109,8 +109,8 @@ type Seats struct {
 
 	mu      sync.Mutex
 	held    map[txn.TopicPartition]*runningSeat
-	current map[string]control.TopicID // by name, of topics that were recreated
-	stopped bool                       // no new ones
+	current map[string]event.TopicID // by name, of topics that were recreated
+	stopped bool                     // no new ones
 }
 
 // New makes the seats' shared parts. No seat opens before Run. Where there is an
@@ -129,7 +129,7 @@ func New(cfg Config) (*Seats, error) {
 		cfg: cfg, producer: producer, admin: kadm.NewClient(cfg.Client), ids: ids, tail: tail, clock: hlc.NewClock(time.Now, hlc.Bounds{}),
 		fetcher:  &fetcher{own: cfg.ID, control: cfg.Control, topics: ids},
 		requests: make(chan *runningSeat, openRequests), prepared: make(chan struct{}),
-		held: make(map[txn.TopicPartition]*runningSeat), current: make(map[string]control.TopicID),
+		held: make(map[txn.TopicPartition]*runningSeat), current: make(map[string]event.TopicID),
 	}, nil
 }
 
@@ -436,7 +436,7 @@ func (s *Seats) newSeat(ctx context.Context, at txn.TopicPartition) (*runningSea
 		Region: s.cfg.ID, Regions: s.regionIDs(), Epoch: event.FirstEpoch(s.cfg.ID),
 		Permit:  s.permit(topic, at.Partition),
 		Rule:    func(ev *event.Event) bool { return fold.QuarantineReason(ev) == "" },
-		Hold:    topic.Domain.Kind == ownership.Entity,
+		Hold:    topic.Domain.Kind == conflict.Entities,
 		Control: s.cfg.Control, Tail: s.tail, Producer: s.producer,
 		Opener: seat.NewOpener(s.producer, at.Topic, topic.ID, at.Partition, s.cfg.Instance, txn.Options{Topics: s.ids}, s.cfg.Logger),
 		Index:  h.index, Sinks: []seat.Sink{h.view.Journal()}, Folder: h.view, Clock: s.clock,
@@ -460,9 +460,8 @@ const (
 )
 
 func (s *Seats) fold(topic gateway.Topic, partition int32) conflict.Config {
-	c := conflict.Config{Kind: conflict.Events, Window: s.cfg.Window}
-	if topic.Domain.Kind == ownership.Entity {
-		c.Kind, c.Rule = conflict.Entities, topic.Domain.Rule
+	c := conflict.Config{Kind: topic.Domain.Kind, Rule: topic.Domain.Rule, Window: s.cfg.Window}
+	if c.Kind == conflict.Entities {
 		c.Holds = func(key []byte) bool { return router.Partition(key, topic.Partitions) == partition }
 	}
 	return c

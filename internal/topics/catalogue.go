@@ -76,7 +76,7 @@ type Catalogue struct {
 	mu      sync.Mutex
 	known   kadm.TopicDetails
 	derived map[derivedOf]*derivation
-	local   map[string]control.TopicID // what the registry, read to its end, did not have
+	local   map[string]event.TopicID // what the registry, read to its end, did not have
 }
 
 // New makes a catalogue, which knows no topic before it runs or is asked for one.
@@ -84,7 +84,7 @@ func New(cfg Config) *Catalogue {
 	return &Catalogue{
 		region: cfg.Region, own: cfg.ID, register: cfg.Register, window: cfg.Window, topology: cfg.Topology, policy: cfg.Policy,
 		client: cfg.Client, admin: kadm.NewClient(cfg.Client), registry: follower{cfg.Control}, follower: cfg.Control, log: cfg.Logger,
-		derived: make(map[derivedOf]*derivation), local: make(map[string]control.TopicID),
+		derived: make(map[derivedOf]*derivation), local: make(map[string]event.TopicID),
 	}
 }
 
@@ -175,7 +175,7 @@ func (c *Catalogue) Topic(ctx context.Context, name string) (gateway.Topic, erro
 		c.known[name] = detail
 		c.mu.Unlock()
 	}
-	if err := c.mustBeLocal(ctx, name, control.TopicID(detail.ID)); err != nil {
+	if err := c.mustBeLocal(ctx, name, event.TopicID(detail.ID)); err != nil {
 		return gateway.Topic{}, err
 	}
 	return gateway.Topic{Name: name, ID: detail.ID, Partitions: c.partitions(detail), Domain: c.policy.Domain(name)}, nil
@@ -217,11 +217,11 @@ func (c *Catalogue) Unused() (out []string) {
 
 // ID is the id of the topic of that name; ok is false when the list of topics
 // does not have it.
-func (c *Catalogue) ID(name string) (id control.TopicID, ok bool) {
+func (c *Catalogue) ID(name string) (id event.TopicID, ok bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	detail, ok := c.known[name]
-	return control.TopicID(detail.ID), ok && detail.Err == nil
+	return event.TopicID(detail.ID), ok && detail.Err == nil
 }
 
 // Local are the region's local topics as far as they are known, in order.
@@ -246,7 +246,7 @@ func (c *Catalogue) Local(ctx context.Context) ([]gateway.Topic, error) {
 
 // mustBeLocal asks the registry once for each topic id: names are registered
 // before their topics are made, so a topic that was found local stays so.
-func (c *Catalogue) mustBeLocal(ctx context.Context, name string, id control.TopicID) error {
+func (c *Catalogue) mustBeLocal(ctx context.Context, name string, id event.TopicID) error {
 	c.mu.Lock()
 	local, ok := c.local[name]
 	c.mu.Unlock()

@@ -9,10 +9,10 @@ import (
 	"strings"
 	"time"
 
+	"github.com/geogate/geogate/conflict"
 	"github.com/geogate/geogate/gateway"
 	"github.com/geogate/geogate/internal/control"
 	"github.com/geogate/geogate/router"
-	"github.com/geogate/geogate/router/ownership"
 )
 
 // ErrRefused is wrapped by errors that say that the instance must not run as the
@@ -117,9 +117,9 @@ func (c *Catalogue) checkKind(ctx context.Context, topic gateway.Topic) error {
 	if err != nil {
 		return err
 	}
-	was := ownership.Events
+	was := conflict.Events
 	if strings.Contains(cleanup, compacted) {
-		was = ownership.Entity
+		was = conflict.Entities
 	}
 	if was == topic.Domain.Kind {
 		return nil

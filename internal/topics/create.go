@@ -9,10 +9,11 @@ import (
 
 	"github.com/twmb/franz-go/pkg/kerr"
 
+	"github.com/geogate/geogate/conflict"
 	"github.com/geogate/geogate/gateway"
 	"github.com/geogate/geogate/internal/control"
+	"github.com/geogate/geogate/internal/event"
 	"github.com/geogate/geogate/router"
-	"github.com/geogate/geogate/router/ownership"
 	"github.com/geogate/geogate/router/ownership/mirror"
 )
 
@@ -84,7 +85,7 @@ func (c *Catalogue) PrepareDeclared(ctx context.Context) error {
 		} else if ok {
 			return fmt.Errorf("declare topic %s: %w: geogate writes a topic of that name itself (%s); declare another name", d.Topic, ErrBlocked, describe(x))
 		}
-		s := spec{name: d.Topic, partitions: d.Partitions, cleanup: deleted, mayHave: c.policy.Domain(d.Topic).Kind == ownership.Events}
+		s := spec{name: d.Topic, partitions: d.Partitions, cleanup: deleted, mayHave: c.policy.Domain(d.Topic).Kind == conflict.Events}
 		if err := c.ensure(ctx, s); err != nil {
 			return fmt.Errorf("declare topic: %w", err)
 		}
@@ -169,7 +170,7 @@ func (c *Catalogue) Derive(ctx context.Context, topic gateway.Topic) error {
 }
 
 func (c *Catalogue) deriveNow(ctx context.Context, topic gateway.Topic) error {
-	entities := topic.Domain.Kind == ownership.Entity
+	entities := topic.Domain.Kind == conflict.Entities
 	if entities {
 		cleanup, err := c.cleanup(ctx, topic.Name)
 		if err != nil {
@@ -204,7 +205,7 @@ func (c *Catalogue) deriveNow(ctx context.Context, topic gateway.Topic) error {
 // it may have other partitions.
 type derivedOf struct {
 	name       string
-	id         control.TopicID
+	id         event.TopicID
 	partitions int32
 }
 
@@ -244,7 +245,7 @@ func (c *Catalogue) ensureDerived(ctx context.Context, s spec, use control.Use, 
 	if err != nil {
 		return fmt.Errorf("look up topic %s: %w", s.name, err)
 	}
-	if id := control.TopicID(all[s.name].ID); id != x.ID {
+	if id := event.TopicID(all[s.name].ID); id != x.ID {
 		x.ID = id
 		return c.enter(ctx, x)
 	}

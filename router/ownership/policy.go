@@ -16,29 +16,6 @@ import (
 // DefaultDomain is the domain of topics that no domain of the file matches.
 const DefaultDomain = "default"
 
-// Kind says what a topic's records are.
-type Kind uint8
-
-// The kinds of topics.
-const (
-	// Events are facts, each of which stays. The merged view has every one.
-	Events Kind = iota + 1
-	// Entity records are states of the thing that their key names. The merged
-	// view has the state that the conflict policy chooses.
-	Entity
-)
-
-// String is the kind's name in files.
-func (k Kind) String() string {
-	switch k {
-	case Events:
-		return "events"
-	case Entity:
-		return "entity"
-	}
-	return fmt.Sprintf("kind-%d", uint8(k))
-}
-
 // Mode says which regions may write a domain.
 type Mode uint8
 
@@ -69,7 +46,7 @@ func (m Mode) String() string {
 // Domain is a set of topics with one ownership rule.
 type Domain struct {
 	Name string
-	Kind Kind
+	Kind conflict.Kind
 	Mode Mode
 	// Rule resolves concurrent writes of an entity; 0 on events topics, where
 	// nothing is resolved.
@@ -140,7 +117,7 @@ func (p *Policy) Domain(topic string) Domain {
 			return rule.domain
 		}
 	}
-	return Domain{Name: DefaultDomain, Kind: Events, Mode: MultiWriter}
+	return Domain{Name: DefaultDomain, Kind: conflict.Events, Mode: MultiWriter}
 }
 
 // Domains gives the domains in the order of the file, the default one last.
@@ -149,7 +126,7 @@ func (p *Policy) Domains() []Domain {
 	for _, rule := range p.domains {
 		out = append(out, rule.domain)
 	}
-	return append(out, Domain{Name: DefaultDomain, Kind: Events, Mode: MultiWriter})
+	return append(out, Domain{Name: DefaultDomain, Kind: conflict.Events, Mode: MultiWriter})
 }
 
 // Home gives the units that a region claims when nobody ever owned them.
@@ -359,12 +336,12 @@ func (e DomainEntry) owner(bad *strict.Problems, at strict.Path, d *Domain) {
 	}
 }
 
-func (e DomainEntry) kind(bad *strict.Problems, at strict.Path) Kind {
+func (e DomainEntry) kind(bad *strict.Problems, at strict.Path) conflict.Kind {
 	switch e.Kind {
 	case "events":
-		return Events
+		return conflict.Events
 	case "entity":
-		return Entity
+		return conflict.Entities
 	case "":
 		bad.Add(at, "needs to say events or entity")
 	default:
@@ -389,8 +366,8 @@ func (e DomainEntry) mode(bad *strict.Problems, at strict.Path) Mode {
 	return 0
 }
 
-func (e DomainEntry) rule(bad *strict.Problems, at strict.Path, kind Kind) event.Rule {
-	if kind == Events {
+func (e DomainEntry) rule(bad *strict.Problems, at strict.Path, kind conflict.Kind) event.Rule {
+	if kind == conflict.Events {
 		if e.Policy != "" {
 			bad.Add(at, "events topics have no conflict policy, each event stays")
 		}

@@ -4,6 +4,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/geogate/geogate/conflict"
 	"github.com/geogate/geogate/internal/event"
 	"github.com/geogate/geogate/router"
 	"github.com/geogate/geogate/router/ownership"
@@ -24,11 +25,11 @@ domains:
 		t.Fatal(err)
 	}
 	for topic, want := range map[string]ownership.Domain{
-		"flights": {Name: "air", Kind: ownership.Entity, Mode: ownership.MultiWriter, Rule: event.LWW, Partitions: 6},
-		"notes":   {Name: "notes", Kind: ownership.Entity, Mode: ownership.MultiWriter, Rule: event.Keep},
-		"repo.x":  {Name: "repos", Kind: ownership.Events, Mode: ownership.MultiWriter, Partitions: 6},
-		"cart-1":  {Name: "carts", Kind: ownership.Entity, Mode: ownership.MultiWriter, Rule: event.LWW},
-		"other":   {Name: "default", Kind: ownership.Events, Mode: ownership.MultiWriter},
+		"flights": {Name: "air", Kind: conflict.Entities, Mode: ownership.MultiWriter, Rule: event.LWW, Partitions: 6},
+		"notes":   {Name: "notes", Kind: conflict.Entities, Mode: ownership.MultiWriter, Rule: event.Keep},
+		"repo.x":  {Name: "repos", Kind: conflict.Events, Mode: ownership.MultiWriter, Partitions: 6},
+		"cart-1":  {Name: "carts", Kind: conflict.Entities, Mode: ownership.MultiWriter, Rule: event.LWW},
+		"other":   {Name: "default", Kind: conflict.Events, Mode: ownership.MultiWriter},
 	} {
 		if got := p.Domain(topic); got != want {
 			t.Errorf("%s is in %+v, want %+v", topic, got, want)
@@ -51,7 +52,7 @@ domains:
 		t.Errorf("%d domains", n)
 	}
 	var none ownership.Policy
-	if d := none.Domain("x"); d.Name != ownership.DefaultDomain || d.Kind != ownership.Events {
+	if d := none.Domain("x"); d.Name != ownership.DefaultDomain || d.Kind != conflict.Events {
 		t.Errorf("without a file: %+v", d)
 	}
 }

@@ -19,7 +19,7 @@ import (
 // codecs; where the document breaks them into parts, without the breaks.
 func TestLinkFormats(t *testing.T) {
 	doc := strings.ReplaceAll(read(t, "docs/format/link.md"), "` `", "")
-	id := offsets.TopicID{0xaa, 15: 0xbb}
+	id := event.TopicID{0xaa, 15: 0xbb}
 	pos := offsets.Position{Incarnation: 2, SourceCovered: 300, SourceEpoch: 4, Barrier: -1, Target: id, TargetCovered: 9, TargetEpoch: -1}
 	runs := []offsets.Run{
 		{Target: 258, Source: 300, Count: 5, Incarnation: 1, Barrier: 299, Barriers: []int64{7, 299}},

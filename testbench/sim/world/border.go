@@ -7,6 +7,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/geogate/geogate/conflict"
 	"github.com/geogate/geogate/internal/control"
 	"github.com/geogate/geogate/internal/event"
 	"github.com/geogate/geogate/internal/seat"
@@ -154,7 +155,7 @@ func (l *linkRun) carried(g replicate.Generation, shard int) (out []replicate.St
 
 // blocks tells whether a topic is not carried under rules that look at records.
 func (w *World) blocks(r *residency.Ruling) bool {
-	return r.Effect == residency.PerRecord && r.Topic == entityTopic && w.cfg.rule != event.LWW
+	return r.Effect == residency.PerRecord && r.Topic == entityTopic && !conflict.PolicyOf(w.cfg.rule).Restrictable
 }
 
 // announced says in control that records of a topic may be missing at the target,

@@ -378,7 +378,7 @@ func (w *World) checkFeed(r *region, tp kafka.TP, t *truth, steps []*step) {
 			w.fail("G5", "%s names %v as lost %d times", r.name, d, lost[d])
 		}
 	}
-	if w.cfg.rule != event.LWW {
+	if !conflict.PolicyOf(w.cfg.rule).ReportsLosers {
 		return
 	}
 	for _, s := range steps {

@@ -327,7 +327,7 @@ func (c copies) links(from event.RegionID) *control.LinkIndex {
 }
 
 // Locate implements seat.Copies.
-func (c copies) Locate(from event.RegionID, remote control.TopicID, partition int32, target int64, epoch int32) control.Location {
+func (c copies) Locate(from event.RegionID, remote event.TopicID, partition int32, target int64, epoch int32) control.Location {
 	loc := c.links(from).Locate(remote, partition, target, epoch)
 	if loc.State == control.Mapped && epoch >= 0 {
 		fetched := c.s.fetched[from]
@@ -340,16 +340,16 @@ func (c copies) Locate(from event.RegionID, remote control.TopicID, partition in
 }
 
 // Confirmed implements seat.Copies.
-func (c copies) Confirmed(from event.RegionID, remote control.TopicID, partition int32, epoch int32) bool {
+func (c copies) Confirmed(from event.RegionID, remote event.TopicID, partition int32, epoch int32) bool {
 	return c.links(from).Confirmed(remote, partition, epoch)
 }
 
 // Covered implements seat.Copies.
-func (c copies) Covered(from event.RegionID, remote control.TopicID, partition int32) (control.Covered, bool) {
+func (c copies) Covered(from event.RegionID, remote event.TopicID, partition int32) (control.Covered, bool) {
 	return c.links(from).Covered(remote, partition)
 }
 
 // TargetOffsetFrom implements seat.Copies.
-func (c copies) TargetOffsetFrom(from event.RegionID, remote control.TopicID, partition int32, incarnation uint16, source int64) (int64, bool) {
+func (c copies) TargetOffsetFrom(from event.RegionID, remote event.TopicID, partition int32, incarnation uint16, source int64) (int64, bool) {
 	return c.links(from).TargetOffsetFrom(remote, partition, incarnation, source)
 }
