@@ -18,8 +18,8 @@ import (
 type Config struct {
 	Region   event.RegionID   // own region
 	Topology *router.Topology // all regions of the deployment
-	Listen   string           // data listener, a loopback host:port
-	Manage   string           // management listener, a loopback host:port
+	Data     ListenerConfig   // for producers and consumers
+	Manage   ListenerConfig   // for probes and operators
 	Pprof    bool             // serve profiles on the management listener
 
 	MaxBody     int64 // bytes of a request's body; default 32 MiB
@@ -38,6 +38,15 @@ type Config struct {
 	Drain time.Duration
 	// Heartbeat is the interval between heartbeats on a followed stream. Default 15 s.
 	Heartbeat time.Duration
+}
+
+// ListenerConfig configures one of the listeners.
+type ListenerConfig struct {
+	Listen string // a loopback host:port
+	// AllowedHosts are the names in the Host header that are answered, beside
+	// localhost, loopback addresses and the host of Listen: those under which a
+	// proxy forwards.
+	AllowedHosts []string
 }
 
 // Deps are the parts of the instance that a Server talks to.
@@ -86,9 +95,9 @@ func (c Config) Validate() error {
 	if c.Topology == nil || c.Topology.Name(c.Region) == "" {
 		return fmt.Errorf("region %d is not in the topology", c.Region)
 	}
-	for _, address := range []string{c.Listen, c.Manage} {
-		if err := loopback.Check(address, noAuthentication); err != nil {
-			return fmt.Errorf("listen address: %w", err)
+	for _, l := range []ListenerConfig{c.Data, c.Manage} {
+		if err := l.validate(); err != nil {
+			return err
 		}
 	}
 	if c.MaxRecord <= 0 || c.MaxRecord > c.MaxBody || c.MaxBody > c.MaxInflight {
@@ -96,6 +105,19 @@ func (c Config) Validate() error {
 	}
 	if c.MaxReaders < 1 {
 		return errors.New("max readers is less than 1")
+	}
+	return nil
+}
+
+// validate refuses an address that other machines can reach, and what is no host.
+func (l ListenerConfig) validate() error {
+	if err := loopback.Check(l.Listen, noAuthentication); err != nil {
+		return fmt.Errorf("listen address: %w", err)
+	}
+	for _, name := range l.AllowedHosts {
+		if !IsHost(name) {
+			return fmt.Errorf("allowed host %q: want a host name or address, without scheme and port", name)
+		}
 	}
 	return nil
 }

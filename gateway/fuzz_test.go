@@ -126,7 +126,7 @@ func FuzzStream(f *testing.F) {
 	f.Add([]byte("{\n"), "")
 	f.Fuzz(func(t *testing.T, body []byte, key string) {
 		w := newWorld(t, func(c *Config, _ *Deps) { c.MaxRecord, c.MaxBody = 64, 512 })
-		r := httptest.NewRequest("POST", "/v1/topics/github/records", bytes.NewReader(body))
+		r := httptest.NewRequest("POST", "http://127.0.0.1/v1/topics/github/records", bytes.NewReader(body))
 		r.Header["Content-Type"] = []string{"application/x-ndjson"}
 		if key != "" {
 			r.Header["Idempotency-Key"] = []string{key}
@@ -171,7 +171,7 @@ func FuzzHeaders(f *testing.F) {
 	f.Fuzz(func(t *testing.T, key, accept, media, token, query, id string) {
 		w := newWorld(t, nil)
 		for _, method := range []string{"POST", "GET"} {
-			r := httptest.NewRequest(method, "/v1/topics/flights/records", strings.NewReader("x"))
+			r := httptest.NewRequest(method, "http://127.0.0.1/v1/topics/flights/records", strings.NewReader("x"))
 			r.URL.RawQuery = query
 			r.Header = map[string][]string{
 				"Idempotency-Key": {key}, "Accept": {accept}, "Content-Type": {media}, "Geogate-Token": {token}, "X-Request-Id": {id},

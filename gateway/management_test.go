@@ -68,17 +68,19 @@ func TestPprofIsOffUnlessAskedFor(t *testing.T) {
 
 func TestConfigIsChecked(t *testing.T) {
 	top := topologyOf(t, "us", "eu")
-	good := Config{Region: us, Topology: top, Listen: "127.0.0.1:0", Manage: "[::1]:0"}
+	good := Config{Region: us, Topology: top, Data: ListenerConfig{Listen: "127.0.0.1:0"}, Manage: ListenerConfig{Listen: "[::1]:0"}}
 	if err := good.Validate(); err != nil {
 		t.Errorf("good: %v", err)
 	}
 	for name, change := range map[string]func(*Config){
 		"no topology":       func(c *Config) { c.Topology = nil },
 		"region":            func(c *Config) { c.Region = event.MaxRegion },
-		"all addresses":     func(c *Config) { c.Listen = ":8080" },
-		"address":           func(c *Config) { c.Manage = "192.0.2.1:80" },
-		"host name":         func(c *Config) { c.Listen = "example.com:80" },
-		"no port":           func(c *Config) { c.Listen = "127.0.0.1" },
+		"all addresses":     func(c *Config) { c.Data.Listen = ":8080" },
+		"address":           func(c *Config) { c.Manage.Listen = "192.0.2.1:80" },
+		"host name":         func(c *Config) { c.Data.Listen = "example.com:80" },
+		"no port":           func(c *Config) { c.Data.Listen = "127.0.0.1" },
+		"host with port":    func(c *Config) { c.Data.AllowedHosts = []string{"geogate.example:80"} },
+		"host as URL":       func(c *Config) { c.Manage.AllowedHosts = []string{"http://geogate.example"} },
 		"record over body":  func(c *Config) { c.MaxRecord, c.MaxBody = 2, 1 },
 		"body over budget":  func(c *Config) { c.MaxInflight = 1 },
 		"no record at all":  func(c *Config) { c.MaxRecord = -1 },

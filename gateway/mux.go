@@ -29,6 +29,7 @@ type route struct {
 // or redirected: a key may hold any byte, slashes and dots included.
 type mux struct {
 	s      *Server
+	origin *origin
 	routes []route
 
 	// others are the routes of the other listener, and other is its name: a client
@@ -48,6 +49,7 @@ func (m *mux) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	a := &answer{ResponseWriter: w}
 	c := &call{w: a, r: r, rc: http.NewResponseController(w), id: requestID(r.Header.Get("X-Request-Id"))}
 	a.Header().Set("X-Request-Id", c.id)
+	forbidSniffing(a.Header())
 	rt, args := find(m.routes, r.URL.EscapedPath())
 	name := "none"
 	if rt != nil {
@@ -64,15 +66,20 @@ func (m *mux) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 			m.fail(c, name, newProblem(codeInternal, "unexpected error; the gateway's log has it under the request's id"))
 		}
 	}()
-	var err error
-	if rt != nil {
-		err = c.dispatch(rt)
-	} else {
-		err = m.notFound(r.URL.EscapedPath())
-	}
-	if err != nil {
+	if err := m.serve(c, rt); err != nil {
 		m.fail(c, name, err)
 	}
+}
+
+// serve answers a request for a route; nil is one that there is not.
+func (m *mux) serve(c *call, rt *route) error {
+	if p := m.origin.check(c.r); p != nil {
+		return p
+	}
+	if rt == nil {
+		return m.notFound(c.r.URL.EscapedPath())
+	}
+	return c.dispatch(rt)
 }
 
 // notFound is the problem of a path that no route has.

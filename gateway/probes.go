@@ -11,8 +11,6 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/promhttp"
-
-	"github.com/geogate/geogate/internal/loopback"
 )
 
 // ProbeServer is the management listener of a process that is no gateway: livez,
@@ -24,11 +22,11 @@ type ProbeServer struct {
 }
 
 // NewProbeServer binds a loopback address; nothing is served before Run.
-func NewProbeServer(listen string, probes []Probe, metrics prometheus.Gatherer, log *slog.Logger) (*ProbeServer, error) {
-	if err := loopback.Check(listen, noAuthentication); err != nil {
-		return nil, fmt.Errorf("listen address: %w", err)
+func NewProbeServer(l ListenerConfig, probes []Probe, metrics prometheus.Gatherer, log *slog.Logger) (*ProbeServer, error) {
+	if err := l.validate(); err != nil {
+		return nil, err
 	}
-	ln, err := net.Listen("tcp", listen)
+	ln, err := net.Listen("tcp", l.Listen)
 	if err != nil {
 		return nil, fmt.Errorf("listen for management: %w", err)
 	}
@@ -37,9 +35,15 @@ func NewProbeServer(listen string, probes []Probe, metrics prometheus.Gatherer, 
 	mux.HandleFunc("GET /readyz", func(w http.ResponseWriter, r *http.Request) { readiness(w, r, probes) })
 	mux.Handle("GET /metrics", promhttp.HandlerFor(metrics, promhttp.HandlerOpts{}))
 	p := &ProbeServer{listener: ln}
+	origin := newOrigin(l, "management.allowed_hosts")
 	counted := http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		p.drain.beginRequest()
 		defer p.drain.endRequest()
+		forbidSniffing(w.Header())
+		if refused := origin.check(r); refused != nil {
+			refused.write(w, requestID(r.Header.Get("X-Request-Id")))
+			return
+		}
 		mux.ServeHTTP(w, r)
 	})
 	p.server = newHTTPServer(counted, log)

@@ -29,6 +29,7 @@ const (
 	codeCursorInvalid        code = "CURSOR_INVALID"
 	codeKeyInvalid           code = "IDEMPOTENCY_KEY_INVALID"
 	codeKeyMissing           code = "IDEMPOTENCY_KEY_MISSING"
+	codeForeignOrigin        code = "FOREIGN_ORIGIN"
 	codeNotFound             code = "NOT_FOUND"
 	codeTopicUnknown         code = "TOPIC_UNKNOWN"
 	codeEntityUnknown        code = "ENTITY_UNKNOWN"
@@ -40,6 +41,7 @@ const (
 	codeBodyTooLarge         code = "BODY_TOO_LARGE"
 	codeRecordTooLarge       code = "RECORD_TOO_LARGE"
 	codeUnsupportedMediaType code = "UNSUPPORTED_MEDIA_TYPE"
+	codeHostNotAllowed       code = "HOST_NOT_ALLOWED"
 	codeKeyReused            code = "IDEMPOTENCY_KEY_REUSED"
 	codeInvalidRecord        code = "INVALID_RECORD"
 	codeOverloaded           code = "OVERLOADED"
@@ -74,6 +76,8 @@ func (c code) kind() kind {
 		return kind{400, "The idempotency key is not valid", false, 0}
 	case codeKeyMissing:
 		return kind{400, "This topic takes only writes with an idempotency key", false, 0}
+	case codeForeignOrigin:
+		return kind{403, "A page of another origin may not do this", false, 0}
 	case codeNotFound:
 		return kind{404, "There is no such resource", false, 0}
 	case codeTopicUnknown:
@@ -96,6 +100,8 @@ func (c code) kind() kind {
 		return kind{413, "The record is too large", false, 0}
 	case codeUnsupportedMediaType:
 		return kind{415, "The body's media type or encoding is not supported", false, 0}
+	case codeHostNotAllowed:
+		return kind{421, "The Host header does not name this listener", false, 0}
 	case codeKeyReused:
 		return kind{422, "The idempotency key was used for another request", false, 0}
 	case codeInvalidRecord:

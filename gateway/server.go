@@ -61,10 +61,10 @@ func New(cfg Config, deps Deps) (*Server, error) {
 	s.writer = writer{cfg: cfg, region: s.region, ownership: deps.Ownership, seats: s.seats, m: s.m}
 	s.logs = newPool(deps.Kafka, cfg.MaxReaders)
 	var err error
-	if s.data, err = net.Listen("tcp", cfg.Listen); err != nil {
+	if s.data, err = net.Listen("tcp", cfg.Data.Listen); err != nil {
 		return nil, fmt.Errorf("listen for data: %w", err)
 	}
-	if s.manage, err = net.Listen("tcp", cfg.Manage); err != nil {
+	if s.manage, err = net.Listen("tcp", cfg.Manage.Listen); err != nil {
 		_ = s.data.Close()
 		return nil, fmt.Errorf("listen for management: %w", err)
 	}

@@ -97,7 +97,7 @@ func newWorld(t *testing.T, change func(*Config, *Deps)) *world {
 		},
 	}
 	w.write = w.accept
-	cfg := Config{Region: us, Topology: topologyOf(t, "us", "eu"), Listen: "127.0.0.1:0", Manage: "127.0.0.1:0", Pprof: true}
+	cfg := Config{Region: us, Topology: topologyOf(t, "us", "eu"), Data: ListenerConfig{Listen: "127.0.0.1:0"}, Manage: ListenerConfig{Listen: "127.0.0.1:0"}, Pprof: true}
 	deps := Deps{Topics: w, Seats: w, Logs: w, Status: w, Registry: prometheus.NewRegistry(), Configz: []byte("region: us\n")}
 	deps.Probes = []Probe{{"tail", func(context.Context) error { return w.ready }}}
 	if change != nil {
@@ -357,7 +357,12 @@ func do(t testing.TB, h http.Handler, r request) *http.Response {
 		req.Body = http.NoBody
 		req.ContentLength = 0
 	}
+	req.Host = "127.0.0.1:18081"
 	for k, v := range r.header {
+		if k == "Host" {
+			req.Host = v
+			continue
+		}
 		req.Header.Set(k, v)
 	}
 	rec := httptest.NewRecorder()

@@ -420,7 +420,7 @@ func TestBrokenChunks(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		_, err = io.WriteString(conn, "POST /v1/topics/github/records HTTP/1.1\r\nHost: h\r\nContent-Type: text/plain\r\nTransfer-Encoding: chunked\r\n\r\n1\r\nx\r\n"+tail)
+		_, err = io.WriteString(conn, "POST /v1/topics/github/records HTTP/1.1\r\nHost: localhost\r\nContent-Type: text/plain\r\nTransfer-Encoding: chunked\r\n\r\n1\r\nx\r\n"+tail)
 		if err == nil {
 			err = conn.(*net.TCPConn).CloseWrite()
 		}
@@ -441,7 +441,7 @@ func TestBrokenChunks(t *testing.T) {
 func TestTwoTokensAreRefused(t *testing.T) {
 	w := newWorld(t, nil)
 	tok := event.Token{Topic: event.HashTopic("github")}.String()
-	req := httptest.NewRequest("POST", "/v1/topics/github/records", strings.NewReader("x"))
+	req := httptest.NewRequest("POST", "http://127.0.0.1/v1/topics/github/records", strings.NewReader("x"))
 	req.Header = http.Header{"Content-Type": {"text/plain"}, headerToken: {tok, tok}}
 	rec := httptest.NewRecorder()
 	w.s.dataHandler().ServeHTTP(rec, req)
@@ -536,7 +536,7 @@ func TestStreamLimits(t *testing.T) {
 		t.Errorf("answers %.300q", got)
 	}
 	many := strings.Repeat(short+"\n", 256<<10/len(short))
-	req := httptest.NewRequest("POST", "/v1/topics/github/records", io.NopCloser(strings.NewReader(many)))
+	req := httptest.NewRequest("POST", "http://127.0.0.1/v1/topics/github/records", io.NopCloser(strings.NewReader(many)))
 	req.ContentLength = -1
 	req.Header.Set("Content-Type", "application/x-ndjson")
 	rec := httptest.NewRecorder()

@@ -48,7 +48,7 @@ func witness(log *slog.Logger, c node.WitnessConfig) fx.Option {
 		}
 		lc.Append(fx.StopHook(server.Close))
 		probes := []gateway.Probe{{Name: "register", Ready: func(context.Context) error { return server.Ready() }}}
-		management, err := gateway.NewProbeServer(c.Management.Listen, probes, newRegistry(), log)
+		management, err := gateway.NewProbeServer(c.Management.Listener(), probes, newRegistry(), log)
 		if err != nil {
 			return errors.Join(fmt.Errorf("open probes of the witness: %w", err), server.Close())
 		}

@@ -24,15 +24,15 @@ func Check(address, reason string) error {
 	if err != nil {
 		return fmt.Errorf("%q is not host:port", address)
 	}
-	if !isHost(host) {
+	if !IsHost(host) {
 		return fmt.Errorf("%s is %w, and %s", address, ErrNotLoopback, reason)
 	}
 	return nil
 }
 
-// isHost tells whether a host is certain to be this machine. Names are not
+// IsHost tells whether a host, without its port, is certain to be this machine. Names are not
 // resolved, since what they mean changes: localhost alone is accepted.
-func isHost(host string) bool {
+func IsHost(host string) bool {
 	if host == "localhost" {
 		return true
 	}

@@ -85,7 +85,7 @@ func (n *Node) assembleGateway(secret []byte) error {
 	h := n.cfg.HTTP
 	n.server, err = gateway.New(gateway.Config{
 		Region: n.own, Topology: n.topology,
-		Listen: h.Listen, Manage: n.cfg.Management.Listen, Pprof: n.cfg.Management.Pprof,
+		Data: gateway.ListenerConfig{Listen: h.Listen, AllowedHosts: h.AllowedHosts}, Manage: n.cfg.Management.Listener(), Pprof: n.cfg.Management.Pprof,
 		MaxBody: int64(h.MaxBody), MaxRecord: int64(h.MaxRecord), MaxInflight: int64(h.MaxInflight),
 		Secret: secret, Drain: n.cfg.Drain,
 	}, gateway.Deps{

@@ -14,6 +14,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/geogate/geogate/gateway"
 	"github.com/geogate/geogate/internal/event"
 	"github.com/geogate/geogate/internal/loopback"
 	"github.com/geogate/geogate/internal/strict"
@@ -140,6 +141,9 @@ type HTTPConfig struct {
 	// Listen is a loopback host:port, since there is no authentication yet; port
 	// 0 takes a free one.
 	Listen string `yaml:"listen"`
+	// AllowedHosts are the names in the Host header that are answered, beside
+	// localhost, loopback addresses and the host of Listen.
+	AllowedHosts []string `yaml:"allowed_hosts"`
 	// MaxBody bounds a request's body, MaxRecord one record in it, MaxInflight
 	// what all running requests hold together.
 	MaxBody     strict.Size `yaml:"max_body"`
@@ -151,8 +155,15 @@ type HTTPConfig struct {
 type ManagementConfig struct {
 	// Listen is a loopback host:port; port 0 takes a free one.
 	Listen string `yaml:"listen"`
+	// AllowedHosts are like those of HTTPConfig.
+	AllowedHosts []string `yaml:"allowed_hosts"`
 	// Pprof serves profiles under /debug/pprof/.
 	Pprof bool `yaml:"pprof"`
+}
+
+// Listener gives what the server of the listener needs.
+func (c ManagementConfig) Listener() gateway.ListenerConfig {
+	return gateway.ListenerConfig{Listen: c.Listen, AllowedHosts: c.AllowedHosts}
 }
 
 // IdempotencyConfig bounds the memory for idempotency keys.
@@ -190,9 +201,9 @@ func Defaults() Config {
 	return Config{
 		NATS: NATSConfig{Mode: modeSolo, Lease: ownership.DefaultLease()},
 		HTTP: HTTPConfig{
-			Listen: "127.0.0.1:18081", MaxBody: 32 * strict.MiB, MaxRecord: strict.MiB, MaxInflight: 256 * strict.MiB,
+			Listen: "127.0.0.1:18081", AllowedHosts: []string{}, MaxBody: 32 * strict.MiB, MaxRecord: strict.MiB, MaxInflight: 256 * strict.MiB,
 		},
-		Management:  ManagementConfig{Listen: "127.0.0.1:18091", Pprof: true},
+		Management:  ManagementConfig{Listen: "127.0.0.1:18091", AllowedHosts: []string{}, Pprof: true},
 		Idempotency: IdempotencyConfig{Window: 24 * time.Hour},
 		Log:         LogConfig{Level: "info"},
 		Drain:       30 * time.Second,
@@ -427,6 +438,8 @@ func (c Config) validateListeners(bad *strict.Problems) {
 		}
 	}
 	h := c.HTTP
+	checkHosts(bad, strict.At("http", "allowed_hosts"), h.AllowedHosts)
+	checkHosts(bad, strict.At("management", "allowed_hosts"), c.Management.AllowedHosts)
 	for _, limit := range []struct {
 		key  string
 		size strict.Size
@@ -521,6 +534,15 @@ func (e EmbeddedNATS) validate(bad *strict.Problems, at strict.Path, mode string
 	}
 	if _, _, err := splitAddress(e.Advertise); e.Advertise != "" && err != nil {
 		bad.Add(at.And("advertise"), "%q is not host:port", e.Advertise)
+	}
+}
+
+// checkHosts refuses what no Host header has once its port is taken off.
+func checkHosts(bad *strict.Problems, at strict.Path, names []string) {
+	for i, name := range names {
+		if !gateway.IsHost(name) {
+			bad.Add(at.And(i), "%q is not a host name or address, without scheme and port", name)
+		}
 	}
 }
 

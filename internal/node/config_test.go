@@ -109,6 +109,8 @@ func TestConfigErrors(t *testing.T) {
 		"open http":         {validConfig + "http: {listen: ':80'}\n", `c:9:8: http.listen: :80 is not a loopback address, and there is no authentication yet`},
 		"open management":   {validConfig + "management: {listen: 'example.org:80'}\n", `c:9:14: management.listen: example.org:80 is not a loopback address, and there is no authentication yet`},
 		"no port":           {validConfig + "http: {listen: 127.0.0.1}\n", `c:9:8: http.listen: "127.0.0.1" is not host:port`},
+		"host with port":    {validConfig + "http: {allowed_hosts: ['a.example:80']}\n", `c:9:24: http.allowed_hosts[0]: "a.example:80" is not a host name or address, without scheme and port`},
+		"host as URL":       {validConfig + "management: {allowed_hosts: [a, 'http://a']}\n", `c:9:33: management.allowed_hosts[1]: "http://a" is not a host name or address, without scheme and port`},
 		"taken port":        {validConfig + "http: {listen: 127.0.0.1:18091}\n", `c:1:1: management.listen: 127.0.0.1:18091 is taken by http.listen`},
 		"record above body": {validConfig + "http: {max_body: 1MiB, max_record: 2MiB}\n", `c:9:24: http.max_record: 2MiB is more than max_body, 1MiB, lets in`},
 		"body above all":    {validConfig + "http: {max_body: 1GiB}\n", `c:9:8: http.max_body: 1GiB is more than max_inflight, 256MiB, lets in`},
