@@ -3,6 +3,8 @@ package gateway
 import (
 	"context"
 	"time"
+
+	"github.com/geogate/geogate/internal/warning"
 )
 
 // StatusSource reports the state of the instance.
@@ -26,15 +28,15 @@ type Status struct {
 	Links     []LinkStatus   `json:"links"`
 	Units     []UnitStatus   `json:"units"`
 	Residency Residency      `json:"residency"`
-	// Warnings are sentences that an operator should read.
-	Warnings []string `json:"warnings"`
+	// Warnings are what an operator should know, errors first.
+	Warnings []warning.Warning `json:"warnings"`
 }
 
 // complete makes lists without entries empty rather than null, which would mean
 // unknown.
 func (st Status) complete() Status {
 	st.Regions, st.Links = append([]RegionStatus{}, st.Regions...), append([]LinkStatus{}, st.Links...)
-	st.Units, st.Warnings = append([]UnitStatus{}, st.Units...), append([]string{}, st.Warnings...)
+	st.Units, st.Warnings = append([]UnitStatus{}, st.Units...), append([]warning.Warning{}, st.Warnings...)
 	for i := range st.Links {
 		st.Links[i].Parked = append([]ParkedStatus{}, st.Links[i].Parked...)
 		st.Links[i].Stopped = append([]StoppedStatus{}, st.Links[i].Stopped...)

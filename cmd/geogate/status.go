@@ -9,6 +9,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/geogate/geogate/gateway"
+	"github.com/geogate/geogate/internal/warning"
 )
 
 func newStatus(env environment) *cobra.Command {
@@ -21,7 +22,7 @@ func newStatus(env environment) *cobra.Command {
 		Long: `Show a running instance: regions, links with their lag, units with their owners, warnings.
 
 Exit codes: 0; 12 when the gateway or the ownership register cannot be reached; 13 when the register went
-backwards; with --check, 3 when there is any warning.`,
+backwards; with --check, 3 when there is a warning of severity error.`,
 		Args: usageArgs(cobra.NoArgs),
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if err := checkOutput(output); err != nil {
@@ -47,7 +48,7 @@ backwards; with --check, 3 when there is any warning.`,
 	}
 	address.bind(cmd, env)
 	cmd.Flags().StringVarP(&output, "output", "o", "text", "`form` of the output: text or json")
-	cmd.Flags().BoolVar(&check, "check", false, "end with code 3 when there is any warning")
+	cmd.Flags().BoolVar(&check, "check", false, "end with code 3 when there is a warning of severity error")
 	return cmd
 }
 
@@ -58,13 +59,23 @@ func statusVerdict(s gateway.Status, check bool) error {
 		return exitWith(exitRegression, "the ownership register shows an epoch lower than one already seen")
 	case s.Register != nil && s.Register.State == "unreachable":
 		return exitWith(exitUnreachable, "the ownership register cannot be reached")
-	case check && len(s.Warnings) > 0:
-		if len(s.Warnings) == 1 {
-			return exitWith(exitPrecondition, "1 warning")
-		}
-		return exitWith(exitPrecondition, "%d warnings", len(s.Warnings))
 	}
-	return nil
+	if !check {
+		return nil
+	}
+	errors := 0
+	for _, w := range s.Warnings {
+		if w.Severity != warning.Notice { // one that this version does not know counts
+			errors++
+		}
+	}
+	switch errors {
+	case 0:
+		return nil
+	case 1:
+		return exitWith(exitPrecondition, "1 warning of severity error")
+	}
+	return exitWith(exitPrecondition, "%d warnings of severity error", errors)
 }
 
 func printStatus(out io.Writer, s gateway.Status) error {
@@ -102,13 +113,14 @@ func printStatus(out io.Writer, s gateway.Status) error {
 	}
 	var notes []string
 	for _, l := range s.Links {
-		for _, p := range l.Parked {
-			notes = append(notes, fmt.Sprintf("PARKED link %s, %s/%d: %s", l.Name, p.Topic, p.Partition, p.Reason))
-		}
 		notes = append(notes, stoppedNotes(l)...)
 	}
-	for _, warning := range s.Warnings {
-		notes = append(notes, "WARN "+warning)
+	for _, w := range s.Warnings {
+		word := "WARN"
+		if w.Severity == warning.Notice {
+			word = "NOTE"
+		}
+		notes = append(notes, word+" "+w.String())
 	}
 	if len(notes) > 0 {
 		fmt.Fprintln(w, "\n"+strings.Join(notes, "\n"))

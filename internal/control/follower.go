@@ -17,6 +17,7 @@ import (
 	"github.com/geogate/geogate/internal/event"
 	"github.com/geogate/geogate/internal/sleep"
 	"github.com/geogate/geogate/internal/txn"
+	"github.com/geogate/geogate/internal/warning"
 )
 
 // Config of a Follower.
@@ -31,6 +32,8 @@ type Config struct {
 	// ListEvery is the least time between two listings of what makes link
 	// positions usable; default 20 ms.
 	ListEvery time.Duration
+	// Skipped remembers records that cannot be used; nil: nobody does.
+	Skipped *warning.Skipped
 }
 
 // Validate says what is missing.
@@ -64,7 +67,6 @@ type Follower struct {
 	topics        map[string]Topic
 	restricted    map[string]uint16 // by topic, bit r: records of origin r may be denied to the own region
 	links         map[event.RegionID]*LinkIndex
-	malformed     uint64
 }
 
 // New makes a follower; it does nothing before Run.
@@ -202,18 +204,12 @@ func (f *Follower) notify() {
 	f.changed = make(chan struct{})
 }
 
-// reportMalformed counts and logs a record that does not parse. It is passed over: one
+// reportSkipped remembers and logs a record that cannot be used. It is passed over: one
 // bad record must not stop the rest.
-func (f *Follower) reportMalformed(r *kgo.Record, err error) {
-	f.malformed++
-	f.log.Error("control record is malformed", "topic", r.Topic, "partition", r.Partition, "offset", r.Offset, "err", err)
-}
-
-// Malformed counts the records that did not parse.
-func (f *Follower) Malformed() uint64 {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	return f.malformed
+func (f *Follower) reportSkipped(r *kgo.Record, err error) {
+	if f.cfg.Skipped.Add(r.Topic, r.Partition, r.Offset, err) {
+		f.log.Error("control record cannot be used and is skipped", "topic", r.Topic, "partition", r.Partition, "offset", r.Offset, "err", err)
+	}
 }
 
 // applyUncommitted takes a record of the own control topic, committed or not.
@@ -229,7 +225,7 @@ func (f *Follower) applyUncommitted(r *kgo.Record) {
 		return
 	}
 	if err := rt.applyUncommitted(f, r.Key, r.Value); err != nil {
-		f.reportMalformed(r, err)
+		f.reportSkipped(r, err)
 	}
 }
 
@@ -265,7 +261,7 @@ func (f *Follower) applyCommitted(rt route, r *kgo.Record) {
 		}
 	}
 	if err != nil {
-		f.reportMalformed(r, err)
+		f.reportSkipped(r, err)
 	}
 }
 

@@ -30,6 +30,7 @@ var mayImport = map[string][]string{
 	"internal/names":    {},
 	"internal/loopback": {},
 	"internal/sleep":    {},
+	"internal/warning":  {},
 	"internal/embed":    {"internal/loopback"},
 	"docs/schema":       {},
 	"internal/event":    {"internal/hlc"},
@@ -37,7 +38,7 @@ var mayImport = map[string][]string{
 	"internal/offsets":  {"internal/event"},
 	"internal/expr":     {"internal/event"},
 	"internal/txn":      {"internal/sleep", "internal/event"},
-	"internal/control":  {"internal/sleep", "internal/event", "internal/offsets", "internal/txn"},
+	"internal/control":  {"internal/sleep", "internal/warning", "internal/event", "internal/offsets", "internal/txn"},
 	"internal/seat":     {"internal/sleep", "internal/event", "internal/judged", "internal/hlc", "internal/txn", "internal/control"},
 	"conflict":          {"internal/event", "internal/judged", "internal/hlc"},
 	"conflict/view": {
@@ -51,17 +52,17 @@ var mayImport = map[string][]string{
 	"router/ownership/register": {"router/ownership"},
 	"router/ownership/mirror":   {"internal/sleep", "internal/event", "internal/txn", "router/ownership"},
 	"gateway": {
-		"internal/loopback", "internal/sleep", "internal/event", "internal/judged", "internal/hlc", "internal/control", "internal/seat", "router", "router/ownership", "conflict", "conflict/view",
+		"internal/loopback", "internal/sleep", "internal/warning", "internal/event", "internal/judged", "internal/hlc", "internal/control", "internal/seat", "router", "router/ownership", "conflict", "conflict/view",
 	},
 	"replicate": {
 		"internal/sleep", "internal/event", "internal/offsets", "internal/txn", "internal/control", "router", "residency",
 	},
 	"residency/policyfile": {"internal/sleep", "residency"},
 	"internal/topics": {
-		"conflict", "internal/event", "internal/control", "internal/seat", "router", "router/ownership", "router/ownership/mirror", "gateway",
+		"internal/warning", "conflict", "internal/event", "internal/control", "internal/seat", "router", "router/ownership", "router/ownership/mirror", "gateway",
 	},
 	"internal/seats": {
-		"internal/sleep", "internal/event", "internal/hlc", "internal/txn", "internal/control", "internal/seat", "internal/topics", "router", "router/ownership",
+		"internal/sleep", "internal/warning", "internal/event", "internal/hlc", "internal/txn", "internal/control", "internal/seat", "internal/topics", "router", "router/ownership",
 		"residency", "dedupe", "conflict", "conflict/view", "gateway",
 	},
 	"internal/node": {all},

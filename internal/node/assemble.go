@@ -21,7 +21,7 @@ func (n *Node) assemble(secret []byte) (err error) {
 	for _, r := range n.topology.Regions() {
 		names[r.ID] = r.Name
 	}
-	n.control, err = control.New(control.Config{Region: n.own, Regions: names, Opts: n.kafkaOpts("control"), Logger: n.log})
+	n.control, err = control.New(control.Config{Region: n.own, Regions: names, Opts: n.kafkaOpts("control"), Skipped: &n.skipped, Logger: n.log})
 	if err != nil {
 		return err
 	}
@@ -36,6 +36,9 @@ func (n *Node) assemble(secret []byte) (err error) {
 		if err := n.assembleLink(l); err != nil {
 			return err
 		}
+	}
+	if err := registerMetrics(n.deps.Registry, "warnings", warningMetrics{n}); err != nil {
+		return err
 	}
 	return n.assembleGateway(secret)
 }

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/geogate/geogate/gateway"
+	"github.com/geogate/geogate/internal/warning"
 	"github.com/geogate/geogate/replicate"
 )
 
@@ -65,22 +66,24 @@ func (l *linkRun) status(now time.Time) gateway.LinkStatus {
 	return st
 }
 
-// warnings are what an operator should know of the link.
-func (l *linkRun) warnings() []string {
-	var out []string
-	if s := l.Status(); s.Error != "" {
-		out = append(out, fmt.Sprintf("link %s: %s", l.name, s.Error))
+// Warnings implements warner.
+func (l *linkRun) Warnings(out *warning.List) {
+	s := l.Status()
+	if s.Error != "" {
+		out.Add(warning.LinkFailed, l.name, "%s", s.Error)
+	}
+	for _, p := range s.Parked {
+		out.Add(warning.LinkParked, fmt.Sprintf("%s %s/%d", l.name, p.Topic, p.Partition), "%s", p.Reason)
 	}
 	rulings, idle := l.Topics()
-	for _, p := range idle {
-		out = append(out, fmt.Sprintf("link %s: pattern %q matches no topic", l.name, p))
-	}
 	for _, r := range rulings {
 		if r.Blocked {
-			out = append(out, fmt.Sprintf("link %s: topic %s is blocked: %s", l.name, r.Topic, r.Reason))
+			out.Add(warning.TopicBlocked, l.name+" "+r.Topic, "the link does not copy the topic: %s", r.Reason)
 		}
 	}
-	return out
+	for _, p := range idle {
+		out.Add(warning.PatternUnmatched, l.name, "pattern %q matches no topic", p)
+	}
 }
 
 // topic is what the link does with a local topic, and why.

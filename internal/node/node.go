@@ -27,6 +27,7 @@ import (
 	"github.com/geogate/geogate/internal/seats"
 	"github.com/geogate/geogate/internal/sleep"
 	"github.com/geogate/geogate/internal/topics"
+	"github.com/geogate/geogate/internal/warning"
 	"github.com/geogate/geogate/residency/policyfile"
 	"github.com/geogate/geogate/router"
 	"github.com/geogate/geogate/router/ownership"
@@ -73,6 +74,7 @@ type Node struct {
 	server    *gateway.Server
 	kafka     *watch
 	residency *policyfile.Follower // nil without a residency policy
+	skipped   warning.Skipped      // by all readers of internal topics
 }
 
 // New opens the store and the listeners, waits for the region's own Kafka, and
@@ -117,7 +119,7 @@ func (n *Node) reach() (err error) {
 	if err != nil {
 		return fmt.Errorf("make kafka client: %w", err)
 	}
-	n.kafka = &watch{client: n.client}
+	n.kafka = &watch{client: n.client, region: n.cfg.Region}
 	within := cmp.Or(n.deps.ReachTimeout, reachTimeout)
 	ctx, cancel := context.WithTimeout(context.Background(), within)
 	defer cancel()

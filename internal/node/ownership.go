@@ -2,7 +2,6 @@ package node
 
 import (
 	"context"
-	"fmt"
 	"time"
 
 	"github.com/geogate/geogate/conflict"
@@ -10,6 +9,7 @@ import (
 	"github.com/geogate/geogate/internal/event"
 	"github.com/geogate/geogate/internal/seats"
 	"github.com/geogate/geogate/internal/txn"
+	"github.com/geogate/geogate/internal/warning"
 	"github.com/geogate/geogate/router"
 	"github.com/geogate/geogate/router/ownership"
 	"github.com/geogate/geogate/router/ownership/mirror"
@@ -126,16 +126,6 @@ func (n *Node) registerStatus(st *gateway.Status) {
 		ms := float64(r.Write.Microseconds()) / 1000
 		st.Register.WriteMS = &ms
 	}
-	switch r.State {
-	case "regressed":
-		st.Warnings = append(st.Warnings, "the ownership register went backwards, and this instance takes no writes: "+r.Regressed)
-	case "unreachable":
-		st.Warnings = append(st.Warnings, "the ownership register cannot be reached; when the lease has run out, writes are refused")
-	default:
-		if r.Reachable < r.Voters {
-			st.Warnings = append(st.Warnings, fmt.Sprintf("%d of %d servers of the ownership register are reachable", r.Reachable, r.Voters))
-		}
-	}
 	t := n.ownership.Tokens()
 	for i := range st.Regions {
 		if k, ok := t.Regions[st.Regions[i].Name]; ok {
@@ -148,6 +138,25 @@ func (n *Node) registerStatus(st *gateway.Status) {
 		u := n.unitStatus(name, recordOf(t, name))
 		u.Orphans = orphans[name]
 		st.Units = append(st.Units, u)
+	}
+}
+
+// registerWarnings is what an operator should know of the ownership register.
+type registerWarnings Node
+
+// Warnings implements warner.
+func (n *registerWarnings) Warnings(out *warning.List) {
+	if n.ownership == nil {
+		return
+	}
+	const subject = "register"
+	switch r := n.ownership.Status(); {
+	case r.State == "regressed":
+		out.Add(warning.RegisterRegressed, subject, "the ownership register went backwards, and this instance takes no writes: %s", r.Regressed)
+	case r.State == "unreachable":
+		out.Add(warning.RegisterUnreachable, subject, "the ownership register cannot be reached; when the lease has run out, writes are refused")
+	case r.Reachable < r.Voters:
+		out.Add(warning.RegisterDegraded, subject, "%d of %d servers of the ownership register are reachable", r.Reachable, r.Voters)
 	}
 }
 

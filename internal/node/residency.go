@@ -9,6 +9,7 @@ import (
 
 	"github.com/geogate/geogate/conflict"
 	"github.com/geogate/geogate/gateway"
+	"github.com/geogate/geogate/internal/warning"
 	"github.com/geogate/geogate/residency"
 	"github.com/geogate/geogate/residency/policyfile"
 )
@@ -45,22 +46,31 @@ func (n *Node) guard() *residency.Guard {
 	return n.residency.Guard()
 }
 
-// residencyStatus is the state of the residency policy, with what an operator should know.
-func (n *Node) residencyStatus() (gateway.Residency, []string) {
+// residencyStatus is the state of the residency policy.
+func (n *Node) residencyStatus() gateway.Residency {
 	if n.residency == nil {
-		return gateway.Residency{State: "off"}, nil
+		return gateway.Residency{State: "off"}
 	}
 	st := n.residency.Guard().Status()
-	out := gateway.Residency{State: string(st.State), Name: st.Name, Revision: st.Revision, SHA256: st.SHA256}
-	var warnings []string
-	switch {
-	case st.State == residency.Stopped:
-		warnings = append(warnings, fmt.Sprintf("residency: nothing leaves the region, since the policy file has not loaded since %s: %v", st.Since.UTC().Format(time.RFC3339), firstOf(st.Err)))
-	case st.Err != nil:
-		warnings = append(warnings, fmt.Sprintf("residency: the policy file does not load; revision %d stays in force until %s: %v", st.Revision,
-			n.residency.Guard().Deadline().UTC().Format(time.RFC3339), firstOf(st.Err)))
+	return gateway.Residency{State: string(st.State), Name: st.Name, Revision: st.Revision, SHA256: st.SHA256}
+}
+
+// residencyWarnings is what an operator should know of the residency policy.
+type residencyWarnings Node
+
+// Warnings implements warner.
+func (n *residencyWarnings) Warnings(out *warning.List) {
+	if n.residency == nil {
+		return
 	}
-	return out, warnings
+	const subject = "residency"
+	switch st := n.residency.Guard().Status(); {
+	case st.State == residency.Stopped:
+		out.Add(warning.ResidencyStopped, subject, "nothing leaves the region, since the policy file has not loaded since %s: %v", st.Since.UTC().Format(time.RFC3339), firstOf(st.Err))
+	case st.Err != nil:
+		out.Add(warning.ResidencyInvalid, subject, "the policy file does not load; revision %d stays in force until %s: %v", st.Revision,
+			n.residency.Guard().Deadline().UTC().Format(time.RFC3339), firstOf(st.Err))
+	}
 }
 
 // firstOf is the first of joined errors: a warning is one line.

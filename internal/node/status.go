@@ -2,7 +2,6 @@ package node
 
 import (
 	"context"
-	"fmt"
 	"time"
 
 	"github.com/geogate/geogate/gateway"
@@ -15,11 +14,10 @@ func (n *Node) Status(context.Context) (gateway.Status, error) {
 		Version: Version, Time: gateway.Time(time.Now()),
 		Region: n.cfg.Region, Instance: n.cfg.Instance, Mode: n.cfg.NATS.Mode,
 	}
-	st.Residency, st.Warnings = n.residencyStatus()
+	st.Residency = n.residencyStatus()
 	reach := map[string]string{n.cfg.Region: "ok"}
 	if n.kafka.down.Load() {
 		reach[n.cfg.Region] = "unreachable"
-		st.Warnings = append(st.Warnings, "the region's own Kafka does not answer")
 	}
 	for _, l := range n.links {
 		s := l.status(time.Now())
@@ -28,7 +26,6 @@ func (n *Node) Status(context.Context) (gateway.Status, error) {
 		if l.Status().Error != "" {
 			reach[s.To] = "unreachable"
 		}
-		st.Warnings = append(st.Warnings, l.warnings()...)
 	}
 	for _, r := range n.topology.Regions() {
 		kafka := reach[r.Name]
@@ -38,11 +35,7 @@ func (n *Node) Status(context.Context) (gateway.Status, error) {
 		st.Regions = append(st.Regions, gateway.RegionStatus{Name: r.Name, ID: uint8(r.ID), State: "UP", Kafka: kafka})
 	}
 	n.registerStatus(&st)
-	if m := n.control.Malformed(); m > 0 {
-		st.Warnings = append(st.Warnings, fmt.Sprintf("%d control records cannot be parsed and are skipped; see the log", m))
-	}
-	st.Warnings = append(st.Warnings, n.topics.Unused()...)
-	st.Warnings = append(st.Warnings, n.seats.Warnings()...)
+	st.Warnings = n.warnings().All()
 	return st, nil
 }
 

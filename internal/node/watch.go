@@ -18,6 +18,7 @@ const (
 // watch reports whether the region's own Kafka answers.
 type watch struct {
 	client *kgo.Client
+	region string
 	down   atomic.Bool
 }
 

@@ -2,40 +2,48 @@ package seats
 
 import (
 	"fmt"
+	"maps"
+	"slices"
 	"time"
 
 	"github.com/geogate/geogate/conflict"
 	"github.com/geogate/geogate/gateway"
 	"github.com/geogate/geogate/internal/event"
 	"github.com/geogate/geogate/internal/txn"
+	"github.com/geogate/geogate/internal/warning"
 	"github.com/geogate/geogate/router/ownership"
 )
 
-// Warnings are what an operator should know of the seats, one line each.
-func (s *Seats) Warnings() (out []string) {
+// Warnings says what an operator should know of the seats, in the order of topics and
+// partitions.
+func (s *Seats) Warnings(out *warning.List) {
 	for _, h := range s.list() {
-		st := h.seat.Status()
-		for r, wait := range st.Held {
+		st, subject := h.seat.Status(), fmt.Sprintf("%s/%d", h.Topic, h.Partition)
+		for _, r := range slices.Sorted(maps.Keys(st.Held)) {
+			wait := st.Held[r]
 			what := "held for " + wait.Round(time.Millisecond).String()
 			if wait > time.Hour {
 				what = "not applied" // too far ahead to wait for
 			}
-			out = append(out, fmt.Sprintf("%s/%d: events of %s are %s, their stamps are ahead of the wall clock", h.Topic, h.Partition, s.cfg.Topology.Name(r), what))
+			out.Add(warning.ClockAhead, subject, "events of %s are %s, their stamps are ahead of the wall clock", s.cfg.Topology.Name(r), what)
 		}
-		for r, epoch := range st.Unsettled {
-			out = append(out, s.unsettled(h.TopicPartition, r, epoch))
+		for _, r := range slices.Sorted(maps.Keys(st.Unsettled)) {
+			out.Add(warning.WaitsForRegister, subject, "%s", s.unsettled(h.TopicPartition, r, st.Unsettled[r]))
 		}
 		if st.CutPending != "" {
-			out = append(out, fmt.Sprintf("%s/%d: a cut in the ownership register is not in force here yet: %s", h.Topic, h.Partition, st.CutPending))
+			out.Add(warning.CutPending, subject, "a cut in the ownership register is not in force here yet: %s", st.CutPending)
 		}
 		if st.Quarantined > 0 {
-			out = append(out, fmt.Sprintf("%s/%d: %d local records that the gateway did not write are quarantined: only it may write an entity topic", h.Topic, h.Partition, st.Quarantined))
+			why := "they carry headers of a gateway that are not valid"
+			if s.cfg.Policy.Domain(h.Topic).Kind == conflict.Entities {
+				why = "only a gateway may write a topic of entities, see the metric geogate_fold_quarantined_total for the reasons"
+			}
+			out.Add(warning.Quarantined, subject, "%d local records are in no view: %s", st.Quarantined, why)
 		}
 		if st.Foreign > 0 {
-			out = append(out, fmt.Sprintf("%s/%d: %d records in remote topics that no link wrote are quarantined", h.Topic, h.Partition, st.Foreign))
+			out.Add(warning.ForeignRecords, subject, "%d records in remote topics that no link wrote are quarantined", st.Foreign)
 		}
 	}
-	return out
 }
 
 // unsettled says why the fold does not go on with an origin's log.
@@ -44,13 +52,13 @@ func (s *Seats) unsettled(at txn.TopicPartition, r event.RegionID, epoch event.E
 	unit := s.cfg.Policy.Domain(at.Topic).Unit(name)
 	switch {
 	case table != nil && table.Revision == 0:
-		return fmt.Sprintf("%s/%d: nothing is folded before the ownership register is known", at.Topic, at.Partition)
+		return "nothing is folded before the ownership register is known"
 	case epoch == 0:
-		return fmt.Sprintf("%s/%d: events of %s wait until %s owns %s: a record without a gateway's headers lies where it never has",
-			at.Topic, at.Partition, name, name, unit)
+		return fmt.Sprintf("events of %s wait until %s owns %s: a record without a gateway's headers lies where it never has",
+			name, name, unit)
 	}
-	return fmt.Sprintf("%s/%d: events of %s wait for the ownership register: they carry epoch %d of %s, which is not known here",
-		at.Topic, at.Partition, name, epoch, unit)
+	return fmt.Sprintf("events of %s wait for the ownership register: they carry epoch %d of %s, which is not known here",
+		name, epoch, unit)
 }
 
 // OrphanCounts counts what the region's views have met, by unit.

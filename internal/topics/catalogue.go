@@ -19,6 +19,7 @@ import (
 	"github.com/geogate/geogate/internal/control"
 	"github.com/geogate/geogate/internal/event"
 	"github.com/geogate/geogate/internal/seat"
+	"github.com/geogate/geogate/internal/warning"
 	"github.com/geogate/geogate/router"
 	"github.com/geogate/geogate/router/ownership"
 )
@@ -199,8 +200,8 @@ func (c *Catalogue) partitions(detail kadm.TopicDetail) int32 {
 	return n
 }
 
-// Unused says which topics in use have partitions that are not used.
-func (c *Catalogue) Unused() (out []string) {
+// Warnings says which topics in use have partitions that are not used.
+func (c *Catalogue) Warnings(out *warning.List) {
 	c.mu.Lock()
 	known := maps.Clone(c.known)
 	c.mu.Unlock()
@@ -209,10 +210,9 @@ func (c *Catalogue) Unused() (out []string) {
 			continue
 		}
 		if have, used := len(detail.Partitions), int(c.partitions(detail)); have > used {
-			out = append(out, fmt.Sprintf("topic %s has %d partitions, of which the first %d are used; records in the others are not folded", detail.Topic, have, used))
+			out.Add(warning.PartitionsUnused, detail.Topic, "the topic has %d partitions, of which the first %d are used; records in the others are not folded", have, used)
 		}
 	}
-	return out
 }
 
 // ID is the id of the topic of that name; ok is false when the list of topics

@@ -15,6 +15,8 @@ import (
 	"strings"
 	"testing"
 	"unicode/utf8"
+
+	"github.com/geogate/geogate/internal/warning"
 )
 
 // TestLinks follows every link between documents, to a heading where it names
@@ -246,5 +248,32 @@ func TestPlainWords(t *testing.T) {
 				t.Errorf("%s: %q: write %s", name, m, better)
 			}
 		}
+	}
+}
+
+// TestWarningsAreDocumented holds the operators' table of warnings against the codes.
+func TestWarningsAreDocumented(t *testing.T) {
+	documented := make(map[string]string) // the severity by code
+	row := regexp.MustCompile("(?m)^\\| `([A-Z_]+)` \\| (error|notice|error or notice) \\| [^|]+ \\|$")
+	for _, m := range row.FindAllStringSubmatch(read(t, "docs/guide/operators.md"), -1) {
+		documented[m[1]] = m[2]
+	}
+	codes := regexp.MustCompile(`(?m)^\t\w+ +Code = "([A-Z_]+)"$`).FindAllStringSubmatch(read(t, "internal/warning/warning.go"), -1)
+	if len(codes) < 15 {
+		t.Fatalf("only %d codes were found", len(codes))
+	}
+	for _, m := range codes {
+		code := warning.Code(m[1])
+		want := string(code.Severity())
+		if code == warning.MoreWarnings {
+			want = "error or notice"
+		}
+		if got := documented[m[1]]; got != want {
+			t.Errorf("the guide gives %s the severity %q, want %q", code, got, want)
+		}
+		delete(documented, m[1])
+	}
+	for code := range documented {
+		t.Errorf("the guide has a warning %s, the code has none", code)
 	}
 }

@@ -11,6 +11,7 @@ import (
 
 	"github.com/geogate/geogate/gateway"
 	"github.com/geogate/geogate/internal/node"
+	"github.com/geogate/geogate/internal/warning"
 	"github.com/geogate/geogate/testbench/world"
 )
 
@@ -58,6 +59,14 @@ func status(t *testing.T, r *world.Region) gateway.Status {
 		t.Fatal(err)
 	}
 	return st
+}
+
+// warns tells whether there is a warning with a code whose subject begins, and whose detail
+// contains, what is given.
+func warns(all []warning.Warning, code warning.Code, subject, detail string) bool {
+	return slices.ContainsFunc(all, func(w warning.Warning) bool {
+		return w.Code == code && strings.HasPrefix(w.Subject, subject) && strings.Contains(w.Detail, detail)
+	})
 }
 
 func eventually(w *world.World, what string, so func() bool) {
@@ -136,7 +145,7 @@ func TestBorder(t *testing.T) {
 		}
 		eventually(w, "a warning", func() bool {
 			st := status(t, eu)
-			return st.Residency.State == "on" && len(st.Warnings) > 0 && strings.Contains(strings.Join(st.Warnings, " "), "does not load")
+			return st.Residency.State == "on" && warns(st.Warnings, warning.ResidencyInvalid, "residency", "does not load")
 		})
 		eventually(w, "the stop", func() bool { return status(t, eu).Residency.State == "stopped" })
 		eu.Put(github, "pub-late", `7`)

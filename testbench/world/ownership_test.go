@@ -15,6 +15,7 @@ import (
 
 	"github.com/twmb/franz-go/pkg/kgo"
 
+	"github.com/geogate/geogate/internal/warning"
 	"github.com/geogate/geogate/router/ownership"
 	"github.com/geogate/geogate/testbench/client"
 	"github.com/geogate/geogate/testbench/world"
@@ -600,8 +601,8 @@ func neverOwned(t *testing.T, w *world.World) {
 	}
 	w.Eventually("us to say why it waits", func() error {
 		st := status(t, us)
-		if !strings.Contains(strings.Join(st.Warnings, "\n"), "ledger/0: events of us wait until us owns ledger") {
-			return fmt.Errorf("warnings %q", st.Warnings)
+		if !warns(st.Warnings, warning.WaitsForRegister, "ledger/0", "events of us wait until us owns ledger") {
+			return fmt.Errorf("warnings %v", st.Warnings)
 		}
 		for _, l := range st.Links {
 			for _, x := range l.Stopped {

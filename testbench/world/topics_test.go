@@ -7,6 +7,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/geogate/geogate/internal/warning"
 	"github.com/geogate/geogate/testbench/client"
 	"github.com/geogate/geogate/testbench/world"
 )
@@ -78,16 +79,14 @@ func TestGrownTopic(t *testing.T) {
 		t.Fatal(err)
 	}
 	told := func() error {
-		var st struct{ Warnings []string }
+		var st struct{ Warnings []warning.Warning }
 		if err := us.Instance(0).Manage(limit(t), "/v1/status", &st); err != nil {
 			return err
 		}
-		for _, warning := range st.Warnings {
-			if strings.Contains(warning, "topic github has 5 partitions, of which the first 2 are used") {
-				return nil
-			}
+		if !warns(st.Warnings, warning.PartitionsUnused, "github", "the topic has 5 partitions, of which the first 2 are used") {
+			return fmt.Errorf("warnings %v", st.Warnings)
 		}
-		return fmt.Errorf("warnings %q", st.Warnings)
+		return nil
 	}
 	retried := func() {
 		t.Helper()

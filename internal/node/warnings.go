@@ -1,0 +1,57 @@
+package node
+
+import (
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/geogate/geogate/internal/warning"
+)
+
+// warner is a part of the instance that can say what an operator should know. It answers
+// from memory, and in the same order each time.
+type warner interface {
+	Warnings(out *warning.List)
+}
+
+// warnings asks all parts.
+func (n *Node) warnings() *warning.List {
+	out := new(warning.List)
+	parts := []warner{n.kafka, (*registerWarnings)(n), (*residencyWarnings)(n), &n.skipped, n.topics, n.seats}
+	for _, l := range n.links {
+		parts = append(parts, l)
+	}
+	for _, p := range parts {
+		p.Warnings(out)
+	}
+	return out
+}
+
+// Warnings implements warner.
+func (w *watch) Warnings(out *warning.List) {
+	if w.down.Load() {
+		out.Add(warning.KafkaUnreachable, w.region, "the region's own Kafka does not answer; nothing is stored until it does")
+	}
+}
+
+// warningMetrics are the warnings, and what was skipped, as metrics.
+type warningMetrics struct{ node *Node }
+
+var (
+	warningsDesc = prometheus.NewDesc("geogate_warnings", "Warnings in the status by code; absent where there is none.", []string{"code", "severity"}, nil)
+	skippedDesc  = prometheus.NewDesc("geogate_skipped_records_total", "Records of internal topics that cannot be used.", []string{"topic"}, nil)
+)
+
+// Describe implements prometheus.Collector.
+func (w warningMetrics) Describe(out chan<- *prometheus.Desc) {
+	out <- warningsDesc
+	out <- skippedDesc
+}
+
+// Collect implements prometheus.Collector.
+func (w warningMetrics) Collect(out chan<- prometheus.Metric) {
+	for c, n := range w.node.warnings().Count() {
+		out <- prometheus.MustNewConstMetric(warningsDesc, prometheus.GaugeValue, float64(n), string(c), string(c.Severity()))
+	}
+	for topic, n := range w.node.skipped.Totals() {
+		out <- prometheus.MustNewConstMetric(skippedDesc, prometheus.CounterValue, float64(n), topic)
+	}
+}

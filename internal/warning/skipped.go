@@ -1,0 +1,96 @@
+package warning
+
+import (
+	"cmp"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"sync"
+)
+
+// ErrUnknown is wrapped by the error of a record whose type or version its reader does
+// not know. A newer version may have written it, so it is no error of the topic.
+var ErrUnknown = errors.New("unknown record")
+
+// maxSkippedPlaces bounds the partitions of which Skipped keeps the latest record.
+const maxSkippedPlaces = 1000
+
+// Skipped remembers the records of internal topics that their readers could not use and
+// passed over. All readers of an instance share one. The zero Skipped is empty; its methods
+// may be called from any goroutine, and with a nil Skipped, which remembers nothing.
+type Skipped struct {
+	mu    sync.Mutex // guards what follows
+	by    map[skippedPlace]*skipped
+	total map[string]uint64 // by topic
+}
+
+type skippedPlace struct {
+	topic     string
+	partition int32
+	unknown   bool
+}
+
+// skipped is what is kept of a partition's records.
+type skipped struct {
+	count  uint64
+	offset int64 // of the latest
+	why    string
+}
+
+// Add remembers a record, and tells whether it is new: a reader that starts over comes to
+// the same records again. err says what is wrong with it, without its key or value.
+func (s *Skipped) Add(topic string, partition int32, offset int64, err error) (first bool) {
+	if s == nil {
+		return true
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.by == nil {
+		s.by, s.total = make(map[skippedPlace]*skipped), make(map[string]uint64)
+	}
+	at := skippedPlace{topic, partition, errors.Is(err, ErrUnknown)}
+	x := s.by[at]
+	switch {
+	case x == nil && len(s.by) >= maxSkippedPlaces:
+		s.total[topic]++
+		return true
+	case x == nil:
+		x = &skipped{offset: -1}
+		s.by[at] = x
+	case offset <= x.offset:
+		return false
+	}
+	x.count, x.offset, x.why = x.count+1, offset, err.Error()
+	s.total[topic]++
+	return true
+}
+
+// Totals gives how many records of each topic were skipped.
+func (s *Skipped) Totals() map[string]uint64 {
+	if s == nil {
+		return nil
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return maps.Clone(s.total)
+}
+
+// Warnings appends a warning for each partition, in order, with the latest record.
+func (s *Skipped) Warnings(out *List) {
+	if s == nil {
+		return
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	places := slices.SortedFunc(maps.Keys(s.by), func(a, b skippedPlace) int {
+		return cmp.Or(cmp.Compare(a.topic, b.topic), cmp.Compare(a.partition, b.partition))
+	})
+	for _, at := range places {
+		x, code := s.by[at], MalformedRecord
+		if at.unknown {
+			code = UnknownRecord
+		}
+		out.Add(code, fmt.Sprintf("%s/%d", at.topic, at.partition), "%d records were passed over, the latest at offset %d: %s", x.count, x.offset, x.why)
+	}
+}
