@@ -140,6 +140,7 @@ func (d *discovery) askPolicy(ctx context.Context, r *TopicRuling) (*residency.R
 func (d *discovery) announce(ctx context.Context, topic string) (known bool, err error) {
 	after, announced := d.announced[topic]
 	if !announced {
+		d.facts.Announced(topic)
 		x := control.Restriction{Origin: d.cfg.From.ID, To: d.cfg.To.ID, Topic: topic}
 		rec := &kgo.Record{Topic: control.TopicControl, Key: x.AppendKey(nil), Value: x.AppendValue(nil)}
 		if err := store(ctx, d.source, auditWait, rec); err != nil {

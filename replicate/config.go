@@ -52,6 +52,11 @@ type Config struct {
 	// that every partition has its first, 0.
 	Incarnation func(topic string, id event.TopicID, partition int32) uint16
 
+	// Incarnations, if not nil, lists what is recorded of the incarnations of a source
+	// partition. The target is told of them once more when a topic is first copied:
+	// while it was not, the records stayed.
+	Incarnations func(topic string, partition int32) []control.Incarnation
+
 	// Border, if not nil, says what may leave; nothing else does. The link writes
 	// what it decided to _geogate.audit of its source.
 	Border *residency.Guard

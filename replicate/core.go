@@ -32,6 +32,8 @@ type Stream struct {
 	// Control marks the control topic: records are carried by an allow-list, and
 	// no runs are written, because nobody maps its offsets.
 	Control bool
+	// Facts are those that cross from the control topic; nil: none.
+	Facts *Facts
 	// Ruling is what the residency policy says about the topic: it is not Deny,
 	// for then there is no stream. Nil without a policy.
 	Ruling *residency.Ruling

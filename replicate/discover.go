@@ -87,6 +87,8 @@ type discovery struct {
 	announced           map[string]int64 // restricted topics: the control topic's offset after their Restriction
 	covered             func() int64     // source offset that the control stream has committed
 	announcementPending bool             // an announcement is on its way
+	facts               *Facts           // which control records cross
+	told                map[string]bool  // topics whose incarnations were announced
 }
 
 // look makes one round. Topics are listed before the registry is read: a topic
@@ -113,6 +115,7 @@ func (d *discovery) look(ctx context.Context) ([]Stream, []TopicRuling, error) {
 	}
 	var streams []Stream
 	var rulings []TopicRuling
+	known := map[string]FactTopic{}
 	for _, name := range slices.Sorted(maps.Keys(here)) {
 		t := here[name]
 		if name == control.TopicControl {
@@ -127,6 +130,9 @@ func (d *discovery) look(ctx context.Context) ([]Stream, []TopicRuling, error) {
 		if err != nil {
 			return nil, nil, err
 		}
+		if _, registered := d.sourceRegistry.byName[name]; !registered {
+			known[name] = FactTopic{ID: t.ID, Partitions: len(t.Leaders), Shared: d.local(there, name)}
+		}
 		if r.Carried {
 			mine, err := d.carry(ctx, t, there, ruling)
 			if err != nil && !isBlocked(err) {
@@ -139,7 +145,38 @@ func (d *discovery) look(ctx context.Context) ([]Stream, []TopicRuling, error) {
 		}
 		rulings = append(rulings, r)
 	}
+	d.facts.Know(known)
 	return streams, rulings, nil
+}
+
+// local tells whether the target has a local topic of a name. Its seats wait for
+// the progress of every region, also of one whose records do not come.
+func (d *discovery) local(there map[string]txn.Topic, name string) bool {
+	_, exists := there[name]
+	_, registered := d.targetRegistry.byName[name]
+	return exists && !registered
+}
+
+// tell announces the incarnations of a topic that begins to be copied. While it was
+// not, the link left their records out; of a topic that was copied before, only
+// those of later incarnations can be missing.
+func (d *discovery) tell(ctx context.Context, t txn.Topic, first bool) error {
+	if d.told[t.Name] || d.cfg.Incarnations == nil {
+		return nil
+	}
+	var records []*kgo.Record
+	for p := range t.Leaders {
+		for _, x := range d.cfg.Incarnations(t.Name, int32(p)) {
+			if first || x.Number > 0 {
+				records = append(records, &kgo.Record{Topic: control.TopicControl, Key: x.AppendKey(nil), Value: x.AppendValue(nil)})
+			}
+		}
+	}
+	if err := store(ctx, d.source, auditWait, records...); err != nil {
+		return fmt.Errorf("announce incarnations of %s: %w", t.Name, err)
+	}
+	d.told[t.Name] = true
+	return nil
 }
 
 // rule decides by registry and patterns.
@@ -219,6 +256,9 @@ func (d *discovery) carry(ctx context.Context, t txn.Topic, there map[string]txn
 			return nil, err
 		}
 	}
+	if err := d.tell(ctx, t, !registered); err != nil {
+		return nil, err
+	}
 	return d.streams(t, remote, reg, ruling), nil
 }
 
@@ -243,7 +283,7 @@ func (d *discovery) controlStream(t txn.Topic, there map[string]txn.Topic) []Str
 	if !ok {
 		return nil
 	}
-	return []Stream{{Part: Part{t.Name, 0}, Source: t.ID, Registered: t.ID, Remote: remote, Target: now.ID, Control: true}}
+	return []Stream{{Part: Part{t.Name, 0}, Source: t.ID, Registered: t.ID, Remote: remote, Target: now.ID, Control: true, Facts: d.facts}}
 }
 
 func (d *discovery) register(ctx context.Context, t control.Topic) error {

@@ -265,8 +265,9 @@ func (l *Link) discover(ctx context.Context, source, target *kgo.Client, gen Gen
 	d := discovery{
 		cfg: &l.cfg, matcher: l.matcher, source: source, target: target,
 		sourceRegistry: newRegistry(newLeaderClient(source), l.cfg.Logger), targetRegistry: newRegistry(newLeaderClient(target), l.cfg.Logger),
-		announced: map[string]int64{}, covered: l.controlCovered,
+		announced: map[string]int64{}, covered: l.controlCovered, told: map[string]bool{},
 	}
+	d.facts = NewFacts(l.cfg.From, l.cfg.To, l.matcher, l.cfg.Border)
 	if l.cfg.Ready != nil {
 		select {
 		case <-ctx.Done():

@@ -262,16 +262,26 @@ func TestRunsCarryBarriers(t *testing.T) {
 	})
 }
 
-// Control records that other regions need are carried, others not.
+// Control records that other regions need are carried, others not: neither other
+// types nor what is said of a topic that does not exist.
 func TestControlRecordsAreCarried(t *testing.T) {
 	onAll(t, func(t *testing.T, from, to *end) {
 		from.create(t, 1, map[string]string{"cleanup.policy": "compact"}, control.TopicControl)
+		from.create(t, 20, nil, "orders")
+		here, err := txn.Describe(t.Context(), from.cl)
+		if err != nil {
+			t.Fatal(err)
+		}
 		r := start(t, config(from, to))
+		eventually(t, "the link to know the topic", func() bool { return r.Status().Topics == 1 })
 		var want []string
-		for i := range 20 {
-			p := control.Progress{ID: event.TopicID{byte(i)}, Topic: "orders"}
+		for i := range int32(20) {
+			p := control.Progress{ID: here["orders"].ID, Partition: i, Topic: "orders"}
 			b := control.Barrier{Topic: p.ID, ProducerID: int64(i)}
+			forged := p
+			forged.Topic = fmt.Sprintf("SECRET-%d", i)
 			from.produce(t,
+				&kgo.Record{Topic: control.TopicControl, Key: forged.AppendKey(nil), Value: forged.AppendValue(nil)},
 				&kgo.Record{Topic: control.TopicControl, Key: b.AppendKey(nil), Value: b.AppendValue(nil)},
 				&kgo.Record{Topic: control.TopicControl, Key: p.AppendKey(nil), Value: p.AppendValue(nil)})
 			want = append(want, string(p.AppendKey(nil)))
@@ -284,7 +294,7 @@ func TestControlRecordsAreCarried(t *testing.T) {
 		if !slices.Equal(got, want) {
 			t.Fatalf("%d records carried, want %d", len(got), len(want))
 		}
-		if st := r.Status(); st.Denied != 20 || st.Topics != 0 {
+		if st := r.Status(); st.Denied != 40 || st.Topics != 1 {
 			t.Fatalf("status %+v", st)
 		}
 	})

@@ -6,11 +6,9 @@ import (
 
 	"github.com/twmb/franz-go/pkg/kgo"
 
-	"github.com/geogate/geogate/internal/control"
 	"github.com/geogate/geogate/internal/event"
 	"github.com/geogate/geogate/internal/txn"
 	"github.com/geogate/geogate/residency"
-	"github.com/geogate/geogate/router"
 )
 
 // What joining small batches saves and costs was measured: below these sizes a
@@ -196,7 +194,7 @@ func (p *preparer) mustOpen(it *Item) (bool, error) {
 		denied := false
 		err := b.EachRaw(false, func(r txn.Raw) error {
 			rec, err := r.Decode()
-			denied = denied || err != nil || !carried(&rec)
+			denied = denied || err != nil || !p.carries(&rec)
 			return err
 		})
 		return denied, err
@@ -312,16 +310,10 @@ func (p *preparer) orphaned(it *Item) (n int64) {
 	return n
 }
 
-// carried tells whether a record of the control topic goes to the target: it is of
-// a type that links carry (control.Carried), names a topic, and holds nothing else.
-// What only claims to be such a record stays, for no policy looks at what crosses
-// here.
-func carried(r *txn.Record) bool {
-	if len(r.Headers) > 0 {
-		return false
-	}
-	topic, err := control.Carried(r.Key, r.Value)
-	return err == nil && router.CheckTopic(topic) == nil
+// carries tells whether a record of the control topic goes to the target: it is a
+// fact as [Facts] has them, and holds nothing else.
+func (p *preparer) carries(r *txn.Record) bool {
+	return len(r.Headers) == 0 && p.stream.Facts != nil && p.stream.Facts.carries(r.Key, r.Value)
 }
 
 // addSegment adds copied source offsets to the segments.
@@ -412,7 +404,7 @@ func (p *preparer) unpack(it *Item, from int64, copied func(source int64)) error
 			if err != nil {
 				return err
 			}
-			if !carried(&rec) {
+			if !p.carries(&rec) {
 				p.out.denied++
 				return nil
 			}

@@ -196,6 +196,9 @@ func TestPrepareCarriesControlByAllowList(t *testing.T) {
 	incarnation := control.Incarnation{Origin: 1, Topic: "t"}
 	restriction := control.Restriction{Origin: 1, To: 2, Topic: "t"}
 	odd := control.Progress{Topic: "octo cat"}
+	facts := newFacts(t, nil)
+	facts.Know(map[string]FactTopic{"t": {Partitions: 1}})
+	facts.Announced("t")
 	more := []byte("canary")
 	carriedRecords := []txn.Record{
 		{Key: progress.AppendKey(nil), Value: progress.AppendValue(nil)},
@@ -227,7 +230,7 @@ func TestPrepareCarriesControlByAllowList(t *testing.T) {
 			t.Fatal(err)
 		}
 		end := int64(len(all))
-		p, err := prepare(&Stream{Control: true}, prepared{barrier: -1}, 0, nil, []Item{{ItemData, 0, end, batch, -1}})
+		p, err := prepare(&Stream{Control: true, Facts: facts}, prepared{barrier: -1}, 0, nil, []Item{{ItemData, 0, end, batch, -1}})
 		if err != nil || p.denied != int64(len(all)-len(carriedRecords)) || len(p.batches) != 1 || p.counts[0] != int64(len(carriedRecords)) || p.next != end {
 			t.Fatalf("%s: %+v, %v", name, p, err)
 		}
@@ -293,6 +296,8 @@ func FuzzScan(f *testing.F) {
 	s := source{values: map[int64]string{}}
 	s.batch(f, kgo.CodecNone, 3, 10, func(i int) bool { return i != 1 })
 	s.batch(f, kgo.CodecSnappy, 3, 10, func(int) bool { return true })
+	facts := newFacts(f, nil)
+	facts.Know(map[string]FactTopic{"t": {Partitions: 1}})
 	f.Add([]byte(sealed(s.items[0].Batch)), int64(1), int64(0))
 	f.Add(append([]byte(sealed(s.items[0].Batch)), sealed(s.items[1].Batch)...), int64(4), int64(7))
 	f.Fuzz(func(t *testing.T, raw []byte, from, producer int64) {
@@ -309,7 +314,7 @@ func FuzzScan(f *testing.F) {
 				t.Fatalf("commit %+v of %d items", c, len(items))
 			}
 		}
-		p, err := prepare(&Stream{Control: true}, prepared{next: max(from, 0), barrier: -1}, 0, nil, items)
+		p, err := prepare(&Stream{Control: true, Facts: facts}, prepared{next: max(from, 0), barrier: -1}, 0, nil, items)
 		if err == nil && p.next != next {
 			t.Fatalf("prepared to %d of %d", p.next, next)
 		}

@@ -14,9 +14,9 @@ type Type uint8
 // a file of its own, record_NAME.go: its number, this registration, its codec, and
 // what the follower keeps and answers.
 type recordType struct {
-	// carried parses a record that links carry to other regions, and names the
-	// topic that it is about. Nil: links do not carry the type.
-	carried func(key, value []byte) (topic string, err error)
+	// carried parses a record that links carry to other regions and says what it
+	// claims. Nil: links do not carry the type.
+	carried func(key, value []byte) (Claim, error)
 	// apply gives the follower a committed record that a region wrote. Nil: nobody
 	// reads committed ones. The caller holds the follower's mu.
 	apply func(f *Follower, from event.RegionID, key, value []byte) error
@@ -54,14 +54,28 @@ func TypeOf(key []byte) (t Type, ok bool) {
 
 var errNotCarried = errors.New("control: links do not carry the record")
 
-// Carried checks a control record that a link is about to carry to another region
-// and returns the name of the topic that it is about. An error says that the record
-// stays: its type is unknown or none that links carry, or it is not of the type's
-// form to the last byte.
-func Carried(key, value []byte) (topic string, err error) {
+// Claim is what a control record that a link may carry says it is about. Whoever
+// can write to the control topic can claim anything, so the link compares it with
+// what it knows itself before the record leaves the region.
+type Claim struct {
+	Type  Type
+	Topic string
+	// Origin and To are the regions that the record names; 0 where its type names
+	// none.
+	Origin, To event.RegionID
+	// ID and Partition are of the topic in the origin's cluster, and 0 for a type
+	// that is about a whole topic.
+	ID        event.TopicID
+	Partition int32
+}
+
+// ParseClaim reads a control record that a link is about to carry to another
+// region. An error says that the record stays: its type is unknown or none that
+// links carry, or it is not of the type's form to the last byte.
+func ParseClaim(key, value []byte) (Claim, error) {
 	t, _ := TypeOf(key)
 	if rt, ok := registered(t); ok && rt.carried != nil {
 		return rt.carried(key, value)
 	}
-	return "", errNotCarried
+	return Claim{}, errNotCarried
 }

@@ -15,9 +15,9 @@ const TypeIncarnation Type = 3
 // from control and from _geogate.incarnations alike.
 func incarnationType() recordType {
 	return recordType{
-		carried: func(key, value []byte) (string, error) {
+		carried: func(key, value []byte) (Claim, error) {
 			x, err := ParseIncarnation(key, value)
-			return x.Topic, err
+			return Claim{Type: TypeIncarnation, Topic: x.Topic, Origin: x.Origin, ID: x.ID, Partition: x.Partition}, err
 		},
 		apply: func(f *Follower, _ event.RegionID, key, value []byte) error { return f.applyIncarnation(key, value) },
 	}

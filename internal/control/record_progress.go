@@ -15,9 +15,9 @@ const TypeProgress Type = 2
 // the own region's uncommitted ones the highest closed stamp.
 func progressType() recordType {
 	return recordType{
-		carried: func(key, value []byte) (string, error) {
+		carried: func(key, value []byte) (Claim, error) {
 			x, err := ParseProgress(key, value)
-			return x.Topic, err
+			return Claim{Type: TypeProgress, Topic: x.Topic, ID: x.ID, Partition: x.Partition}, err
 		},
 		apply:            (*Follower).applyProgress,
 		applyUncommitted: (*Follower).applyUncommittedProgress,

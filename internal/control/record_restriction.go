@@ -13,9 +13,9 @@ const TypeRestriction Type = 4
 // region.
 func restrictionType() recordType {
 	return recordType{
-		carried: func(key, value []byte) (string, error) {
+		carried: func(key, value []byte) (Claim, error) {
 			x, err := ParseRestriction(key, value)
-			return x.Topic, err
+			return Claim{Type: TypeRestriction, Topic: x.Topic, Origin: x.Origin, To: x.To}, err
 		},
 		apply: (*Follower).applyRestriction,
 	}

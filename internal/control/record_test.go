@@ -172,17 +172,17 @@ func TestNames(t *testing.T) {
 // nothing that is not of its type's form to the last byte.
 func TestCarried(t *testing.T) {
 	for _, c := range controlCodecs() {
-		topic, err := control.Carried(c.key, c.value)
-		if carried := err == nil; carried != (c.name != "barrier") || carried && topic != "flights" {
-			t.Errorf("Carried(%s) = %q, %v", c.name, topic, err)
+		claim, err := control.ParseClaim(c.key, c.value)
+		if carried := err == nil; carried != (c.name != "barrier") || carried && claim.Topic != "flights" {
+			t.Errorf("ParseClaim(%s) = %+v, %v", c.name, claim, err)
 		}
-		if _, err := control.Carried(c.key, append(c.value[:len(c.value):len(c.value)], 0)); err == nil {
-			t.Errorf("Carried(%s) accepts a byte too many", c.name)
+		if _, err := control.ParseClaim(c.key, append(c.value[:len(c.value):len(c.value)], 0)); err == nil {
+			t.Errorf("ParseClaim(%s) accepts a byte too many", c.name)
 		}
 	}
 	for _, key := range []string{"", "\x00", "\x7ftopic", "\xff"} {
-		if _, err := control.Carried([]byte(key), []byte{1}); err == nil {
-			t.Errorf("Carried(%q) accepts an unknown type", key)
+		if _, err := control.ParseClaim([]byte(key), []byte{1}); err == nil {
+			t.Errorf("ParseClaim(%q) accepts an unknown type", key)
 		}
 	}
 }

@@ -69,6 +69,9 @@ func (n *Node) assembleLink(l LinkConfig) error {
 		Include: l.Include, Exclude: l.Exclude, SourceOptions: opts, TargetOptions: opts,
 		Border: n.guard(), Restrictable: n.restrictable,
 		Ready: n.control.Ready(), Barriers: n.control, Incarnation: n.control.Incarnation,
+		Incarnations: func(topic string, partition int32) []control.Incarnation {
+			return n.control.Incarnations(n.own, topic, partition)
+		},
 		Intervals: n.intervals, IntervalsChanged: n.intervalsChanged,
 		Unit:   func(topic string) string { return n.policy.Domain(topic).Unit(n.cfg.Region) },
 		Logger: n.log, Registerer: n.deps.Registry,

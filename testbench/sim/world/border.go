@@ -169,11 +169,18 @@ func (l *linkRun) announced(topic string) bool {
 			return rec.Kind == kafka.Data && string(rec.Key) == string(x.AppendKey(nil))
 		})
 	}
-	if !has(p.region, controlTP) {
+	copied := has(l.to, kafka.TP{Topic: control.ControlFrom(p.region.name)})
+	// An earlier run of the link may have left out what it had not announced itself.
+	if told := l.told[topic]; !told || !has(p.region, controlTP) {
+		l.told[topic] = true
+		l.facts.Announced(topic)
+		if copied {
+			return true
+		}
 		p.appendControl(seat.Record{Key: x.AppendKey(nil), Value: x.AppendValue(nil), Timestamp: p.wall().UnixMilli()}, func(error) {})
 		return false
 	}
-	return has(l.to, kafka.TP{Topic: control.ControlFrom(p.region.name)})
+	return copied
 }
 
 // applyPolicyVersion tells the core of a change of the policy, before anything that follows it.

@@ -30,6 +30,8 @@ type linkRun struct {
 	agree  *replicate.Agreement
 	agreed replicate.Generation // that it runs
 	shards []*shardRun
+	facts  *replicate.Facts
+	told   map[string]bool // topics that this run has announced as restricted
 }
 
 func (p *proc) positionsTP(slot int32) kafka.TP {
@@ -57,7 +59,10 @@ func (p *proc) relink(to *region) {
 	l := p.links[to]
 	switch mine := p.orders[to] > 0; {
 	case mine && l == nil:
-		l = &linkRun{p: p, to: to, gen: p.producer(to, replicate.GenerationID(p.region.name, to.name))}
+		l = &linkRun{
+			p: p, to: to, gen: p.producer(to, replicate.GenerationID(p.region.name, to.name)),
+			facts: p.facts(to), told: map[string]bool{},
+		}
 		p.links[to] = l
 		l.begin()
 	case !mine && l != nil:
@@ -228,6 +233,23 @@ func (l *linkRun) run(g replicate.Generation) {
 	}
 }
 
+// facts knows every topic: each region has all of them.
+func (p *proc) facts(to *region) *replicate.Facts {
+	all, err := router.NewMatcher([]string{"*"}, nil)
+	if err != nil {
+		panic(err)
+	}
+	facts := replicate.NewFacts(router.Region{Name: p.region.name, ID: p.region.id}, router.Region{Name: to.name, ID: to.id}, all, p.guard)
+	topics := map[string]replicate.FactTopic{}
+	for _, tp := range p.w.seats {
+		t := topics[tp.Topic]
+		t.ID, t.Shared, t.Partitions = p.region.kafka.TopicID(tp.Topic), true, max(t.Partitions, int(tp.Partition)+1)
+		topics[tp.Topic] = t
+	}
+	facts.Know(topics)
+	return facts
+}
+
 func (l *linkRun) streams(g replicate.Generation, shard int) []replicate.Stream {
 	p := l.p
 	var out []replicate.Stream
@@ -235,7 +257,7 @@ func (l *linkRun) streams(g replicate.Generation, shard int) []replicate.Stream 
 		if int(slotOf(remote))%g.Shards == shard {
 			out = append(out, replicate.Stream{
 				Part: replicate.Part{Topic: tp.Topic, Number: tp.Partition}, Source: p.region.kafka.TopicID(tp.Topic),
-				Registered: p.region.kafka.TopicID(tp.Topic), Remote: remote.Topic, Target: l.to.kafka.TopicID(remote.Topic), Control: facts,
+				Registered: p.region.kafka.TopicID(tp.Topic), Remote: remote.Topic, Target: l.to.kafka.TopicID(remote.Topic), Control: facts, Facts: l.facts,
 			})
 		}
 	}
