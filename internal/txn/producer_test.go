@@ -119,7 +119,7 @@ func TestCommitAndAbort(t *testing.T) {
 	onAll(t, func(t *testing.T, c cluster) {
 		ctx, cl := t.Context(), c.client(t)
 		c.create(t, cl, 2, "t", "u")
-		p := txn.New(cl, "id", txn.Options{BatchBytes: 200, Codec: kgo.CodecLz4})
+		p := txn.New(cl, "id", txn.Options{BatchBytes: 2_000, Codec: kgo.CodecLz4})
 		if err := p.Init(ctx); err != nil {
 			t.Fatal(err)
 		}
@@ -128,7 +128,7 @@ func TestCommitAndAbort(t *testing.T) {
 			var rs []txn.Record
 			for range 40 {
 				rs = append(rs, txn.Record{
-					Topic: []string{"t", "u"}[next%2], Partition: int32(next / 2 % 2), Value: fmt.Appendf(nil, "%d", next),
+					Topic: []string{"t", "u"}[next%2], Partition: int32(next / 2 % 2), Value: fmt.Appendf(nil, "%-400d", next), // batches large enough to be compressed
 					Headers: []event.Header{{Key: "h"}}, Timestamp: time.Now().UnixMilli(),
 				})
 				next++

@@ -17,14 +17,14 @@ domains:
   - {name: orders, match: ["orders"], kind: entity, mode: by_key, owner: 'headers["home"]', policy: lww, on_foreign_write: reject}
 `
 
-// hearsay is a register whose records a test writes.
-type hearsay struct {
+// writtenRegister is a register whose records the test writes.
+type writtenRegister struct {
 	t    *testing.T
 	core *Core
 	*Intervals
 }
 
-func newHearsay(t *testing.T) *hearsay {
+func newWrittenRegister(t *testing.T) *writtenRegister {
 	t.Helper()
 	topology, err := router.NewTopology(router.Region{Name: "us", ID: 1}, router.Region{Name: "eu", ID: 2})
 	if err != nil {
@@ -38,11 +38,11 @@ func newHearsay(t *testing.T) *hearsay {
 		Region: "us", ID: 1, Regions: topology, Instance: "us-0", Life: "life", Lease: DefaultLease(),
 	})
 	core.Step(0, Opened{Created: 1})
-	return &hearsay{t, core, NewIntervals(nil, policy, topology, 0)}
+	return &writtenRegister{t, core, NewIntervals(nil, policy, topology, 0)}
 }
 
 // sees has the watch, or a rumour, bring a unit's record.
-func (g *hearsay) sees(seq uint64, rumour bool, r UnitRecord) {
+func (g *writtenRegister) sees(seq uint64, rumour bool, r UnitRecord) {
 	g.t.Helper()
 	r.Version = 1
 	data, err := json.Marshal(r)
@@ -52,7 +52,7 @@ func (g *hearsay) sees(seq uint64, rumour bool, r UnitRecord) {
 	g.core.Step(0, Seen{Subject: UnitSubject(r.Unit), Seq: seq, Data: data, Rumour: rumour})
 }
 
-func (g *hearsay) table(topic string, partition int32) *event.ValidityTable {
+func (g *writtenRegister) table(topic string, partition int32) *event.ValidityTable {
 	return g.From(g.core.Tokens(), topic, partition)
 }
 
@@ -65,7 +65,7 @@ func extent(topic string, incarnation uint16, offsets ...int64) Extent {
 }
 
 func TestIntervalsOfAPartition(t *testing.T) {
-	g := newHearsay(t)
+	g := newWrittenRegister(t)
 	if a := g.table("flights", 1); a == nil || !reflect.DeepEqual(*a, event.ValidityTable{}) {
 		t.Errorf("before the register is known: %+v", a)
 	}
@@ -121,7 +121,7 @@ func TestIntervalsOfAPartition(t *testing.T) {
 // TestIntervalsOfOneRegionsUnit: the log of each region counts where that region
 // owned the unit, and one that never did does not.
 func TestIntervalsOfOneRegionsUnit(t *testing.T) {
-	g := newHearsay(t)
+	g := newWrittenRegister(t)
 	g.sees(3, false, owned("catalogue", "us", 33,
 		Tenure{Epoch: 18, Owner: "eu", Ended: true, Cut: []Extent{extent("catalogue.a", 0, 5)}},
 		Tenure{Epoch: 33, Owner: "us", Start: []Extent{extent("catalogue.a", 0, 2)}},
@@ -150,21 +150,21 @@ func TestIntervalsOfOneRegionsUnit(t *testing.T) {
 // TestIntervalsWaitForTheWatch: a rumour that outruns an earlier record of another
 // unit makes no table that lacks it for good.
 func TestIntervalsWaitForTheWatch(t *testing.T) {
-	g := newHearsay(t)
+	g := newWrittenRegister(t)
 	us := Tenure{Epoch: 17, Owner: "us"}
 	g.sees(1, false, owned("air/us", "us", 17, us))
 	first := g.table("flights", 0)
 	cut := owned("air/us", "", 33, Tenure{Epoch: 17, Owner: "us", Ended: true, Cut: []Extent{extent("flights", 0, 5)}})
 	g.sees(9, true, cut)
 	if got := g.table("flights", 0); got != first {
-		t.Errorf("by hearsay: %+v", got)
+		t.Errorf("by a rumour: %+v", got)
 	}
 	if !g.core.Tokens().Outdates(first, "air/us") {
 		t.Error("writes are accepted by a table that lacks the cut")
 	}
 	g.sees(2, false, owned("air/eu", "eu", 18, Tenure{Epoch: 18, Owner: "eu"}))
 	if got := g.table("flights", 0); got != first {
-		t.Errorf("by hearsay of one unit: %+v", got)
+		t.Errorf("by a rumour of one unit: %+v", got)
 	}
 	g.sees(9, false, cut)
 	if got := g.table("flights", 0); got.Revision != 9 || got.Logs[2].Known != 18 || !got.Logs[1].List[0].Ended {
@@ -176,7 +176,7 @@ func TestIntervalsWaitForTheWatch(t *testing.T) {
 
 // TestReachOfAUnit: a seat waits for its index to come to every start and cut.
 func TestReachOfAUnit(t *testing.T) {
-	g := newHearsay(t)
+	g := newWrittenRegister(t)
 	u := owned("catalogue", "us", 65,
 		Tenure{Epoch: 17, Owner: "us", Ended: true, Cut: []Extent{extent("c", 0, 4, 6)}},
 		Tenure{Epoch: 34, Owner: "eu", Start: []Extent{extent("c", 0, 1, 1)}, Ended: true, Cut: []Extent{extent("c", 0, 9, 8), extent("d", 0, 77, 77)}},
@@ -193,7 +193,7 @@ func TestReachOfAUnit(t *testing.T) {
 // another region wrote counts whatever its epoch, and waits for nothing; the own
 // log is judged as ever.
 func TestIntervalsOfARegisterAlone(t *testing.T) {
-	g := newHearsay(t)
+	g := newWrittenRegister(t)
 	g.alone = 1
 	if got := g.table("flights", 0); got.Revision != 0 {
 		t.Errorf("before the register is known: %+v", got)

@@ -7,7 +7,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io"
 	"net/http"
 	"os"
 	"os/exec"
@@ -22,6 +21,7 @@ import (
 
 	"github.com/geogate/geogate/internal/node"
 	"github.com/geogate/geogate/internal/strict"
+	"github.com/geogate/geogate/testbench/client"
 	"github.com/geogate/geogate/testbench/proc"
 )
 
@@ -174,12 +174,9 @@ var rare = []string{"geogate_fold_quarantined_total", "geogate_rejected_total"}
 // checkMetrics holds what the demo measures against the operators' table: each
 // metric is there with its type and its labels.
 func (d *demo) checkMetrics(t *testing.T) {
-	resp, err := http.Get("http://" + d.management + "/metrics")
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer resp.Body.Close()
-	body, err := io.ReadAll(resp.Body)
+	gateway := client.Client{HTTP: client.NewHTTP(), Address: client.At("", "http://"+d.management)}
+	defer gateway.HTTP.CloseIdleConnections()
+	body, _, err := gateway.DoManagement(t.Context(), http.MethodGet, "/metrics", nil, nil)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -1,0 +1,153 @@
+package gateway
+
+import (
+	"bufio"
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"sync"
+	"testing"
+
+	"github.com/geogate/geogate/internal/event"
+	"github.com/geogate/geogate/internal/seat"
+)
+
+func TestStream(t *testing.T) {
+	w := newWorld(t, nil)
+	var mu sync.Mutex
+	order := map[string][]string{}
+	w.write = func(ctx context.Context, req seat.Request, p int32) (seat.Answer, error) {
+		mu.Lock()
+		order[string(req.Key)] = append(order[string(req.Key)], string(req.Value))
+		mu.Unlock()
+		if string(req.Value) == "409" {
+			return seat.Answer{}, seat.ErrInUse
+		}
+		a, err := w.accept(ctx, req, p)
+		a.Timestamp = int64(len(req.Value))
+		return a, err
+	}
+	lines := []string{
+		`{"key":{"type":"string","data":"a"},"value":{"type":"string","data":"1"}}`,
+		`{"value":null,"x":0}`,
+		``,
+		`{"key":{"type":"string","data":"a"},"value":{"type":"string","data":"22"},"idempotency_key":"own"}`,
+		`{"key":{"type":"string","data":"b"},"value":{"type":"string","data":"409"}}`,
+		`not json`,
+		`{"key":{"type":"string","data":"a"},"value":{"type":"string","data":"4444"}}`,
+	}
+	r := w.do(post("flights", strings.Join(lines, "\n"), "Content-Type", "application/x-ndjson", "Idempotency-Key", "batch"))
+	if r.StatusCode != 200 || r.Header.Get("Content-Type") != "application/x-ndjson" || r.Header.Get("Geogate-Dedupe") != "" || r.Header.Get("Geogate-Token") != "" {
+		t.Fatalf("status %d, header %v", r.StatusCode, r.Header)
+	}
+	got := strings.Split(strings.TrimSuffix(text(t, r), "\n"), "\n")
+	if len(got) != 6 {
+		t.Fatalf("%d answers: %q", len(got), got)
+	}
+	for i, want := range []string{"0.001", "1 400 MALFORMED", "0.002", "4 409 IDEMPOTENCY_KEY_IN_USE", "5 400 MALFORMED", "0.004"} {
+		var a struct {
+			Timestamp string
+			Index     int
+			Status    int
+			Problem   json.RawMessage
+		}
+		if err := json.Unmarshal([]byte(got[i]), &a); err != nil {
+			t.Fatal(err)
+		}
+		have := strings.TrimSuffix(strings.TrimPrefix(a.Timestamp, "1970-01-01T00:00:0"), "Z")
+		if a.Problem != nil {
+			have = fmt.Sprintf("%d %d %s", a.Index, a.Status, problemIn(t, a.Problem, a.Status, r.Header.Get("X-Request-Id"))["code"])
+		}
+		if have != want {
+			t.Errorf("answer %d: %s, want %s", i, have, want)
+		}
+	}
+	if o := strings.Join(order["a"], " "); o != "1 22 4444" {
+		t.Errorf("stored in the order %s", o)
+	}
+	keys := map[event.IdempotencyKey]bool{}
+	for _, q := range w.wrote {
+		keys[q.Idempotency] = true
+	}
+	for _, k := range []string{"batch#0", "own", "batch#4", "batch#6"} {
+		if !keys[event.HashKey([]byte(event.DefaultIdempotencySecret), "", "flights", k)] {
+			t.Errorf("no write has the key %s", k)
+		}
+	}
+	if w.s.bodies.held.Load() != 0 {
+		t.Error("bytes are still held")
+	}
+}
+
+func TestStreamLimits(t *testing.T) {
+	w := newWorld(t, func(c *Config, _ *Deps) { c.MaxRecord, c.MaxBody = 100, 256<<10 })
+	long := `{"value":{"type":"string","data":"` + strings.Repeat("x", 80<<10) + `"}}`
+	short := `{"value":{"type":"json","data":1}}`
+	r := w.do(post("github", long+"\n"+short+"\n", "Content-Type", "application/x-ndjson"))
+	got := strings.Split(strings.TrimSpace(text(t, r)), "\n")
+	if len(got) != 2 || !strings.Contains(got[0], "RECORD_TOO_LARGE") || !strings.Contains(got[1], `"ack":"local"`) {
+		t.Errorf("answers %.300q", got)
+	}
+	many := strings.Repeat(short+"\n", 256<<10/len(short))
+	req := httptest.NewRequest("POST", "http://127.0.0.1/v1/topics/github/records", io.NopCloser(strings.NewReader(many)))
+	req.ContentLength = -1
+	req.Header.Set("Content-Type", "application/x-ndjson")
+	rec := httptest.NewRecorder()
+	w.s.dataHandler().ServeHTTP(rec, req)
+	got = strings.Split(strings.TrimSpace(rec.Body.String()), "\n")
+	if last := got[len(got)-1]; !strings.Contains(last, "BODY_TOO_LARGE") || len(got) < 5_000 {
+		t.Errorf("%d answers, last %s", len(got), last)
+	}
+	if w.s.bodies.held.Load() != 0 {
+		t.Error("bytes are still held")
+	}
+}
+
+// TestStreamIsDuplex writes a line only after the answer to the one before.
+func TestStreamIsDuplex(t *testing.T) {
+	w := newWorld(t, nil)
+	srv := httptest.NewServer(w.s.dataHandler())
+	defer srv.Close()
+	in, out := io.Pipe()
+	req, err := http.NewRequest("POST", srv.URL+"/v1/topics/github/records", in)
+	if err != nil {
+		t.Fatal(err)
+	}
+	req.Header.Set("Content-Type", "application/x-ndjson")
+	go func() { _, _ = io.WriteString(out, `{"value":{"type":"json","data":0}}`+"\n") }()
+	r, err := srv.Client().Do(req)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer r.Body.Close()
+	answers := bufio.NewScanner(r.Body)
+	for i := range 5 {
+		if !answers.Scan() || !strings.Contains(answers.Text(), `"ack":"local"`) {
+			t.Fatalf("answer %d: %q, %v", i, answers.Text(), answers.Err())
+		}
+		fmt.Fprintf(out, `{"value":{"type":"json","data":%d}}`+"\n", i+1)
+	}
+	out.Close()
+	if !answers.Scan() || answers.Scan() {
+		t.Errorf("not exactly one answer more: %q", answers.Text())
+	}
+}
+
+func TestStreamWaitsForAnOverloadedSeat(t *testing.T) {
+	w := newWorld(t, nil)
+	tries := 0
+	w.write = func(ctx context.Context, req seat.Request, p int32) (seat.Answer, error) {
+		if tries++; tries < 3 {
+			return seat.Answer{}, seat.ErrOverloaded
+		}
+		return w.accept(ctx, req, p)
+	}
+	r := w.do(post("github", `{"value":{"type":"json","data":1}}`, "Content-Type", "application/x-ndjson"))
+	if got := text(t, r); !strings.Contains(got, `"ack":"local"`) || tries != 3 {
+		t.Errorf("after %d tries: %s", tries, got)
+	}
+}
