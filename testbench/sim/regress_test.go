@@ -70,16 +70,6 @@ func TestSeeds(t *testing.T) {
 	}
 }
 
-// TestMutantsApply: the clause that each mutant takes out still stands where it
-// stood, once.
-func TestMutantsApply(t *testing.T) {
-	for _, m := range slices.Concat(mutants, ownershipMutants) {
-		if _, err := m.overlay("../..", t.TempDir()); err != nil {
-			t.Errorf("mutant %s: %v", m.name, err)
-		}
-	}
-}
-
 // TestSeedIsHistory: a seed gives the same history every time.
 func TestSeedIsHistory(t *testing.T) {
 	for seed := uint64(1); seed <= 12; seed++ {
