@@ -35,35 +35,22 @@ type TopicRuling struct {
 
 // registry follows a cluster's registry of topics.
 type registry struct {
-	ask    *leaderClient
-	log    *slog.Logger
-	next   int64
-	byName map[string]control.Topic
+	ask  *leaderClient
+	log  *slog.Logger
+	next int64
+	*control.Registry
 }
 
-func newRegistry(ask *leaderClient, log *slog.Logger) *registry {
-	return &registry{ask: ask, log: log, byName: map[string]control.Topic{}}
+func newRegistry(ask *leaderClient, names control.Names, log *slog.Logger) *registry {
+	return &registry{ask: ask, log: log, Registry: control.NewRegistry(names)}
 }
 
 // sync reads to a high watermark listed now: only then does it count that a topic
 // is in no record.
 func (g *registry) sync(ctx context.Context) error {
 	next, err := g.ask.readToEnd(ctx, topicPartition{Topic: control.TopicTopics}, g.next, func(r *txn.Record) error {
-		if r.Value == nil {
-			delete(g.byName, string(r.Key))
-			return nil
-		}
-		t, err := control.ParseTopic(r.Key, r.Value)
-		if err == nil {
-			g.byName[t.Name] = t
-			return nil
-		}
-		g.log.Error("registry record is malformed", "offset", r.Offset, "err", err)
-		// It stops no topic but the one it names, and that one only if nothing
-		// better is known: compaction may have kept this record and dropped the one
-		// that says whose the topic is.
-		if _, known := g.byName[string(r.Key)]; !known {
-			g.byName[string(r.Key)] = control.Topic{Name: string(r.Key)}
+		if err := g.Apply(r.Key, r.Value); err != nil {
+			g.log.Error("registry record cannot be used and is passed over", "offset", r.Offset, "err", err)
 		}
 		return nil
 	})
@@ -125,12 +112,12 @@ func (d *discovery) look(ctx context.Context) ([]Stream, []TopicRuling, error) {
 		if t.Internal || router.Internal(name) {
 			continue
 		}
-		r := d.rule(name)
+		r := d.rule(t, here)
 		ruling, err := d.askPolicy(ctx, &r)
 		if err != nil {
 			return nil, nil, err
 		}
-		if _, registered := d.sourceRegistry.byName[name]; !registered {
+		if _, registered := d.sourceRegistry.Lookup(name, t.ID); !registered {
 			known[name] = FactTopic{ID: t.ID, Partitions: len(t.Leaders), Shared: d.local(there, name)}
 		}
 		if r.Carried {
@@ -152,8 +139,8 @@ func (d *discovery) look(ctx context.Context) ([]Stream, []TopicRuling, error) {
 // local tells whether the target has a local topic of a name. Its seats wait for
 // the progress of every region, also of one whose records do not come.
 func (d *discovery) local(there map[string]txn.Topic, name string) bool {
-	_, exists := there[name]
-	_, registered := d.targetRegistry.byName[name]
+	t, exists := there[name]
+	_, registered := d.targetRegistry.Lookup(name, t.ID)
 	return exists && !registered
 }
 
@@ -179,18 +166,29 @@ func (d *discovery) tell(ctx context.Context, t txn.Topic, first bool) error {
 	return nil
 }
 
-// rule decides by registry and patterns.
-func (d *discovery) rule(name string) TopicRuling {
+// rule decides by registry, names and patterns.
+func (d *discovery) rule(t txn.Topic, here map[string]txn.Topic) TopicRuling {
+	name := t.Name
 	r := TopicRuling{Topic: name}
-	if reg, ok := d.sourceRegistry.byName[name]; ok {
+	if reg, ok := d.sourceRegistry.Lookup(name, t.ID); ok {
 		switch reg.Kind {
 		case control.KindRemote:
 			r.Reason = fmt.Sprintf("remote topic of region %d", reg.Origin)
 		case control.KindDerived:
 			r.Reason = "derived topic"
 		default:
-			r.Blocked, r.Reason = true, "its record in the registry is malformed"
+			r.Blocked, r.Reason = true, "its name is one that geogate gives, and its record in the registry is malformed or deleted"
 		}
+		return r
+	}
+	if of, merged := router.MergedOf(name); merged {
+		if _, folded := here[control.StateOf(of)]; folded {
+			r.Reason = "merged topic of " + of + " by its name"
+			return r
+		}
+	}
+	if d.cfg.ForeignName != nil && d.cfg.ForeignName(name) {
+		r.Blocked, r.Reason = true, "its name is that of a remote topic, and no record in the registry says whose copy it is"
 		return r
 	}
 	m := d.matcher.Match(name)
@@ -223,9 +221,11 @@ func isBlocked(err error) bool {
 // knows that it is not local.
 func (d *discovery) carry(ctx context.Context, t txn.Topic, there map[string]txn.Topic, ruling *residency.Ruling) ([]Stream, error) {
 	remote := router.RemoteName(d.cfg.From.Name, t.Name)
-	reg, registered := d.targetRegistry.byName[remote]
 	now, exists := there[remote]
+	reg, registered := d.targetRegistry.Lookup(remote, now.ID)
 	switch {
+	case registered && reg.Kind == 0:
+		return nil, &blockedError{fmt.Sprintf("the target's record of %s is malformed or deleted; if the topic holds nothing else, delete it there, and it is copied again", remote)}
 	case registered && (reg.Kind != control.KindRemote || reg.Origin != d.cfg.From.ID || reg.Source != t.Name):
 		return nil, &blockedError{fmt.Sprintf("the target's registry has %s as another topic", remote)}
 	case !registered && exists:
@@ -290,8 +290,7 @@ func (d *discovery) register(ctx context.Context, t control.Topic) error {
 	if err := control.Register(ctx, d.target, t); err != nil {
 		return err
 	}
-	d.targetRegistry.byName[t.Name] = t
-	return nil
+	return d.targetRegistry.Apply(t.AppendKey(nil), t.AppendValue(nil))
 }
 
 // carriedConfigs are the settings of a source topic that its remote topic gets

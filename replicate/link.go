@@ -264,7 +264,7 @@ func (l *Link) runShards(ctx context.Context, source, target *kgo.Client, gen Ge
 func (l *Link) discover(ctx context.Context, source, target *kgo.Client, gen Generation) {
 	d := discovery{
 		cfg: &l.cfg, matcher: l.matcher, source: source, target: target,
-		sourceRegistry: newRegistry(newLeaderClient(source), l.cfg.Logger), targetRegistry: newRegistry(newLeaderClient(target), l.cfg.Logger),
+		sourceRegistry: newRegistry(newLeaderClient(source), l.cfg.Names, l.cfg.Logger), targetRegistry: newRegistry(newLeaderClient(target), l.cfg.Names, l.cfg.Logger),
 		announced: map[string]int64{}, covered: l.controlCovered, told: map[string]bool{},
 	}
 	d.facts = NewFacts(l.cfg.From, l.cfg.To, l.matcher, l.cfg.Border)

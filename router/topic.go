@@ -11,13 +11,55 @@ import (
 // RemoteName is what a topic of region origin is called in every other region:
 // <origin>.<topic>. [CheckTopic] tells whether it fits.
 //
-// That a name has this form does not make the topic remote: a local topic may be
-// called us.orders. What a topic is, the registry says; the same holds for
-// [Merged].
+// What a topic is, its name and the registry say together. A record counts only under
+// the name that a topic of its kind has ([Topology.CheckRecord]); a name with this form
+// of another region is never local, not even without a record, and one with the form
+// of [Merged] only if nothing says otherwise.
 func RemoteName(origin, topic string) string { return origin + "." + topic }
 
 // Merged is the name of the merged topic of a local topic: <topic>.merged.
 func Merged(topic string) string { return topic + ".merged" }
+
+// CheckRecord implements [control.Names]. A remote topic of a region that the
+// topology no longer has may be called anything.
+func (t *Topology) CheckRecord(x control.Topic) error {
+	want := x.Name
+	switch {
+	case x.Kind == control.KindRemote && t.Name(x.Origin) != "":
+		want = RemoteName(t.Name(x.Origin), x.Source)
+	case x.Use == control.UseMerged:
+		want = Merged(x.Of)
+	case x.Use == control.UseState:
+		want = control.StateOf(x.Of)
+	}
+	if x.Name != want {
+		return fmt.Errorf("%w: the registry's record of %s is about a topic that is called %s", ErrTopicName, x.Name, want)
+	}
+	return nil
+}
+
+// Reserved implements [control.Names].
+func (t *Topology) Reserved(name string) bool {
+	_, merged := MergedOf(name)
+	return merged || Internal(name) || t.RemoteForm(name, "")
+}
+
+// RemoteForm tells whether a name has the form of a remote topic in the region own:
+// it begins with the name of another region.
+func (t *Topology) RemoteForm(name, own string) bool {
+	for _, r := range t.regions {
+		if r.Name != own && strings.HasPrefix(name, RemoteName(r.Name, "")) {
+			return true
+		}
+	}
+	return false
+}
+
+// MergedOf gives the topic whose merged topic has a name of this form.
+func MergedOf(name string) (topic string, ok bool) {
+	topic, ok = strings.CutSuffix(name, Merged(""))
+	return topic, ok && topic != ""
+}
 
 // Internal tells whether a topic is geogate's own or the broker's, by its name.
 // Such a topic is never replicated as data, whatever a pattern says, and never

@@ -12,6 +12,7 @@ import (
 	"github.com/twmb/franz-go/pkg/kerr"
 	"github.com/twmb/franz-go/pkg/kgo"
 
+	"github.com/geogate/geogate/internal/sleep"
 	"github.com/geogate/geogate/internal/txn"
 )
 
@@ -25,6 +26,7 @@ const (
 
 	discoverEvery = 250 * time.Millisecond // while a wanted topic does not exist
 	stallAfter    = 250 * time.Millisecond // without progress, before a hole is looked for
+	relistAfter   = 25 * time.Millisecond  // while the client does not know a topic yet
 )
 
 // consumer reads whole topics from their beginnings and knows how far it has
@@ -204,14 +206,44 @@ func (c *consumer) discoverOnce(ctx context.Context) (missing int, err error) {
 // highWatermarks lists the high watermarks of topics now. A topic that does not exist is
 // left out.
 func (c *consumer) highWatermarks(ctx context.Context, topics ...string) (map[txn.TopicPartition]int64, error) {
-	listed, err := c.admin.ListEndOffsets(ctx, topics...)
-	return endOffsets(listed, err)
+	return c.ends(ctx, c.admin.ListEndOffsets, topics)
 }
 
 // stableOffsets lists the last stable offsets of topics now, as highWatermarks does.
 func (c *consumer) stableOffsets(ctx context.Context, topics ...string) (map[txn.TopicPartition]int64, error) {
-	listed, err := c.admin.ListCommittedOffsets(ctx, topics...)
-	return endOffsets(listed, err)
+	return c.ends(ctx, c.admin.ListCommittedOffsets, topics)
+}
+
+// ends lists offsets of topics. The client remembers for a while that a topic did not
+// exist, so of one that is not listed the cluster itself is asked: a topic that was just
+// created must not be taken for one without records.
+func (c *consumer) ends(ctx context.Context, list func(context.Context, ...string) (kadm.ListedOffsets, error), topics []string) (map[txn.TopicPartition]int64, error) {
+	for {
+		listed, err := list(ctx, topics...)
+		ends, err := endOffsets(listed, err)
+		if err != nil {
+			return nil, err
+		}
+		var absent []string
+		for _, t := range topics {
+			if _, ok := ends[txn.TopicPartition{Topic: t}]; !ok {
+				absent = append(absent, t)
+			}
+		}
+		if len(absent) == 0 {
+			return ends, nil
+		}
+		there, err := txn.Describe(ctx, c.client, absent...)
+		if err != nil {
+			return nil, err
+		}
+		if len(there) == 0 {
+			return ends, nil
+		}
+		if err := sleep.For(ctx, relistAfter); err != nil {
+			return nil, fmt.Errorf("list end offsets of topics that were just created: %w", err)
+		}
+	}
 }
 
 func endOffsets(listed kadm.ListedOffsets, err error) (map[txn.TopicPartition]int64, error) {

@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"maps"
 	"slices"
 	"sync"
 	"time"
@@ -25,6 +24,8 @@ type Config struct {
 	// Region is the own region; Regions names every region, the own included.
 	Region  event.RegionID
 	Regions map[event.RegionID]string
+	// Names checks the names in the registry's records; nil: nobody does.
+	Names Names
 	// Opts reach the own region's cluster: seeds, dialling, client id, logger.
 	Opts []kgo.Opt
 	// Logger receives what could not be read; nil discards.
@@ -64,7 +65,7 @@ type Follower struct {
 	highestClosed map[progressKey]event.Stamp // own region's, committed or not
 	progress      map[progressKey][]Progress  // newest last, at most historyLen
 	incarnations  map[incarnationKey][]Incarnation
-	topics        map[string]Topic
+	topics        *Registry
 	restricted    map[string]uint16 // by topic, bit r: records of origin r may be denied to the own region
 	links         map[event.RegionID]*LinkIndex
 }
@@ -81,7 +82,7 @@ func New(cfg Config) (*Follower, error) {
 		highestClosed: make(map[progressKey]event.Stamp),
 		progress:      make(map[progressKey][]Progress),
 		incarnations:  make(map[incarnationKey][]Incarnation),
-		topics:        make(map[string]Topic),
+		topics:        NewRegistry(cfg.Names),
 		restricted:    make(map[string]uint16),
 		links:         make(map[event.RegionID]*LinkIndex),
 	}
@@ -285,17 +286,7 @@ func (f *Follower) applyControl(from event.RegionID, r *kgo.Record) error {
 	return rt.apply(f, from, r.Key, r.Value)
 }
 
-func (f *Follower) applyTopic(r *kgo.Record) error {
-	if r.Value == nil {
-		delete(f.topics, string(r.Key))
-		return nil
-	}
-	x, err := ParseTopic(r.Key, r.Value)
-	if err == nil {
-		f.topics[x.Name] = x
-	}
-	return err
-}
+func (f *Follower) applyTopic(r *kgo.Record) error { return f.topics.Apply(r.Key, r.Value) }
 
 // listRuns makes link positions usable: it lists the ends of the runs topics after
 // positions were read.
@@ -447,19 +438,33 @@ func (f *Follower) Covered(from event.RegionID, remote event.TopicID, num int32)
 	return Covered{}, false
 }
 
-// Topic is the registry's record of a topic; ok is false for a local one.
-func (f *Follower) Topic(name string) (Topic, bool) {
+// Topic is the registry's record of a topic that exists under an id, see
+// [Registry.Lookup]; ok is false for a local one.
+func (f *Follower) Topic(name string, id event.TopicID) (x Topic, ok bool) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	t, ok := f.topics[name]
-	return t, ok
+	return f.topics.Lookup(name, id)
+}
+
+// Record is the registry's record of a name, whatever topic there is.
+func (f *Follower) Record(name string) (x Topic, ok bool) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return f.topics.Record(name)
+}
+
+// Deleted are the records that a tombstone has deleted, by name.
+func (f *Follower) Deleted() []Topic {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return f.topics.Deleted()
 }
 
 // Topics is the whole registry, by name.
 func (f *Follower) Topics() []Topic {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	return slices.SortedFunc(maps.Values(f.topics), func(a, b Topic) int { return cmp.Compare(a.Name, b.Name) })
+	return f.topics.Topics()
 }
 
 // Remote is the registry's record of the remote topic that holds a region's
@@ -467,7 +472,7 @@ func (f *Follower) Topics() []Topic {
 func (f *Follower) Remote(origin event.RegionID, source string) (Topic, bool) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	for _, t := range f.topics {
+	for _, t := range f.topics.records {
 		if t.Kind == KindRemote && t.Origin == origin && t.Source == source {
 			return t, true
 		}

@@ -120,13 +120,13 @@ func TestFollower(t *testing.T) {
 	case <-time.After(10 * time.Second):
 		t.Fatal("not ready")
 	}
-	if got, ok := f.Topic("eu.flights"); !ok || got != remote {
+	if got, ok := f.Topic("eu.flights", remote.ID); !ok || got != remote {
 		t.Errorf("Topic = %+v, %v", got, ok)
 	}
 	if got, ok := f.Remote(2, "flights"); !ok || got != remote {
 		t.Errorf("Remote = %+v, %v", got, ok)
 	}
-	if _, ok := f.Topic("flights"); ok {
+	if _, ok := f.Topic("flights", event.TopicID{9}); ok {
 		t.Error("a local topic is in the registry")
 	}
 	if got := f.Incarnation("flights", topicB, 3); got != 1 {
@@ -141,7 +141,7 @@ func TestFollower(t *testing.T) {
 	b.checkProgress(f)
 	b.checkLinks(f)
 	b.produce(control.TopicTopics, 0, remote.AppendKey(nil), nil)
-	until(t, f, "the topic to go", func() bool { _, ok := f.Topic("eu.flights"); return !ok })
+	until(t, f, "the topic to go", func() bool { _, ok := f.Record("eu.flights"); return !ok })
 }
 
 func (b *broker) checkProgress(f *control.Follower) {

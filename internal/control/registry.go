@@ -1,7 +1,9 @@
 package control
 
 import (
+	"cmp"
 	"fmt"
+	"slices"
 
 	"github.com/geogate/geogate/internal/event"
 )
@@ -42,6 +44,104 @@ func (u Use) String() string {
 		return "feed"
 	}
 	return fmt.Sprintf("use-%d", uint8(u))
+}
+
+// Names knows how the topics are called that geogate writes; *router.Topology
+// implements it.
+type Names interface {
+	// CheckRecord says how the name of a registry record differs from the one that a
+	// topic of its kind has.
+	CheckRecord(x Topic) error
+	// Reserved tells whether a name has the form of a remote or merged topic.
+	Reserved(name string) bool
+}
+
+// Registry is what the records of _geogate.topics say about topics, in memory. A
+// record alone proves little, for whoever can write to that topic can forge one: it
+// counts only under the name that a topic of its kind has, and a tombstone or a record
+// that cannot be used makes no topic local whose name has a form of geogate's. A
+// Registry is not safe for use by several goroutines.
+type Registry struct {
+	names   Names // nil: every name will do
+	records map[string]Topic
+	deleted map[string]Topic // what was last recorded of those with a tombstone
+}
+
+// NewRegistry starts without records.
+func NewRegistry(names Names) *Registry {
+	return &Registry{names: names, records: map[string]Topic{}, deleted: map[string]Topic{}}
+}
+
+// Apply takes the next record. An error says why it does not count.
+func (g *Registry) Apply(key, value []byte) error {
+	name := string(key)
+	known, ok := g.records[name]
+	if value == nil {
+		delete(g.records, name)
+		switch {
+		case ok:
+			g.deleted[name] = known
+		case g.reserved(name):
+			g.deleted[name] = Topic{Name: name}
+		}
+		return nil
+	}
+	x, err := ParseTopic(key, value)
+	if err == nil && g.names != nil {
+		err = g.names.CheckRecord(x)
+	}
+	switch {
+	case err == nil:
+		g.records[name] = x
+		delete(g.deleted, name)
+	case !ok && g.reserved(name):
+		// Compaction may have kept this record and dropped the one that says whose
+		// the topic is.
+		g.records[name] = Topic{Name: name}
+	}
+	return err
+}
+
+func (g *Registry) reserved(name string) bool {
+	return len(name) <= MaxTopicName && (g.names == nil || g.names.Reserved(name))
+}
+
+// Lookup gives the record of a topic that exists under an id; ok is false for a
+// local one. A record whose Kind is 0 says that the topic is not local but that
+// nothing else is certain. What a tombstone has deleted still holds for the topic
+// that it was about.
+func (g *Registry) Lookup(name string, id event.TopicID) (x Topic, ok bool) {
+	if x, ok := g.records[name]; ok {
+		return x, true
+	}
+	x, ok = g.deleted[name]
+	if !ok || x.Kind != 0 && x.ID != id && x.ID != (event.TopicID{}) {
+		return Topic{}, false
+	}
+	return x, true
+}
+
+// Record gives the record of a name whatever topic there is; ok is false if there is
+// none, or a tombstone.
+func (g *Registry) Record(name string) (x Topic, ok bool) {
+	x, ok = g.records[name]
+	return x, ok
+}
+
+// Topics are all usable records, by name.
+func (g *Registry) Topics() []Topic { return usable(g.records) }
+
+// Deleted are the last usable records of what has a tombstone, by name.
+func (g *Registry) Deleted() []Topic { return usable(g.deleted) }
+
+func usable(records map[string]Topic) (out []Topic) {
+	for _, x := range records {
+		if x.Kind != 0 {
+			out = append(out, x)
+		}
+	}
+	slices.SortFunc(out, func(a, b Topic) int { return cmp.Compare(a.Name, b.Name) })
+	return out
 }
 
 // Topic is a record of the registry (_geogate.topics): one topic that we write as

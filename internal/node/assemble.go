@@ -21,7 +21,7 @@ func (n *Node) assemble(secret []byte) (err error) {
 	for _, r := range n.topology.Regions() {
 		names[r.ID] = r.Name
 	}
-	n.control, err = control.New(control.Config{Region: n.own, Regions: names, Opts: n.kafkaOpts("control"), Skipped: &n.skipped, Logger: n.log})
+	n.control, err = control.New(control.Config{Region: n.own, Regions: names, Names: n.topology, Opts: n.kafkaOpts("control"), Skipped: &n.skipped, Logger: n.log})
 	if err != nil {
 		return err
 	}
@@ -68,6 +68,7 @@ func (n *Node) assembleLink(l LinkConfig) error {
 		Source: n.seeds(), Target: n.cfg.Regions[l.To].Kafka.Seeds,
 		Include: l.Include, Exclude: l.Exclude, SourceOptions: opts, TargetOptions: opts,
 		Border: n.guard(), Restrictable: n.restrictable,
+		Names: n.topology, ForeignName: func(topic string) bool { return n.topology.RemoteForm(topic, n.cfg.Region) },
 		Ready: n.control.Ready(), Barriers: n.control, Incarnation: n.control.Incarnation,
 		Incarnations: func(topic string, partition int32) []control.Incarnation {
 			return n.control.Incarnations(n.own, topic, partition)

@@ -35,8 +35,9 @@ const (
 
 // registry is what the instance knows of the topics that geogate writes.
 type registry interface {
-	// Registered reads the registry to its end and looks a name up.
-	Registered(ctx context.Context, name string) (control.Topic, bool, error)
+	// Registered reads the registry to its end and looks up a topic that exists under
+	// an id, or the name alone if the id is 0.
+	Registered(ctx context.Context, name string, id event.TopicID) (control.Topic, bool, error)
 }
 
 // Config of a Catalogue.
@@ -93,8 +94,8 @@ func New(cfg Config) *Catalogue {
 type follower struct{ *control.Follower }
 
 // Registered implements registry.
-func (f follower) Registered(ctx context.Context, name string) (control.Topic, bool, error) {
-	if x, ok := f.Topic(name); ok {
+func (f follower) Registered(ctx context.Context, name string, id event.TopicID) (control.Topic, bool, error) {
+	if x, ok := f.Topic(name, id); ok {
 		return x, true, nil
 	}
 	ctx, cancel := context.WithTimeout(ctx, topicTimeout)
@@ -102,7 +103,7 @@ func (f follower) Registered(ctx context.Context, name string) (control.Topic, b
 	if err := f.Sync(ctx); err != nil {
 		return control.Topic{}, false, fmt.Errorf("read registry: %w", err)
 	}
-	x, ok := f.Topic(name)
+	x, ok := f.Topic(name, id)
 	return x, ok, nil
 }
 
@@ -113,7 +114,10 @@ func (c *Catalogue) coming(name string) bool {
 }
 
 func describe(x control.Topic) string {
-	if x.Kind == control.KindRemote {
+	switch x.Kind {
+	case 0:
+		return "without a usable record in the registry"
+	case control.KindRemote:
 		return "a copy of " + x.Source + " by link " + x.Link
 	}
 	return "derived from " + x.Of
@@ -126,6 +130,8 @@ func (c *Catalogue) Run(ctx context.Context) error {
 	for {
 		if err := c.Refresh(ctx); err != nil && ctx.Err() == nil {
 			c.log.Warn("cannot list topics; will try again", "err", err)
+		} else if err := c.restore(ctx); err != nil && ctx.Err() == nil {
+			c.log.Warn("cannot restore deleted records of the registry; will try again", "err", err)
 		}
 		select {
 		case <-ctx.Done():
@@ -253,9 +259,12 @@ func (c *Catalogue) mustBeLocal(ctx context.Context, name string, id event.Topic
 	if ok && local == id {
 		return nil
 	}
-	x, ok, err := c.registry.Registered(ctx, name)
+	x, ok, err := c.registry.Registered(ctx, name, id)
 	if err != nil {
 		return fmt.Errorf("%w: %w", gateway.ErrUpstream, err)
+	}
+	if !ok {
+		x, ok = c.byName(name)
 	}
 	if ok {
 		return c.unknown(name, x)
@@ -264,6 +273,24 @@ func (c *Catalogue) mustBeLocal(ctx context.Context, name string, id event.Topic
 	c.local[name] = id
 	c.mu.Unlock()
 	return nil
+}
+
+// byName tells of a topic that is in no record of the registry whether its name
+// says that it is not local: it is called like a remote topic, or like the merged topic
+// of a topic that has state. A record may have been deleted, or never have been
+// written, as for copies that another replicator made.
+func (c *Catalogue) byName(name string) (control.Topic, bool) {
+	if c.topology.RemoteForm(name, c.region) {
+		return control.Topic{Name: name}, true
+	}
+	of, merged := router.MergedOf(name)
+	if !merged {
+		return control.Topic{}, false
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	_, folded := c.known[control.StateOf(of)]
+	return control.Topic{Name: name, Kind: control.KindDerived, Use: control.UseMerged, Of: of}, folded
 }
 
 // Entries describes every topic of the region, sorted by name, but for what links do
@@ -278,13 +305,18 @@ func (c *Catalogue) Entries(ctx context.Context) ([]gateway.TopicEntry, error) {
 	var out []gateway.TopicEntry
 	for _, name := range known.Names() {
 		e := gateway.TopicEntry{Name: name, Partitions: int32(len(known[name].Partitions))}
-		x, registered := c.follower.Topic(name)
+		x, registered := c.follower.Topic(name, event.TopicID(known[name].ID))
+		if !registered && !router.Internal(name) {
+			x, registered = c.byName(name)
+		}
 		switch {
 		case router.Internal(name):
 			e.Role = "internal"
 			if registered {
 				e.Of, e.Use = x.Of, x.Use.String()
 			}
+		case registered && x.Kind == 0:
+			e.Role = "unknown"
 		case registered && x.Kind == control.KindRemote:
 			e.Role, e.Origin, e.Of = "remote", c.topology.Name(x.Origin), x.Source
 		case registered:

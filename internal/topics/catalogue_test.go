@@ -34,6 +34,11 @@ type existing struct {
 // catalogue makes one over a cluster of its own, with its internal topics.
 func catalogue(t *testing.T, before ...existing) (*topics.Catalogue, *kadm.Client) {
 	t.Helper()
+	return open(t, newCluster(t, before...))
+}
+
+func newCluster(t *testing.T, before ...existing) *kfake.Cluster {
+	t.Helper()
 	cluster, err := kfake.NewCluster(kfake.NumBrokers(1))
 	if err != nil {
 		t.Fatal(err)
@@ -44,6 +49,12 @@ func catalogue(t *testing.T, before ...existing) (*topics.Catalogue, *kadm.Clien
 			t.Fatal(err)
 		}
 	}
+	return cluster
+}
+
+// open makes another catalogue over a cluster, as a process that starts does.
+func open(t *testing.T, cluster *kfake.Cluster) (*topics.Catalogue, *kadm.Client) {
+	t.Helper()
 	opts := []kgo.Opt{kgo.SeedBrokers(cluster.ListenAddrs()...), kgo.RecordPartitioner(kgo.ManualPartitioner()), kgo.MetadataMinAge(20 * time.Millisecond)}
 	client, err := kgo.NewClient(opts...)
 	if err != nil {
@@ -59,7 +70,7 @@ func catalogue(t *testing.T, before ...existing) (*topics.Catalogue, *kadm.Clien
 		t.Fatal(err)
 	}
 	log := slog.New(slog.DiscardHandler)
-	follower, err := control.New(control.Config{Region: 1, Regions: map[event.RegionID]string{1: "us", 2: "eu"}, Opts: opts, Logger: log})
+	follower, err := control.New(control.Config{Region: 1, Regions: map[event.RegionID]string{1: "us", 2: "eu"}, Names: topology, Opts: opts, Logger: log})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -137,4 +148,50 @@ func TestRefusals(t *testing.T) {
 	if refusal := topics.Refusal(errors.New("the broker is away")); refusal != nil {
 		t.Errorf("trying again is not refused: %v", refusal)
 	}
+}
+
+// TestForgedRegistryRecords: whoever can write to the registry makes no topic of
+// geogate's local, and no local topic geogate's; a restart finds its topics again and
+// writes the records that were deleted.
+func TestForgedRegistryRecords(t *testing.T) {
+	cluster := newCluster(t, existing{"eu.orders", 1, nil}, existing{"us.orders", 1, nil})
+	c, _ := open(t, cluster)
+	if err := c.PrepareDeclared(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	client, err := kgo.NewClient(kgo.SeedBrokers(cluster.ListenAddrs()...))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer client.Close()
+	forged := control.Topic{Name: "flights", Kind: control.KindDerived, Use: control.UseMerged, Of: "us.orders"}
+	if err := client.ProduceSync(t.Context(),
+		&kgo.Record{Topic: control.TopicTopics, Key: []byte("flights.merged")},
+		&kgo.Record{Topic: control.TopicTopics, Key: []byte("_geogate.state.flights")},
+		&kgo.Record{Topic: control.TopicTopics, Key: forged.AppendKey(nil), Value: forged.AppendValue(nil)},
+	).FirstErr(); err != nil {
+		t.Fatal(err)
+	}
+	check := func(c *topics.Catalogue) {
+		t.Helper()
+		var unknown *gateway.UnknownTopic
+		if x, err := c.Topic(t.Context(), "flights.merged"); !errors.As(err, &unknown) || !strings.Contains(unknown.Detail, "merged view of flights") {
+			t.Errorf("the merged topic is %+v, %v", x, err)
+		}
+		if x, err := c.Topic(t.Context(), "eu.orders"); !errors.As(err, &unknown) || !strings.Contains(unknown.Detail, "no record that says what it is") {
+			t.Errorf("a topic that is called like a remote one is %+v, %v", x, err)
+		}
+		for _, name := range []string{"flights", "us.orders"} {
+			if _, err := c.Topic(t.Context(), name); err != nil {
+				t.Errorf("local topic %s: %v", name, err)
+			}
+		}
+	}
+	check(c)
+	again, _ := open(t, cluster)
+	check(again)
+	if err := again.PrepareDeclared(t.Context()); err != nil {
+		t.Fatalf("restart: %v", err)
+	}
+	check(again)
 }

@@ -12,6 +12,7 @@ import (
 	"github.com/geogate/geogate/conflict"
 	"github.com/geogate/geogate/gateway"
 	"github.com/geogate/geogate/internal/control"
+	"github.com/geogate/geogate/internal/event"
 	"github.com/geogate/geogate/router"
 )
 
@@ -102,16 +103,16 @@ func (c *Catalogue) checkRetention(ctx context.Context, name string) error {
 // only that of entities is compacted.
 func (c *Catalogue) checkKind(ctx context.Context, topic gateway.Topic) error {
 	merged := router.Merged(topic.Name)
-	x, ok, err := c.registry.Registered(ctx, merged)
-	if err != nil || !ok || x.Kind != control.KindDerived || x.Of != topic.Name {
-		return err // whatever has the name is the next one's trouble
-	}
 	all, err := c.admin.ListTopics(ctx, merged)
 	if err != nil {
 		return fmt.Errorf("look up topic %s: %w", merged, err)
 	}
 	if !all.Has(merged) {
 		return nil
+	}
+	x, ok, err := c.registry.Registered(ctx, merged, event.TopicID(all[merged].ID))
+	if err != nil || !ok || x.Kind != control.KindDerived || x.Of != topic.Name {
+		return err // whatever has the name is the next one's trouble
 	}
 	cleanup, err := c.cleanup(ctx, merged)
 	if err != nil {

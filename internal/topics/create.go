@@ -80,7 +80,7 @@ func (c *Catalogue) PrepareInternal(ctx context.Context) error {
 // is derived from them. It comes after the registry has been read.
 func (c *Catalogue) PrepareDeclared(ctx context.Context) error {
 	for _, d := range c.policy.Declared() {
-		if x, ok, err := c.registry.Registered(ctx, d.Topic); err != nil {
+		if x, ok, err := c.registry.Registered(ctx, d.Topic, event.TopicID{}); err != nil {
 			return err
 		} else if ok {
 			return fmt.Errorf("declare topic %s: %w: geogate writes a topic of that name itself (%s); declare another name", d.Topic, ErrBlocked, describe(x))
@@ -187,6 +187,9 @@ func (c *Catalogue) deriveNow(ctx context.Context, topic gateway.Topic) error {
 	if entities {
 		merged.cleanup = compacted
 	}
+	c.mu.Lock()
+	_, folded := c.known[control.StateOf(topic.Name)]
+	c.mu.Unlock()
 	for _, d := range []struct {
 		spec
 		use control.Use
@@ -194,7 +197,7 @@ func (c *Catalogue) deriveNow(ctx context.Context, topic gateway.Topic) error {
 		{spec{name: control.StateOf(topic.Name), partitions: topic.Partitions, cleanup: compacted}, control.UseState},
 		{merged, control.UseMerged},
 	} {
-		if err := c.ensureDerived(ctx, d.spec, d.use, topic.Name); err != nil {
+		if err := c.ensureDerived(ctx, d.spec, d.use, topic.Name, folded); err != nil {
 			return fmt.Errorf("derive topics of %s: %w", topic.Name, err)
 		}
 	}
@@ -216,38 +219,56 @@ type derivation struct {
 }
 
 // ensureDerived registers a derived topic before it exists, so that no link ever
-// takes it for a local one, and makes it.
-func (c *Catalogue) ensureDerived(ctx context.Context, s spec, use control.Use, of string) error {
+// takes it for a local one, and makes it. Of a topic that has state (folded), what
+// bears the derived name is geogate's, also if its record was lost.
+func (c *Catalogue) ensureDerived(ctx context.Context, s spec, use control.Use, of string, folded bool) error {
 	if err := router.CheckTopic(s.name); err != nil {
-		return err
-	}
-	x, ok, err := c.registry.Registered(ctx, s.name)
-	if err != nil {
-		return err
-	}
-	if !ok {
-		if all, err := c.admin.ListTopics(ctx, s.name); err != nil {
-			return fmt.Errorf("look up topic %s: %w", s.name, err)
-		} else if all.Has(s.name) {
-			return fmt.Errorf("%w: a local topic %s exists already, and geogate never mixes its records in; copy that topic to a new name and delete it", ErrBlocked, s.name)
-		}
-		x = control.Topic{Name: s.name, Kind: control.KindDerived, Use: use, Of: of}
-		if err := c.enter(ctx, x); err != nil {
-			return err
-		}
-	} else if x.Kind != control.KindDerived || x.Use != use || x.Of != of {
-		return fmt.Errorf("%w: topic %s is %s", ErrBlocked, s.name, describe(x))
-	}
-	if err := c.ensure(ctx, s); err != nil {
 		return err
 	}
 	all, err := c.admin.ListTopics(ctx, s.name)
 	if err != nil {
 		return fmt.Errorf("look up topic %s: %w", s.name, err)
 	}
+	exists, id := all.Has(s.name), event.TopicID(all[s.name].ID)
+	x, ok, err := c.registry.Registered(ctx, s.name, id)
+	switch {
+	case err != nil:
+		return err
+	case ok && x.Kind != 0 && (x.Kind != control.KindDerived || x.Use != use || x.Of != of):
+		return fmt.Errorf("%w: topic %s is %s", ErrBlocked, s.name, describe(x))
+	case !ok && exists && !folded:
+		return fmt.Errorf("%w: a local topic %s exists already, and geogate never mixes its records in; copy that topic to a new name and delete it", ErrBlocked, s.name)
+	}
+	if _, recorded := c.follower.Record(s.name); !recorded || x.Kind == 0 {
+		x = control.Topic{Name: s.name, ID: id, Kind: control.KindDerived, Use: use, Of: of}
+		if err := c.enter(ctx, x); err != nil {
+			return err
+		}
+	}
+	if err := c.ensure(ctx, s); err != nil {
+		return err
+	}
+	if all, err = c.admin.ListTopics(ctx, s.name); err != nil {
+		return fmt.Errorf("look up topic %s: %w", s.name, err)
+	}
 	if id := event.TopicID(all[s.name].ID); id != x.ID {
 		x.ID = id
 		return c.enter(ctx, x)
+	}
+	return nil
+}
+
+// restore writes the records again that were deleted while their topics exist: other
+// programs that read the registry would take those topics for local ones.
+func (c *Catalogue) restore(ctx context.Context) error {
+	for _, x := range c.follower.Deleted() {
+		if id, ok := c.ID(x.Name); !ok || id != x.ID {
+			continue
+		}
+		c.log.Warn("the registry's record of a topic was deleted while the topic exists; it is written again", "topic", x.Name, "is", describe(x))
+		if err := c.enter(ctx, x); err != nil {
+			return err
+		}
 	}
 	return nil
 }

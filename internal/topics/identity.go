@@ -7,6 +7,7 @@ import (
 	"github.com/geogate/geogate/gateway"
 	"github.com/geogate/geogate/internal/control"
 	"github.com/geogate/geogate/internal/event"
+	"github.com/geogate/geogate/router"
 )
 
 // Identify records which incarnation of a local partition's log its present topic
@@ -81,6 +82,8 @@ func (c *Catalogue) await(ctx context.Context, topic gateway.Topic, partition in
 func (c *Catalogue) unknown(name string, x control.Topic) error {
 	detail := "this is an internal topic; native readers may read it"
 	switch {
+	case x.Kind == 0 && !router.Internal(name):
+		detail = "its name is one that geogate gives to the topics that it writes, and _geogate.topics has no record that says what it is: it is neither written nor copied"
 	case x.Kind == control.KindRemote:
 		origin := c.topology.Name(x.Origin)
 		detail = fmt.Sprintf("this topic is the copy of %s from region %s: read %s with view=origin:%s, or both regions with view=merged", x.Source, origin, x.Source, origin)
