@@ -280,59 +280,6 @@ func (r *Register) Read(ctx context.Context, subject string) (ownership.Seen, bo
 	return ownership.Seen{Subject: m.Subject, Seq: m.Sequence, Data: m.Data, Rumour: true}, true
 }
 
-// Watch delivers what follows a sequence, in order, until the context ends or the
-// consumer does. When it returns, deliver is not running and will not be called;
-// deliver has to return once the context has ended.
-func (r *Register) Watch(ctx context.Context, after uint64, deliver func(ownership.Seen)) error {
-	c, err := r.js.OrderedConsumer(ctx, streamName, jetstream.OrderedConsumerConfig{
-		DeliverPolicy: jetstream.DeliverByStartSequencePolicy, OptStartSeq: after + 1,
-		// A watch that ended without saying so leaves its consumer for so long; a
-		// storm of reconnections must not pile them up.
-		InactiveThreshold: 15 * time.Second,
-	})
-	if err != nil {
-		return fmt.Errorf("watch register: %w", err)
-	}
-	// The client gives no promise that its callback has ended: Stop only asks, and
-	// Closed is closed as soon as the subscription is invalid, even while a message
-	// is being handled. When the consumer resets itself, the last call on the old
-	// subscription may overlap the first one on the new one.
-	var calls callbacks
-	var one sync.Mutex
-	failed := make(chan error, 1)
-	consume, err := c.Consume(func(m jetstream.Msg) {
-		calls.do(func() {
-			one.Lock()
-			defer one.Unlock()
-			if meta, err := m.Metadata(); err == nil {
-				deliver(ownership.Seen{Subject: m.Subject(), Seq: meta.Sequence.Stream, Data: m.Data()})
-			}
-		})
-	}, jetstream.ConsumeErrHandler(func(_ jetstream.ConsumeContext, err error) {
-		if errors.Is(err, jetstream.ErrNoHeartbeat) || errors.Is(err, jetstream.ErrOrderedConsumerReset) {
-			return // the consumer looks after itself; whether it is deaf, the loop-back tells
-		}
-		select {
-		case failed <- err:
-		default:
-		}
-	}))
-	if err != nil {
-		return fmt.Errorf("watch register: %w", err)
-	}
-	// Stop waits while the consumer is being reset, for as long as no server answers.
-	defer r.stopping.Go(consume.Stop)
-	defer calls.end()
-	select {
-	case <-ctx.Done():
-		return ctx.Err()
-	case <-consume.Closed():
-		return errors.New("watch register: the consumer has ended")
-	case err := <-failed:
-		return fmt.Errorf("watch register: %w", err)
-	}
-}
-
 // rumour is a broadcast's body.
 type rumour struct {
 	Subject string          `json:"subject"`

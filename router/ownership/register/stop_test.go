@@ -2,6 +2,7 @@ package register_test
 
 import (
 	"context"
+	"fmt"
 	"log/slog"
 	"runtime"
 	"testing"
@@ -71,6 +72,45 @@ func TestWatchWaitsForItsCallback(t *testing.T) {
 	linger()
 	if running || calls != before || calls == 0 {
 		t.Errorf("the callback runs: %t; %d calls when the watch returned, %d now", running, before, calls)
+	}
+}
+
+// TestWatchIsWholeOverReconnections: a watch that is followed as the client does it
+// brings every message once and in order, however often the connection is replaced
+// while a message is handed over.
+func TestWatchIsWholeOverReconnections(t *testing.T) {
+	const messages, every = 200, 25
+	n := startServer(t)
+	writer := dial(t, n, ownership.Handlers{})
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	defer cancel()
+	for i := range messages {
+		subject := fmt.Sprintf("own.unit.%d", i/32) // the register keeps 64 of each
+		if o, _ := writer.Write(ctx, ownership.Write{ID: fmt.Sprint(i), Subject: subject, Data: []byte("{}")}); o != ownership.Stored {
+			t.Fatalf("write %d: outcome %d", i, o)
+		}
+	}
+	r := dial(t, n, ownership.Handlers{})
+	last := uint64(0)
+	for last < messages {
+		wctx, stop := context.WithCancel(ctx)
+		err := r.Watch(wctx, last, func(s ownership.Seen) {
+			if s.Seq != last+1 {
+				t.Errorf("message %d comes after %d", s.Seq, last)
+			}
+			last = s.Seq
+			if last%every == 0 {
+				r.Reconnect()
+				linger()
+			}
+			if last == messages {
+				stop()
+			}
+		})
+		stop()
+		if ctx.Err() != nil {
+			t.Fatalf("the watch ends with message %d of %d: %v", last, messages, err)
+		}
 	}
 }
 
