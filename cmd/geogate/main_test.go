@@ -9,6 +9,7 @@ import (
 	"net/http/httptest"
 	"os"
 	"os/exec"
+	"path/filepath"
 	"strings"
 	"testing"
 	"time"
@@ -48,6 +49,11 @@ func TestScripts(t *testing.T) {
 				env.Defer(server.Close)
 				env.Setenv("STATUS_"+name, server.URL)
 			}
+			kept, err := filepath.Abs("../../testbench/data/kept")
+			if err != nil {
+				return fmt.Errorf("find the kept configuration: %w", err)
+			}
+			env.Setenv("KEPT", kept)
 			return setPorts(env, "DATA", "MANAGEMENT", "KAFKA")
 		},
 	})
