@@ -6,6 +6,8 @@ import (
 	"time"
 
 	"github.com/twmb/franz-go/pkg/kgo"
+
+	"github.com/geogate/geogate/internal/sleep"
 )
 
 // errStale: the region has not applied what the client has seen within the wait.
@@ -33,7 +35,11 @@ const (
 	// stream is followed, and the pace at which a record that cannot be judged
 	// yet is tried again.
 	refreshEvery = time.Second
-	retryEvery   = 50 * time.Millisecond
+	// markerWait is how long a read waits for the marker of what was committed
+	// before it answers without it, and without the claim to be at the end.
+	markerWait  = 2 * time.Second
+	markerRetry = 5 * time.Millisecond
+	retryEvery  = 50 * time.Millisecond
 )
 
 // feed reads a view record by record. It belongs to one request's goroutine.
@@ -45,6 +51,8 @@ type feed struct {
 	next   map[int32]int64
 	ends   map[int32]int64
 	listed time.Time
+	// behind: the listed ends lie below what the region has written already.
+	behind bool
 	// held are records that could not be judged yet: such a partition waits, with
 	// fetching paused, and the others go on.
 	held map[int32][]*kgo.Record
@@ -53,10 +61,18 @@ type feed struct {
 	tailEmpty bool
 }
 
-// newFeed opens a view and lists its ends.
+// newFeed opens a view and lists its ends, which cover what the region has applied
+// unless the broker takes longer than markerWait to write it down.
 func (s *Server) newFeed(ctx context.Context, v sourceView) (*feed, error) {
 	f := &feed{s: s, view: v, next: make(map[int32]int64), held: make(map[int32][]*kgo.Record)}
-	if err := f.refresh(ctx); err != nil {
+	late := time.Now().Add(markerWait)
+	err := f.refresh(ctx)
+	for err == nil && f.behind && time.Now().Before(late) {
+		if err = sleep.For(ctx, markerRetry); err == nil {
+			err = f.refresh(ctx)
+		}
+	}
+	if err != nil {
 		f.close()
 		return nil, err
 	}
@@ -80,6 +96,10 @@ func (f *feed) refresh(ctx context.Context) error {
 	logs, err := f.s.logs.spans(ctx, f.name)
 	if err != nil {
 		return err
+	}
+	f.behind = false
+	for p, least := range f.view.written() {
+		f.behind = f.behind || logs[p].end < least
 	}
 	f.ends = make(map[int32]int64, len(logs))
 	fresh := make(map[int32]span)
@@ -129,9 +149,10 @@ func (f *feed) caughtUp() bool {
 	return true
 }
 
-// atEnd tells whether a reader has seen all that there was.
+// atEnd tells whether a reader has seen all that there was and all that the region
+// had applied.
 func (f *feed) atEnd() bool {
-	return len(f.held) == 0 && len(f.due) == 0 && (f.rd == nil || !f.rd.ready() && (f.tailEmpty || f.caughtUp()))
+	return !f.behind && len(f.held) == 0 && len(f.due) == 0 && (f.rd == nil || !f.rd.ready() && (f.tailEmpty || f.caughtUp()))
 }
 
 // read gives the next record that the reader sees, or errEnd when the ends are

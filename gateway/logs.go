@@ -12,6 +12,8 @@ import (
 	"github.com/twmb/franz-go/pkg/kadm"
 	"github.com/twmb/franz-go/pkg/kerr"
 	"github.com/twmb/franz-go/pkg/kgo"
+
+	"github.com/geogate/geogate/internal/txn"
 )
 
 // maxIdle bounds the connected clients that are kept for the next read.
@@ -27,7 +29,7 @@ type pool struct {
 
 	mu     sync.Mutex
 	closed bool
-	admin  *kadm.Client
+	admin  *kgo.Client
 	idle   []*readClient
 }
 
@@ -81,7 +83,7 @@ func (p *pool) client() (*readClient, error) {
 	return l, nil
 }
 
-func (p *pool) lister() (*kadm.Client, error) {
+func (p *pool) lister() (*kgo.Client, error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if p.closed {
@@ -92,7 +94,7 @@ func (p *pool) lister() (*kadm.Client, error) {
 		if err != nil {
 			return nil, fmt.Errorf("make listing client: %w", err)
 		}
-		p.admin = kadm.NewClient(cl)
+		p.admin = cl
 	}
 	return p.admin, nil
 }
@@ -117,30 +119,22 @@ type span struct{ start, end int64 }
 
 // spans lists a topic's partitions; none if the topic does not exist.
 func (p *pool) spans(ctx context.Context, topic string) (map[int32]span, error) {
-	adm, err := p.lister()
+	cl, err := p.lister()
 	if err != nil {
 		return nil, err
 	}
-	starts, err := adm.ListStartOffsets(ctx, topic)
+	admin := kadm.NewClient(cl)
+	starts, err := txn.List(ctx, cl, admin.ListStartOffsets, topic)
 	if err != nil {
 		return nil, upstream(ctx, "list start offsets", err)
 	}
-	ends, err := adm.ListCommittedOffsets(ctx, topic)
+	ends, err := txn.List(ctx, cl, admin.ListCommittedOffsets, topic)
 	if err != nil {
 		return nil, upstream(ctx, "list end offsets", err)
 	}
 	out := make(map[int32]span)
 	for part, end := range ends[topic] {
-		start := starts[topic][part]
-		for _, err := range []error{start.Err, end.Err} {
-			if errors.Is(err, kerr.UnknownTopicOrPartition) {
-				return nil, nil
-			}
-			if err != nil {
-				return nil, upstream(ctx, "list offsets", err)
-			}
-		}
-		if part >= 0 {
+		if start, ok := starts[topic][part]; ok {
 			out[part] = span{start.Offset, end.Offset}
 		}
 	}

@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -90,7 +91,8 @@ func vector(usNext, euNext int64) (v event.Vector) {
 
 // TestCursorClaimsNoMoreThanWasRead: a fold step's commit is answered before its
 // markers are written, so the committed vector may be ahead of the end that a
-// committed reader can reach. The cursor at that end must not cover the rest.
+// committed reader can reach. The cursor at that end must not cover the rest, and the
+// answer must not say that it is the end.
 func TestCursorClaimsNoMoreThanWasRead(t *testing.T) {
 	with, cl := withKafka(t, "github.merged")
 	w := newWorld(t, with)
@@ -98,13 +100,39 @@ func TestCursorClaimsNoMoreThanWasRead(t *testing.T) {
 	w.seat("github", 0).commit(vector(1, 0), 1)
 	w.seat("github", 0).commit(vector(3, 2), 3) // two more records, markers to come
 	p := w.page("/v1/topics/github/records?from=earliest")
-	if len(p.Records) != 1 || !p.End {
+	if len(p.Records) != 1 || p.End {
 		t.Fatalf("page %+v", p)
 	}
 	merge(t, cl, "github", 0, stamped(us, 0, 2, 0, "a", `2`))
 	merge(t, cl, "github", 0, stamped(eu, 0, 1, 0, "b", `3`))
 	if got := w.page("/v1/topics/github/records?from=" + p.Next).dots(); got != "us/0/0/2 eu/0/0/1" {
 		t.Errorf("behind the cursor: %q", got)
+	}
+}
+
+// TestEndCoversWhatWasApplied: a read that meets a commit whose marker is still on its
+// way waits for it, or says that there is more.
+func TestEndCoversWhatWasApplied(t *testing.T) {
+	with, cl := withKafka(t, "github.merged")
+	w := newWorld(t, with)
+	w.seat("github", 0).commit(vector(2, 0), 2) // markers to come
+	pages := make(chan string)
+	go func() {
+		defer close(pages)
+		for next, end := "earliest", false; !end; {
+			p := w.page("/v1/topics/github/records?from=" + next)
+			pages <- p.dots()
+			next, end = p.Next, p.End
+		}
+	}()
+	merge(t, cl, "github", 0, stamped(us, 0, 0, 0, "a", `1`))
+	merge(t, cl, "github", 0, stamped(us, 0, 1, 0, "a", `2`))
+	var got []string
+	for dots := range pages {
+		got = append(got, strings.Fields(dots)...)
+	}
+	if want := []string{"us/0/0/0", "us/0/0/1"}; !slices.Equal(got, want) {
+		t.Errorf("up to the end: %v, want %v", got, want)
 	}
 }
 

@@ -21,6 +21,10 @@ type sourceView interface {
 	// beforeListing is called before the ends are listed: only what was complete by
 	// then may be claimed by the cursor once those ends are reached.
 	beforeListing()
+	// written gives the offsets below which each partition was written when
+	// beforeListing was called. A commit is answered before its marker lies in the
+	// log, so the ends that are listed may lie below.
+	written() map[int32]int64
 	// reached is called when a partition was read below next.
 	reached(partition int32, next int64)
 	// show takes the next record of a partition and appends its JSON members to

@@ -41,6 +41,9 @@ func (j *conflictFeed) topic() string  { return control.TopicConflicts }
 func (j *conflictFeed) beforeListing() {}
 func (j *conflictFeed) close()         {}
 
+// written: nobody is promised to find a conflict in the feed at a certain moment.
+func (j *conflictFeed) written() map[int32]int64 { return nil }
+
 func (j *conflictFeed) start(_ context.Context, logs map[int32]span) (map[int32]int64, error) {
 	out := make(map[int32]int64)
 	for p, l := range logs {

@@ -111,6 +111,14 @@ func (m *merged) beforeListing() {
 	}
 }
 
+func (m *merged) written() map[int32]int64 {
+	out := make(map[int32]int64, len(m.promised))
+	for p, c := range m.promised {
+		out[p] = c.Offset
+	}
+	return out
+}
+
 // after is the checkpoints that a reader at next has not reached.
 func after(cps []view.Checkpoint, next int64) []view.Checkpoint {
 	for i := range cps {

@@ -49,6 +49,9 @@ func (s *Server) newOwnLog(t Topic, from from) *ownLog {
 func (l *ownLog) topic() string  { return l.t.Name }
 func (l *ownLog) beforeListing() { l.valid.refresh() }
 
+// written: what was folded of the log lay below its last stable offset before.
+func (l *ownLog) written() map[int32]int64 { return nil }
+
 func (l *ownLog) start(_ context.Context, logs map[int32]span) (map[int32]int64, error) {
 	out := make(map[int32]int64)
 	for p, log := range logs {
@@ -197,6 +200,9 @@ func (l *remoteLog) topic() string {
 	}
 	return l.remote.Name
 }
+
+// written: what was folded of an origin lay below the last stable offset before.
+func (l *remoteLog) written() map[int32]int64 { return nil }
 
 func (l *remoteLog) beforeListing() {
 	l.valid.refresh()

@@ -12,7 +12,6 @@ import (
 	"github.com/twmb/franz-go/pkg/kerr"
 	"github.com/twmb/franz-go/pkg/kgo"
 
-	"github.com/geogate/geogate/internal/sleep"
 	"github.com/geogate/geogate/internal/txn"
 )
 
@@ -26,7 +25,6 @@ const (
 
 	discoverEvery = 250 * time.Millisecond // while a wanted topic does not exist
 	stallAfter    = 250 * time.Millisecond // without progress, before a hole is looked for
-	relistAfter   = 25 * time.Millisecond  // while the client does not know a topic yet
 )
 
 // consumer reads whole topics from their beginnings and knows how far it has
@@ -214,52 +212,15 @@ func (c *consumer) stableOffsets(ctx context.Context, topics ...string) (map[txn
 	return c.ends(ctx, c.admin.ListCommittedOffsets, topics)
 }
 
-// ends lists offsets of topics. The client remembers for a while that a topic did not
-// exist, so of one that is not listed the cluster itself is asked: a topic that was just
-// created must not be taken for one without records.
-func (c *consumer) ends(ctx context.Context, list func(context.Context, ...string) (kadm.ListedOffsets, error), topics []string) (map[txn.TopicPartition]int64, error) {
-	for {
-		listed, err := list(ctx, topics...)
-		ends, err := endOffsets(listed, err)
-		if err != nil {
-			return nil, err
-		}
-		var absent []string
-		for _, t := range topics {
-			if _, ok := ends[txn.TopicPartition{Topic: t}]; !ok {
-				absent = append(absent, t)
-			}
-		}
-		if len(absent) == 0 {
-			return ends, nil
-		}
-		there, err := txn.Describe(ctx, c.client, absent...)
-		if err != nil {
-			return nil, err
-		}
-		if len(there) == 0 {
-			return ends, nil
-		}
-		if err := sleep.For(ctx, relistAfter); err != nil {
-			return nil, fmt.Errorf("list end offsets of topics that were just created: %w", err)
-		}
-	}
-}
-
-func endOffsets(listed kadm.ListedOffsets, err error) (map[txn.TopicPartition]int64, error) {
+func (c *consumer) ends(ctx context.Context, list txn.Listing, topics []string) (map[txn.TopicPartition]int64, error) {
+	listed, err := txn.List(ctx, c.client, list, topics...)
 	if err != nil {
-		return nil, fmt.Errorf("list end offsets: %w", err)
+		return nil, err
 	}
 	ends := make(map[txn.TopicPartition]int64)
 	for t, parts := range listed {
 		for p, o := range parts {
-			switch {
-			case errors.Is(o.Err, kerr.UnknownTopicOrPartition):
-			case o.Err != nil:
-				return nil, fmt.Errorf("list end of %s/%d: %w", t, p, o.Err)
-			default:
-				ends[txn.TopicPartition{Topic: t, Partition: p}] = o.Offset
-			}
+			ends[txn.TopicPartition{Topic: t, Partition: p}] = o.Offset
 		}
 	}
 	return ends, nil

@@ -52,7 +52,7 @@ var mayImport = map[string][]string{
 	"router/ownership/register": {"router/ownership"},
 	"router/ownership/mirror":   {"internal/sleep", "internal/event", "internal/txn", "router/ownership"},
 	"gateway": {
-		"internal/loopback", "internal/sleep", "internal/warning", "internal/event", "internal/judged", "internal/hlc", "internal/control", "internal/seat", "router", "router/ownership", "conflict", "conflict/view",
+		"internal/loopback", "internal/sleep", "internal/warning", "internal/event", "internal/judged", "internal/hlc", "internal/control", "internal/seat", "internal/txn", "router", "router/ownership", "conflict", "conflict/view",
 	},
 	"replicate": {
 		"internal/sleep", "internal/event", "internal/offsets", "internal/txn", "internal/control", "router", "residency",
