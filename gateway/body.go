@@ -4,79 +4,72 @@ import (
 	"errors"
 	"io"
 	"net"
-	"slices"
+	"time"
 )
 
-// bodyStep is how much memory is taken at a time for a body of unknown length.
-const bodyStep = 64 << 10
+// partSize is how much memory is taken at first for a body, and how much of a body or
+// an answer has to move within partTime: slower clients are cut off.
+const partSize = 64 << 10
 
-// readBody reads the request's body whole, into memory that the budget has
-// granted before anything is read. most bounds a body whose length the request
-// does not tell. release gives the memory back; it is never nil.
-func (c *call) readBody(b *budget, most int64) (body []byte, release func(), err error) {
-	var held int64
-	take := func(n int64) error {
-		if !b.take(n) {
-			return b.exhausted()
-		}
-		held += n
-		return nil
-	}
+// readBody reads the request's body whole. What it says of its length takes no
+// memory: the shares are asked for what has arrived, in steps. most bounds a body
+// whose length the request does not tell. The hold has what the body takes; it is
+// released by the caller, also after an error.
+func (c *call) readBody(h *hold, most int64) (body []byte, err error) {
+	limit := most + 1 // one more byte shows that it is too long
 	if c.r.ContentLength >= 0 {
-		body, err = c.readKnown(take)
-	} else {
-		body, err = c.readChunked(take, most)
+		limit = c.r.ContentLength
 	}
-	return body, func() { b.give(held) }, err
-}
-
-// readKnown reads a body whose length the request tells.
-func (c *call) readKnown(take func(n int64) error) ([]byte, error) {
-	if err := take(c.r.ContentLength); err != nil {
-		return nil, err
-	}
-	body := make([]byte, c.r.ContentLength)
-	for got := 0; got < len(body); {
-		c.readDeadline(bodyTime)
-		n, err := c.r.Body.Read(body[got:])
-		if got += n; got < len(body) && err != nil {
+	body = []byte{} // nil is a tombstone
+	pace := c.newPace()
+	for int64(len(body)) < limit {
+		if len(body) == cap(body) {
+			size := min(max(partSize, 2*int64(cap(body))), limit)
+			if err := h.resize(c.r.Context(), size, 0); err != nil {
+				return nil, err
+			}
+			body = append(make([]byte, 0, size), body...)
+		}
+		pace.before()
+		n, err := c.r.Body.Read(body[len(body):cap(body)])
+		body = body[:len(body)+n]
+		pace.moved(n)
+		switch {
+		case errors.Is(err, io.EOF) && c.r.ContentLength < 0:
+			limit = int64(len(body))
+		case err != nil && int64(len(body)) < limit:
 			return nil, unreadable(err)
 		}
+	}
+	if int64(len(body)) > most {
+		return nil, newProblem(codeBodyTooLarge, "the body has more than %d bytes (http.max_body)", most)
 	}
 	return body, nil
 }
 
-// readChunked reads a body whose length shows at its end.
-func (c *call) readChunked(take func(n int64) error, most int64) (body []byte, err error) {
-	var taken int64
-	for {
-		if int64(len(body)) > most {
-			return nil, newProblem(codeBodyTooLarge, "the body has more than %d bytes (http.max_body)", most)
-		}
-		if cap(body) == len(body) {
-			if err := take(bodyStep); err != nil {
-				return nil, err
-			}
-			taken += bodyStep
-			body = slices.Grow(body, bodyStep)
-			if more := int64(cap(body)) - taken; more > 0 { // growing rounds up
-				if err := take(more); err != nil {
-					return nil, err
-				}
-				taken += more
-			}
-		}
-		c.readDeadline(bodyTime)
-		n, err := c.r.Body.Read(body[len(body):cap(body)])
-		body = body[:len(body)+n]
-		switch {
-		case errors.Is(err, io.EOF) && int64(len(body)) <= most:
-			return body, nil
-		case err != nil && !errors.Is(err, io.EOF):
-			return nil, unreadable(err)
-		}
-	}
+// pace sets the read deadlines of a body: a part at least, or the rest of the body,
+// within each partTime. Only the time that is spent reading counts.
+type pace struct {
+	c     *call
+	until time.Time
+	owed  int
+	last  time.Time // end of the last read
 }
+
+func (c *call) newPace() *pace { return &pace{c: c} }
+
+// before is called before each read.
+func (p *pace) before() {
+	if now := time.Now(); p.owed <= 0 {
+		p.until, p.owed = now.Add(p.c.partTime), partSize
+	} else {
+		p.until = p.until.Add(now.Sub(p.last))
+	}
+	_ = p.c.rc.SetReadDeadline(p.until)
+}
+
+// moved takes note of what a read has given.
+func (p *pace) moved(n int) { p.owed, p.last = p.owed-n, time.Now() }
 
 // unreadable is what ends a request whose body cannot be read: no answer, when
 // the client has gone or was too slow; a problem, when the client is there and

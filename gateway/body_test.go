@@ -13,7 +13,7 @@ import (
 )
 
 func TestInflightBudget(t *testing.T) {
-	w := newWorld(t, func(c *Config, _ *Deps) { c.MaxRecord, c.MaxBody, c.MaxInflight = 1024, 1024, 1500 })
+	w := newWorld(t, func(c *Config, _ *Deps) { c.MaxRecord, c.MaxBody, c.MaxInflight = 1024, 1024, 2048 })
 	entered, leave := make(chan struct{}), make(chan struct{})
 	w.write = func(ctx context.Context, req seat.Request, p int32) (seat.Answer, error) {
 		close(entered)
@@ -32,7 +32,7 @@ func TestInflightBudget(t *testing.T) {
 	if r := <-first; r.StatusCode != 200 {
 		t.Errorf("first: %d", r.StatusCode)
 	}
-	if held := w.s.bodies.held.Load(); held != 0 {
+	if held := w.s.bodies.total(); held != 0 {
 		t.Errorf("%d bytes are still held", held)
 	}
 	w.write = w.accept
@@ -65,7 +65,7 @@ func TestChunkedBodies(t *testing.T) {
 	if r := send(201 << 10); r.StatusCode != 413 || len(w.wrote) != 1 {
 		t.Errorf("chunked and too large: %d", r.StatusCode)
 	}
-	if w.s.bodies.held.Load() != 0 {
+	if w.s.bodies.total() != 0 {
 		t.Error("bytes are still held")
 	}
 }
@@ -94,8 +94,8 @@ func TestBrokenChunks(t *testing.T) {
 		}
 		_ = conn.Close()
 	}
-	if len(w.wrote) != 0 || w.s.bodies.held.Load() != 0 {
-		t.Errorf("%d records written, %d bytes held", len(w.wrote), w.s.bodies.held.Load())
+	if len(w.wrote) != 0 || w.s.bodies.total() != 0 {
+		t.Errorf("%d records written, %d bytes held", len(w.wrote), w.s.bodies.total())
 	}
 }
 

@@ -56,7 +56,7 @@ func (c *call) commandBody(verb ownership.Verb) (cmd ownership.Command, err erro
 	} else if media != typeJSON {
 		return cmd, newProblem(codeUnsupportedMediaType, "send the command with Content-Type %s", typeJSON)
 	}
-	c.readDeadline(bodyTime)
+	c.readDeadline(c.partTime)
 	dec := json.NewDecoder(io.LimitReader(c.r.Body, maxCommand))
 	dec.DisallowUnknownFields()
 	var body struct {

@@ -22,10 +22,15 @@ type Config struct {
 	Manage   ListenerConfig   // for probes and operators
 	Pprof    bool             // serve profiles on the management listener
 
-	MaxBody     int64 // bytes of a request's body; default 32 MiB
-	MaxRecord   int64 // bytes of a record's key, value and headers; default 1 MiB
-	MaxInflight int64 // bytes of bodies that all requests hold together; default 256 MiB
-	MaxReaders  int   // reads of records and conflicts at a time; default 64
+	MaxBody   int64 // bytes of a request's body; default 32 MiB
+	MaxRecord int64 // bytes of a record's key, value and headers; default 1 MiB
+	// MaxInflight is how many bytes of bodies all requests hold together, and how
+	// many bytes of answers that their clients have not taken; one address has at
+	// most half of each. Default 256 MiB.
+	MaxInflight int64
+	// MaxReaders is how many pages of records and conflicts are read at a time, and
+	// how many streams are followed. Default 64.
+	MaxReaders int
 
 	// Secret hashes idempotency keys, the same in all regions; default
 	// event.DefaultIdempotencySecret.
@@ -47,7 +52,16 @@ type ListenerConfig struct {
 	// localhost, loopback addresses and the host of Listen: those under which a
 	// proxy forwards.
 	AllowedHosts []string
+	// MaxConnections bounds the connections that are open at a time; one address
+	// has at most half of them. Default 2048 for data, 64 for management.
+	MaxConnections int
 }
+
+// What MaxConnections is by default.
+const (
+	dataConnections       = 2048
+	managementConnections = 64
+)
 
 // Deps are the parts of the instance that a Server talks to.
 type Deps struct {
@@ -77,6 +91,8 @@ func (c Config) withDefaults() Config {
 	c.MaxRecord = cmp.Or(c.MaxRecord, mib)
 	c.MaxInflight = cmp.Or(c.MaxInflight, 256*mib)
 	c.MaxReaders = cmp.Or(c.MaxReaders, 64)
+	c.Data.MaxConnections = cmp.Or(c.Data.MaxConnections, dataConnections)
+	c.Manage.MaxConnections = cmp.Or(c.Manage.MaxConnections, managementConnections)
 	c.WriteTimeout = cmp.Or(c.WriteTimeout, 30*time.Second)
 	c.Drain = cmp.Or(c.Drain, 30*time.Second)
 	c.Heartbeat = cmp.Or(c.Heartbeat, 15*time.Second)
@@ -100,8 +116,8 @@ func (c Config) Validate() error {
 			return err
 		}
 	}
-	if c.MaxRecord <= 0 || c.MaxRecord > c.MaxBody || c.MaxBody > c.MaxInflight {
-		return fmt.Errorf("http limits max_record %d, max_body %d, max_inflight %d: want 0 < max_record <= max_body <= max_inflight", c.MaxRecord, c.MaxBody, c.MaxInflight)
+	if c.MaxRecord <= 0 || c.MaxRecord > c.MaxBody || c.MaxBody > MaxShare(c.MaxInflight) {
+		return fmt.Errorf("http limits max_record %d, max_body %d, max_inflight %d: want 0 < max_record <= max_body <= half of max_inflight", c.MaxRecord, c.MaxBody, c.MaxInflight)
 	}
 	if c.MaxReaders < 1 {
 		return errors.New("max readers is less than 1")
@@ -113,6 +129,9 @@ func (c Config) Validate() error {
 func (l ListenerConfig) validate() error {
 	if err := loopback.Check(l.Listen, noAuthentication); err != nil {
 		return fmt.Errorf("listen address: %w", err)
+	}
+	if l.MaxConnections < 0 {
+		return errors.New("max connections is less than 1")
 	}
 	for _, name := range l.AllowedHosts {
 		if !IsHost(name) {

@@ -66,10 +66,20 @@ func (s *Server) entity(c *call, key []byte, waitText string) error {
 	if err := st.CaughtUp(wait); err != nil {
 		return err
 	}
+	room := c.room()
+	defer room.release()
+	if err := room.resize(ctx, entityCopies*s.cfg.MaxRecord, s.patience); err != nil {
+		return err
+	}
 	view := st.View()
 	state, _, err := view.Entity(ctx, key)
 	if err != nil {
 		return err
+	}
+	if size := entityCopies * sizeOf(&state); size > room.n {
+		if err := room.resize(ctx, size, s.patience); err != nil {
+			return err
+		}
 	}
 	// The token says what the answer may have seen, so it is taken after it.
 	seen, _ := view.Committed()
@@ -91,7 +101,23 @@ func (s *Server) entity(c *call, key []byte, waitText string) error {
 		c.w.WriteHeader(http.StatusNotModified)
 		return nil
 	}
-	return c.send(typeJSON, s.appendEntity(t, key, p, version, state.Live, win))
+	body := s.appendEntity(t, key, p, version, state.Live, win)
+	if err := room.resize(ctx, int64(len(body)), s.patience); err != nil {
+		return err
+	}
+	return c.deliver(typeJSON, body)
+}
+
+// entityCopies is how often the values of an entity are in memory until its answer
+// is complete: as they were stored, and in the answer, where some take more.
+const entityCopies = 3
+
+// sizeOf is how many bytes the values of an entity have.
+func sizeOf(state *conflict.State) (n int64) {
+	for i := range state.Live {
+		n += int64(len(state.Live[i].Event.Key) + len(state.Live[i].Event.Value))
+	}
+	return n
 }
 
 func (s *Server) readToken(t Topic, p int32, seen event.Vector, stamp event.Stamp) string {

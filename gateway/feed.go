@@ -59,14 +59,28 @@ type feed struct {
 	due  []*kgo.Record // held, to be tried again
 	// tailEmpty: what is left below the ends holds no records.
 	tailEmpty bool
+
+	slot hold // the feed itself
+	room hold // what its client buffers
 }
 
 // newFeed opens a view and lists its ends, which cover what the region has applied
-// unless the broker takes longer than markerWait to write it down.
-func (s *Server) newFeed(ctx context.Context, v sourceView) (*feed, error) {
-	f := &feed{s: s, view: v, next: make(map[int32]int64), held: make(map[int32][]*kgo.Record)}
+// unless the broker takes longer than markerWait to write it down. It waits for a
+// slot: followed streams stay open, so they have slots of their own.
+func (s *Server) newFeed(ctx context.Context, v sourceView, rd *reading) (*feed, error) {
+	f := &feed{
+		s: s, view: v, next: make(map[int32]int64), held: make(map[int32][]*kgo.Record),
+		slot: hold{of: s.reads, by: rd.by}, room: hold{of: s.unread, by: rd.by},
+	}
+	patience := s.patience
+	if rd.follow { // those that are open stay so
+		f.slot.of, patience = s.follows, 0
+	}
+	err := f.slot.resize(ctx, 1, patience)
+	if err == nil {
+		err = f.refresh(ctx)
+	}
 	late := time.Now().Add(markerWait)
-	err := f.refresh(ctx)
 	for err == nil && f.behind && time.Now().Before(late) {
 		if err = sleep.For(ctx, markerRetry); err == nil {
 			err = f.refresh(ctx)
@@ -84,6 +98,8 @@ func (f *feed) close() {
 	if f.rd != nil {
 		f.rd.close()
 	}
+	f.room.release()
+	f.slot.release()
 }
 
 // refresh lists the ends again, and opens what has appeared since.
@@ -127,6 +143,9 @@ func (f *feed) begin(ctx context.Context, logs map[int32]span) error {
 	}
 	for p, o := range at {
 		f.next[p] = o
+	}
+	if err := f.room.resize(ctx, buffered(len(f.next)), f.s.patience); err != nil {
+		return err
 	}
 	switch {
 	case len(at) == 0:

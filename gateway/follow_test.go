@@ -107,8 +107,8 @@ func TestFollow(t *testing.T) {
 	r.Body.Close()
 	r2.Body.Close()
 	srv.Close() // waits for the requests
-	if n := w.s.logs.open.Load(); n != 0 {
-		t.Errorf("%d readers are left open", n)
+	if n, held := w.s.follows.total(), w.s.unread.total(); n != 0 || held != 0 {
+		t.Errorf("%d streams are left open, %d bytes held", n, held)
 	}
 }
 
@@ -123,12 +123,26 @@ func TestReadersAreBounded(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer r.Body.Close()
-	if n := w.s.logs.open.Load(); n != 1 {
-		t.Fatalf("%d readers are open", n)
+	if n := w.s.follows.total(); n != 1 {
+		t.Fatalf("%d streams are open", n)
 	}
-	got := w.do(get("/v1/topics/github/records"))
+	got := w.do(get("/v1/topics/github/records?follow=true"))
 	if p := problemOf(t, got); got.StatusCode != 429 || p["code"] != "OVERLOADED" {
-		t.Errorf("second read: %v", p)
+		t.Errorf("second stream: %v", p)
+	}
+	// Pages have slots of their own.
+	if got := w.do(get("/v1/topics/github/records")); got.StatusCode != 200 {
+		t.Errorf("a page beside the stream: %d", got.StatusCode)
+	}
+	w.s.patience = time.Millisecond
+	w.s.reads.take(peerN(1), 1)
+	got = w.do(get("/v1/topics/github/records"))
+	if p := problemOf(t, got); got.StatusCode != 429 || p["code"] != "OVERLOADED" {
+		t.Errorf("second page: %v", p)
+	}
+	w.s.reads.give(peerN(1), 1)
+	if got := w.do(get("/v1/topics/github/records")); got.StatusCode != 200 {
+		t.Errorf("a page after the other one: %d", got.StatusCode)
 	}
 }
 

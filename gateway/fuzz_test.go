@@ -158,7 +158,7 @@ func FuzzStream(f *testing.F) {
 		if got != want {
 			t.Fatalf("%d answers for %d lines of %q: %s", got, want, body, rec.Body)
 		}
-		if w.s.bodies.held.Load() != 0 {
+		if w.s.bodies.total() != 0 {
 			t.Fatal("bytes are still held")
 		}
 	})

@@ -19,13 +19,30 @@ import (
 // maxIdle bounds the connected clients that are kept for the next read.
 const maxIdle = 8
 
+// fetchBytes is how much a fetch of a topic with some partitions may give of each:
+// little where there are many.
+func fetchBytes(partitions int) int32 {
+	const few, most = 128, 64 << 10
+	if partitions > few {
+		return most / 8
+	}
+	return most
+}
+
+// maxBuffered bounds what is reckoned for a read of very many partitions.
+const maxBuffered = 16 << 20
+
+// buffered is what a reading client may have in memory: a fetch that is being read
+// and the next one. A batch larger than fetchBytes comes alone.
+func buffered(partitions int) int64 {
+	return min(2*int64(partitions)*int64(fetchBytes(partitions)), maxBuffered)
+}
+
 // pool has clients that read partitions from given offsets, committed, without
 // a group. A read is stateless, so any client serves any read; they are kept only
 // because connecting takes longest.
 type pool struct {
-	opts  []kgo.Opt
-	slots chan struct{} // one for each read that is open
-	open  atomic.Int64
+	opts []kgo.Opt
 
 	mu     sync.Mutex
 	closed bool
@@ -36,6 +53,7 @@ type pool struct {
 // readClient is a client that one read has for itself.
 type readClient struct {
 	*kgo.Client
+	fetch   int32        // bytes of a partition in one fetch
 	answers atomic.Int64 // of brokers to fetches
 }
 
@@ -47,22 +65,21 @@ func (l *readClient) OnBrokerRead(_ kgo.BrokerMetadata, key int16, _ int, _, _ t
 	}
 }
 
-func newPool(opts []kgo.Opt, readers int) *pool {
-	return &pool{opts: opts, slots: make(chan struct{}, readers)}
-}
+func newPool(opts []kgo.Opt) *pool { return &pool{opts: opts} }
 
-func (p *pool) client() (*readClient, error) {
+func (p *pool) client(fetch int32) (*readClient, error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if p.closed {
 		return nil, newProblem(codeDraining, "the instance is stopping; send the request to another instance, or again later")
 	}
-	if n := len(p.idle); n > 0 {
-		cl := p.idle[n-1]
-		p.idle = p.idle[:n-1]
-		return cl, nil
+	for i, cl := range slices.Backward(p.idle) {
+		if cl.fetch == fetch {
+			p.idle = slices.Delete(p.idle, i, i+1)
+			return cl, nil
+		}
 	}
-	l := &readClient{}
+	l := &readClient{fetch: fetch}
 	cl, err := kgo.NewClient(append(slices.Clone(p.opts),
 		kgo.WithHooks(l),
 		kgo.ConsumePartitions(map[string]map[int32]kgo.Offset{}),
@@ -73,7 +90,7 @@ func (p *pool) client() (*readClient, error) {
 		// Never less than all partitions at their own limit: an answer that a
 		// broker cuts inside a partition may lack its aborted transactions.
 		kgo.FetchMaxBytes(64<<20),
-		kgo.FetchMaxPartitionBytes(256<<10),
+		kgo.FetchMaxPartitionBytes(fetch),
 		kgo.MetadataMinAge(100*time.Millisecond),
 	)...)
 	if err != nil {
@@ -157,20 +174,12 @@ type reader struct {
 	paused map[int32]bool
 }
 
-// read opens partitions at offsets. It fails with OVERLOADED when
-// Config.MaxReaders reads are open.
+// read opens partitions at offsets.
 func (p *pool) read(topic string, at map[int32]int64) (*reader, error) {
-	select {
-	case p.slots <- struct{}{}:
-	default:
-		return nil, newProblem(codeOverloaded, "%d reads are open, the most that are allowed; retry", cap(p.slots))
-	}
-	cl, err := p.client()
+	cl, err := p.client(fetchBytes(len(at)))
 	if err != nil {
-		<-p.slots
 		return nil, err
 	}
-	p.open.Add(1)
 	r := &reader{p: p, cl: cl, topic: topic}
 	r.add(at)
 	return r, nil
@@ -251,6 +260,4 @@ func (r *reader) close() {
 	if !keep {
 		r.cl.Close()
 	}
-	r.p.open.Add(-1)
-	<-r.p.slots
 }

@@ -15,8 +15,8 @@ type metrics struct {
 	rejected *prometheus.CounterVec
 	hits     *prometheus.CounterVec
 	accepted prometheus.Counter
-	held     prometheus.GaugeFunc
-	readers  prometheus.GaugeFunc
+	dropped  *prometheus.CounterVec
+	gauges   []prometheus.Collector
 }
 
 func newMetrics(s *Server) *metrics {
@@ -38,22 +38,42 @@ func newMetrics(s *Server) *metrics {
 		accepted: prometheus.NewCounter(prometheus.CounterOpts{
 			Name: "geogate_records_accepted_total", Help: "Records stored for the first time and answered.",
 		}),
-		held: prometheus.NewGaugeFunc(prometheus.GaugeOpts{
-			Name: "geogate_http_inflight_bytes", Help: "Bytes of bodies that requests hold.",
-		}, func() float64 { return float64(s.bodies.held.Load()) }),
-		readers: prometheus.NewGaugeFunc(prometheus.GaugeOpts{
-			Name: "geogate_http_readers", Help: "Reads of records and conflicts that are open.",
-		}, func() float64 { return float64(s.logs.open.Load()) }),
+		dropped: prometheus.NewCounterVec(prometheus.CounterOpts{
+			Name: "geogate_http_connections_refused_total", Help: "Connections that were closed at once because too many were open, or too many of their address.",
+		}, []string{"listener"}),
+		gauges: []prometheus.Collector{
+			gauge("geogate_http_inflight_bytes", "Bytes of bodies that requests hold.", s.bodies),
+			gauge("geogate_http_unread_bytes", "Bytes that open reads and large answers hold until clients take them.", s.unread),
+			gauge("geogate_http_readers", "Reads of a page of records or conflicts that are open.", s.reads),
+			gauge("geogate_http_followers", "Followed streams that are open.", s.follows),
+		},
 	}
 }
 
+// gauge shows how much is held of something.
+func gauge(name, help string, of *shares) prometheus.Collector {
+	return prometheus.NewGaugeFunc(prometheus.GaugeOpts{Name: name, Help: help}, func() float64 { return float64(of.total()) })
+}
+
 func (m *metrics) register(reg prometheus.Registerer) error {
-	for _, c := range []prometheus.Collector{m.requests, m.seconds, m.rejected, m.hits, m.accepted, m.held, m.readers} {
+	for _, c := range append([]prometheus.Collector{m.requests, m.seconds, m.rejected, m.hits, m.accepted, m.dropped}, m.gauges...) {
 		if err := reg.Register(c); err != nil {
 			return fmt.Errorf("register metrics: %w", err)
 		}
 	}
 	return nil
+}
+
+// connections shows how many connections of a listener are open.
+func connections(listener string, open *shares) prometheus.Collector {
+	return prometheus.NewGaugeFunc(prometheus.GaugeOpts{
+		Name: "geogate_http_connections", Help: "Open connections.", ConstLabels: prometheus.Labels{"listener": listener},
+	}, func() float64 { return float64(open.total()) })
+}
+
+// refusedConnection counts the connections that a listener has closed at once.
+func (m *metrics) refusedConnection(listener string) func() {
+	return m.dropped.WithLabelValues(listener).Inc
 }
 
 func (m *metrics) request(route string, status int, took time.Duration) {

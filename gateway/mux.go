@@ -30,6 +30,7 @@ type route struct {
 type mux struct {
 	s      *Server
 	origin *origin
+	unread *shares // nil: its connections are few
 	routes []route
 
 	// others are the routes of the other listener, and other is its name: a client
@@ -47,7 +48,10 @@ func (m *mux) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	defer m.s.drain.endRequest()
 	began := time.Now()
 	a := &answer{ResponseWriter: w}
-	c := &call{w: a, r: r, rc: http.NewResponseController(w), id: requestID(r.Header.Get("X-Request-Id"))}
+	c := &call{
+		w: a, r: r, rc: http.NewResponseController(w), id: requestID(r.Header.Get("X-Request-Id")), peer: peerOf(r.RemoteAddr),
+		partTime: m.s.partTime, patience: m.s.patience, unread: m.unread,
+	}
 	a.Header().Set("X-Request-Id", c.id)
 	forbidSniffing(a.Header())
 	rt, args := find(m.routes, r.URL.EscapedPath())

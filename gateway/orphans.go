@@ -92,7 +92,7 @@ func (s *Server) readOrphans(c *call) error {
 	}
 	list, n, more := object{b: []byte{'['}}, 0, false
 	err = s.deps.Ownership.Orphans(unit, after, func(at OrphanPlace, o *conflict.Orphaned) bool {
-		if more = n == limit; more {
+		if more = n == limit || len(list.b) >= maxPage; more {
 			return false
 		}
 		if n > 0 {

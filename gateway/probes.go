@@ -1,6 +1,7 @@
 package gateway
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -26,7 +27,8 @@ func NewProbeServer(l ListenerConfig, probes []Probe, metrics prometheus.Gathere
 	if err := l.validate(); err != nil {
 		return nil, err
 	}
-	ln, err := net.Listen("tcp", l.Listen)
+	l.MaxConnections = cmp.Or(l.MaxConnections, managementConnections)
+	ln, err := l.listen(func() {})
 	if err != nil {
 		return nil, fmt.Errorf("listen for management: %w", err)
 	}

@@ -12,15 +12,22 @@ import (
 )
 
 // page answers with one page: up to limit records, but at least one if there is
-// one within the wait, however large.
+// one within the wait, however large. An error after the first part cuts the
+// answer off.
 func (f *feed) page(c *call, rd *reading, name string) error {
 	ctx := c.r.Context()
 	wait, cancel := context.WithTimeout(ctx, rd.wait)
 	defer cancel()
 	defer f.s.drain.onStop(cancel)() // nobody waits for a gateway that stops
-	var body []byte
+	c.w.Header().Set("Cache-Control", "no-store")
+	out := &parts{c: c, contentType: typeJSON}
+	if rd.ndjson {
+		out.contentType = typeNDJSON
+	} else {
+		out.buf = append(appendString([]byte{'{'}, name), ":["...)
+	}
 	n := 0
-	for n < rd.limit && len(body) < maxPage {
+	for n < rd.limit && out.size() < maxPage {
 		rec, err := f.read(ctx)
 		if errors.Is(err, errEnd) {
 			if n == 0 && wait.Err() == nil {
@@ -34,32 +41,33 @@ func (f *feed) page(c *call, rd *reading, name string) error {
 		if err != nil {
 			return err
 		}
+		if n > 0 && !rd.ndjson {
+			out.buf = append(out.buf, ',')
+		}
 		if rd.ndjson {
-			body = append(f.line(body, rec), '\n')
+			out.buf = append(append(out.buf, f.line(rec)...), '\n')
 		} else {
-			if n > 0 {
-				body = append(body, ',')
-			}
-			body = append(append(body, rec...), '}')
+			out.buf = append(append(out.buf, rec...), '}')
 		}
 		n++
+		if err := out.flush(); err != nil {
+			return err
+		}
 	}
-	c.w.Header().Set("Cache-Control", "no-store")
-	if rd.ndjson {
-		return c.send(typeNDJSON, body)
+	if !rd.ndjson {
+		o := object{b: append(out.buf, ']')}
+		o.str("next", f.view.cursor().String())
+		o.bool("end", f.atEnd())
+		out.buf = o.close()
 	}
-	var o object
-	o.raw(name, append(append([]byte{'['}, body...), ']'))
-	o.str("next", f.view.cursor().String())
-	o.bool("end", f.atEnd())
-	return c.send(typeJSON, o.close())
+	return out.close()
 }
 
-// line appends a record of a stream: the record with the cursor after it.
-func (f *feed) line(dst, rec []byte) []byte {
+// line makes a record a line of a stream: the record with the cursor after it.
+func (f *feed) line(rec []byte) []byte {
 	o := object{b: rec}
 	o.str("cursor", f.view.cursor().String())
-	return append(dst, o.close()...)
+	return o.close()
 }
 
 // follow keeps the answer open: a line for each record as it comes, and a
@@ -78,13 +86,11 @@ func (s *Server) follow(c *call, f *feed) error {
 	ctx, cancel := context.WithCancel(c.r.Context())
 	defer cancel()
 	defer s.drain.onStop(cancel)()
-	var buf []byte
 	beat := time.Now().Add(s.cfg.Heartbeat)
 	for {
 		rec, err := f.read(ctx)
 		if err == nil {
-			buf = append(f.line(buf[:0], rec), '\n')
-			err = c.stream(buf)
+			err = c.write(append(f.line(rec), '\n'))
 		} else if errors.Is(err, errEnd) {
 			_ = c.rc.Flush()
 			until, cancel := context.WithDeadline(ctx, beat)
@@ -118,19 +124,10 @@ func (f *feed) beat(ctx context.Context, c *call) error {
 	var o object
 	o.bool("heartbeat", true)
 	o.str("cursor", f.view.cursor().String())
-	if err := c.stream(append(o.close(), '\n')); err != nil {
+	if err := c.write(append(o.close(), '\n')); err != nil {
 		return err
 	}
 	_ = c.rc.Flush()
-	return nil
-}
-
-// stream writes the next part of a streamed answer.
-func (c *call) stream(b []byte) error {
-	c.writeDeadline(answerTime)
-	if _, err := c.w.Write(b); err != nil {
-		return errGone
-	}
 	return nil
 }
 

@@ -28,6 +28,7 @@ type reading struct {
 	stale  time.Duration // for the view to cover token and cursor
 	follow bool
 	ndjson bool
+	by     peer // whom it counts for
 }
 
 // decodeReading reads what a read of a topic's records asks for.
@@ -36,7 +37,7 @@ func (s *Server) decodeReading(c *call) (*reading, error) {
 	if err != nil {
 		return nil, err
 	}
-	rd := &reading{topic: c.args[0]}
+	rd := &reading{topic: c.args[0], by: c.peer}
 	offered := []string{typeJSON, typeNDJSON}
 	switch q.Get("follow") {
 	case "", "false":
@@ -72,7 +73,7 @@ func (s *Server) decodeConflictReading(c *call) (*reading, error) {
 	if err != nil {
 		return nil, err
 	}
-	rd := &reading{topic: q.Get("topic"), view: event.ConflictView}
+	rd := &reading{topic: q.Get("topic"), view: event.ConflictView, by: c.peer}
 	if q.Has("topic") && rd.topic == "" {
 		return nil, invalid(codeMalformed, atParameter("topic", "must name a topic; leave the parameter out to read all topics"))
 	}

@@ -8,6 +8,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"time"
 
 	"github.com/geogate/geogate/internal/event"
 )
@@ -26,6 +27,11 @@ type call struct {
 	rc   *http.ResponseController
 	id   string   // X-Request-Id
 	args []string // the path's variable segments, decoded
+	peer peer     // whom it counts for
+
+	partTime time.Duration // in which a part of a body or answer has to move
+	patience time.Duration // for a share of unread
+	unread   *shares       // of answers that wait to be read; nil: not limited
 }
 
 // writeHead is what a write says beside its body.

@@ -31,20 +31,85 @@ func (a *answer) Write(b []byte) (int, error) {
 // Unwrap lets http.ResponseController through.
 func (a *answer) Unwrap() http.ResponseWriter { return a.ResponseWriter }
 
+// unreadPatience is how long a read waits for its share of what waits to be read
+// before it is answered 429.
+const unreadPatience = 10 * time.Second
+
 // send answers 200 with a whole body.
 func (c *call) send(contentType string, body []byte) error {
+	room := c.room()
+	defer room.release()
+	if err := room.resize(c.r.Context(), int64(len(body)), c.patience); err != nil {
+		return err
+	}
+	return c.deliver(contentType, body)
+}
+
+// room is a hold for an answer until the client has taken it.
+func (c *call) room() hold { return hold{of: c.unread, by: c.peer} }
+
+// deliver answers 200 with a whole body for which there is room.
+func (c *call) deliver(contentType string, body []byte) error {
 	h := c.w.Header()
 	h.Set("Content-Type", contentType)
 	h.Set("Content-Length", strconv.Itoa(len(body)))
-	c.writeDeadline(answerTime)
 	c.w.WriteHeader(http.StatusOK)
-	if _, err := c.w.Write(body); err != nil {
-		return errGone
+	return c.write(body)
+}
+
+// write writes the next bytes of an answer, as fast as the client takes them, but
+// not slower than a part in partTime.
+func (c *call) write(b []byte) error {
+	for len(b) > 0 {
+		n := min(partSize, len(b))
+		_ = c.rc.SetWriteDeadline(time.Now().Add(c.partTime))
+		if _, err := c.w.Write(b[:n]); err != nil {
+			return errGone
+		}
+		b = b[n:]
 	}
 	return nil
 }
 
-// Deadlines are set before each read of a body and each write of an answer: a
-// stream as a whole has none. A test's writer has no deadlines, which is fine.
-func (c *call) readDeadline(d time.Duration)  { _ = c.rc.SetReadDeadline(time.Now().Add(d)) }
-func (c *call) writeDeadline(d time.Duration) { _ = c.rc.SetWriteDeadline(time.Now().Add(d)) }
+// readDeadline is set before each read of a body; a stream as a whole has none. A
+// test's writer has no deadlines, which is fine.
+func (c *call) readDeadline(d time.Duration) { _ = c.rc.SetReadDeadline(time.Now().Add(d)) }
+
+// parts is an answer that leaves in parts while it is made, so that a client who
+// does not take it holds little. One that ends within its first part is sent whole,
+// with its length; until then an error is still answered as a problem.
+type parts struct {
+	c           *call
+	contentType string
+	buf         []byte
+	sent        int // bytes that have left
+}
+
+// size is how large the answer is so far.
+func (p *parts) size() int { return p.sent + len(p.buf) }
+
+// flush sends what there is once it fills a part.
+func (p *parts) flush() error {
+	if len(p.buf) < partSize {
+		return nil
+	}
+	if p.sent == 0 {
+		p.c.w.Header().Set("Content-Type", p.contentType)
+		p.c.w.WriteHeader(http.StatusOK)
+	}
+	p.sent += len(p.buf)
+	err := p.c.write(p.buf)
+	p.buf = p.buf[:0]
+	if cap(p.buf) > 2*partSize { // of a large record
+		p.buf = nil
+	}
+	return err
+}
+
+// close sends the rest.
+func (p *parts) close() error {
+	if p.sent == 0 {
+		return p.c.deliver(p.contentType, p.buf)
+	}
+	return p.c.write(p.buf)
+}

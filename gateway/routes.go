@@ -11,7 +11,7 @@ import (
 
 // dataHandler is the handler of the data listener, for producers and consumers.
 func (s *Server) dataHandler() http.Handler {
-	return &mux{s, newOrigin(s.cfg.Data, "http.allowed_hosts"), s.dataRoutes(), s.managementRoutes(), "management"}
+	return &mux{s, newOrigin(s.cfg.Data, "http.allowed_hosts"), s.unread, s.dataRoutes(), s.managementRoutes(), "management"}
 }
 
 func (s *Server) dataRoutes() []route {
@@ -31,7 +31,7 @@ func (s *Server) dataRoutes() []route {
 
 // managementHandler is the handler of the management listener, for probes and operators.
 func (s *Server) managementHandler() http.Handler {
-	return &mux{s, newOrigin(s.cfg.Manage, "management.allowed_hosts"), s.managementRoutes(), s.dataRoutes(), "data"}
+	return &mux{s, newOrigin(s.cfg.Manage, "management.allowed_hosts"), nil, s.managementRoutes(), s.dataRoutes(), "data"}
 }
 
 func (s *Server) managementRoutes() []route {

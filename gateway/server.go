@@ -18,29 +18,34 @@ const (
 	maxHeader    = 64 << 10
 	headerTime   = 10 * time.Second
 	idleTime     = 2 * time.Minute
-	bodyTime     = time.Minute      // without one more byte of a body
+	partTime     = 30 * time.Second // for a client to send or to take a part
 	streamTime   = 10 * time.Minute // without one more line of a stream
-	answerTime   = 30 * time.Second // without the client taking one more part of an answer
 	shutdownTime = 2 * time.Second  // for connections to close once all is answered
 	abortTime    = 10 * time.Second // for requests to end once their connections are closed
 )
 
 // Server is the HTTP edge of one instance.
 type Server struct {
-	cfg    Config
-	region string // name of the own region
-	deps   Deps
-	log    *slog.Logger
-	warned rate.Sometimes // writes warnings about refused requests
-	m      *metrics
-	bodies *budget
-	drain  drain
-	seats  seatOpener
-	writer writer
-	logs   *pool
-	scans  barrierCache
+	cfg     Config
+	region  string // name of the own region
+	deps    Deps
+	log     *slog.Logger
+	warned  rate.Sometimes // writes warnings about refused requests
+	m       *metrics
+	bodies  *shares // bytes of bodies
+	unread  *shares // bytes of answers of the data listener
+	reads   *shares // reads of a page that are open
+	follows *shares // followed streams that are open
+	drain   drain
+	seats   seatOpener
+	writer  writer
+	logs    *pool
+	scans   barrierCache
 
-	data, manage net.Listener
+	partTime time.Duration // the constant, unless a test shortens it
+	patience time.Duration // likewise, unreadPatience
+
+	data, manage *limitedListener
 }
 
 // New binds both listeners, so that an address in use is an error now and a port
@@ -52,22 +57,25 @@ func New(cfg Config, deps Deps) (*Server, error) {
 	cfg = cfg.withDefaults()
 	s := &Server{
 		cfg: cfg, region: cfg.Topology.Name(cfg.Region), deps: deps, log: deps.Logger,
-		bodies: newBudget(cfg.MaxInflight), seats: seatOpener{deps.Seats, cfg.WriteTimeout},
+		bodies: newShares(cfg.MaxInflight), unread: newShares(cfg.MaxInflight),
+		reads: newShares(int64(cfg.MaxReaders)), follows: newShares(int64(cfg.MaxReaders)),
+		seats: seatOpener{deps.Seats, cfg.WriteTimeout}, partTime: partTime, patience: unreadPatience,
 	}
 	if s.log == nil {
 		s.log = slog.New(slog.DiscardHandler)
 	}
 	s.m = newMetrics(s)
 	s.writer = writer{cfg: cfg, region: s.region, ownership: deps.Ownership, seats: s.seats, m: s.m}
-	s.logs = newPool(deps.Kafka, cfg.MaxReaders)
+	s.logs = newPool(deps.Kafka)
 	var err error
-	if s.data, err = net.Listen("tcp", cfg.Data.Listen); err != nil {
+	if s.data, err = cfg.Data.listen(s.m.refusedConnection("data")); err != nil {
 		return nil, fmt.Errorf("listen for data: %w", err)
 	}
-	if s.manage, err = net.Listen("tcp", cfg.Manage.Listen); err != nil {
+	if s.manage, err = cfg.Manage.listen(s.m.refusedConnection("management")); err != nil {
 		_ = s.data.Close()
 		return nil, fmt.Errorf("listen for management: %w", err)
 	}
+	s.m.gauges = append(s.m.gauges, connections("data", s.data.open), connections("management", s.manage.open))
 	if err := s.m.register(deps.Registry); err != nil {
 		s.Close()
 		return nil, err

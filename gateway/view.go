@@ -82,7 +82,7 @@ func (s *Server) openView(ctx context.Context, rd *reading) (*feed, error) {
 			return nil, err
 		}
 		// Listing is not what the client's patience is for.
-		f, err := s.newFeed(ctx, j)
+		f, err := s.newFeed(ctx, j, rd)
 		if !errors.Is(err, errStale) {
 			return f, err
 		}

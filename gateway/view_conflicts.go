@@ -24,7 +24,7 @@ func (s *Server) openConflicts(ctx context.Context, rd *reading) (*feed, error) 
 			j.slots[router.ConflictsPartition(rd.topic, p)] = true
 		}
 	}
-	return s.newFeed(ctx, j)
+	return s.newFeed(ctx, j, rd)
 }
 
 // conflictFeed is the view of this region's conflict feed. Its cursor counts

@@ -21,8 +21,9 @@ func (s *Server) writeRecords(c *call) error {
 	if head.media == typeNDJSON {
 		return s.writeStream(c, head)
 	}
-	body, release, err := c.readBody(s.bodies, s.cfg.MaxBody)
-	defer release()
+	taken := hold{of: s.bodies, by: c.peer}
+	defer taken.release()
+	body, err := c.readBody(&taken, s.cfg.MaxBody)
 	if err != nil {
 		return err
 	}

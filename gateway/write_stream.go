@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"io"
 	"net/http"
+	"os"
 	"sync"
 	"time"
 
@@ -36,6 +37,7 @@ type stream struct {
 	topic Topic
 
 	in    *bufio.Reader
+	pace  *pace // of the line that is being read; nil between lines
 	read  int64 // bytes of the body so far
 	index int   // of the next line
 	last  map[string]chan struct{}
@@ -91,7 +93,7 @@ func (st *stream) run() error {
 		st.c.readDeadline(0)
 		for l := range lines {
 			<-l.done
-			st.s.bodies.give(l.held)
+			st.give(l.held)
 		}
 	}
 	return err
@@ -117,10 +119,9 @@ func (st *stream) answer(lines <-chan *line) error {
 			_ = st.c.rc.Flush()
 			<-l.done
 		}
-		st.s.bodies.give(l.held)
-		st.c.writeDeadline(answerTime)
-		if _, err := st.c.w.Write(append(l.out, '\n')); err != nil {
-			return errGone
+		st.give(l.held)
+		if err := st.c.write(append(l.out, '\n')); err != nil {
+			return err
 		}
 	}
 }
@@ -140,10 +141,10 @@ func (st *stream) readAhead(ctx context.Context, lines chan<- *line, running *sy
 		case errors.As(err, &p):
 			l.refuse(st, p)
 		case err != nil && len(text) == 0:
-			st.s.bodies.give(held)
+			st.give(held)
 			return
 		case len(bytes.TrimSpace(text)) == 0:
-			st.s.bodies.give(held)
+			st.give(held)
 			if err != nil {
 				return
 			}
@@ -155,7 +156,7 @@ func (st *stream) readAhead(ctx context.Context, lines chan<- *line, running *sy
 		case lines <- l:
 		case <-ctx.Done():
 			<-l.done
-			st.s.bodies.give(held)
+			st.give(held)
 			return
 		}
 		if err != nil && (p == nil || p.code == codeBodyTooLarge || p.code == codeDraining) {
@@ -250,11 +251,7 @@ func (st *stream) next(ctx context.Context) (text []byte, held int64, err error)
 	most := min(st.s.cfg.MaxBody, 6*st.s.cfg.MaxRecord+lineSlack)
 	var bad *problem
 	for {
-		st.c.readDeadline(streamTime)
-		if st.s.drain.isStopping() { // the deadline above may have undone run's
-			return nil, held, st.draining()
-		}
-		part, err := st.in.ReadSlice('\n')
+		part, err := st.readPart(st.pace != nil)
 		if st.s.drain.isStopping() && err != nil && !errors.Is(err, io.EOF) && !errors.Is(err, bufio.ErrBufferFull) {
 			return nil, held, st.draining()
 		}
@@ -266,8 +263,8 @@ func (st *stream) next(ctx context.Context) (text []byte, held int64, err error)
 		case int64(len(text)+len(part)) > most:
 			bad = newProblem(codeRecordTooLarge, "the line has more than %d bytes, so its record cannot be within the limit of %d (http.max_record)", most, st.s.cfg.MaxRecord)
 		default:
-			if err := st.acquire(ctx, int64(len(part))); err != nil {
-				bad = st.s.bodies.exhausted()
+			if !st.s.bodies.await(ctx, st.c.peer, int64(len(part)), streamPatience) {
+				bad = newProblem(codeOverloaded, "in-flight request bodies already use what there is of http.max_inflight (%d bytes) for this address; retry", st.s.cfg.MaxInflight)
 				break
 			}
 			held += int64(len(part))
@@ -276,6 +273,7 @@ func (st *stream) next(ctx context.Context) (text []byte, held int64, err error)
 		if errors.Is(err, bufio.ErrBufferFull) {
 			continue
 		}
+		st.pace = nil
 		text = bytes.TrimSuffix(text, []byte("\n"))
 		if bad != nil {
 			return nil, held, bad
@@ -287,15 +285,31 @@ func (st *stream) next(ctx context.Context) (text []byte, held int64, err error)
 	}
 }
 
+// readPart reads up to the end of a line, or as much of it as is buffered at a time.
+// A stream may rest between lines; a line that has begun has to come.
+func (st *stream) readPart(begun bool) ([]byte, error) {
+	if !begun {
+		st.c.readDeadline(streamTime)
+		if st.s.drain.isStopping() { // the deadline above may have undone run's
+			return nil, os.ErrDeadlineExceeded
+		}
+		if _, err := st.in.Peek(1); err != nil {
+			return nil, err
+		}
+		st.pace = st.c.newPace()
+	}
+	st.pace.before()
+	if st.s.drain.isStopping() {
+		return nil, os.ErrDeadlineExceeded
+	}
+	part, err := st.in.ReadSlice('\n')
+	st.pace.moved(len(part))
+	return part, err
+}
+
 func (st *stream) draining() error {
 	return newProblem(codeDraining, "the instance is stopping; send this line and the lines after it again")
 }
 
-func (st *stream) acquire(ctx context.Context, n int64) error {
-	if st.s.bodies.take(n) {
-		return nil
-	}
-	ctx, cancel := context.WithTimeout(ctx, streamPatience)
-	defer cancel()
-	return st.s.bodies.await(ctx, n)
-}
+// give gives back what a line has held.
+func (st *stream) give(n int64) { st.s.bodies.give(st.c.peer, n) }

@@ -78,7 +78,7 @@ func TestStream(t *testing.T) {
 			t.Errorf("no write has the key %s", k)
 		}
 	}
-	if w.s.bodies.held.Load() != 0 {
+	if w.s.bodies.total() != 0 {
 		t.Error("bytes are still held")
 	}
 }
@@ -102,7 +102,7 @@ func TestStreamLimits(t *testing.T) {
 	if last := got[len(got)-1]; !strings.Contains(last, "BODY_TOO_LARGE") || len(got) < 5_000 {
 		t.Errorf("%d answers, last %s", len(got), last)
 	}
-	if w.s.bodies.held.Load() != 0 {
+	if w.s.bodies.total() != 0 {
 		t.Error("bytes are still held")
 	}
 }
