@@ -7,8 +7,10 @@
 //   - A write is answered 200 only with what the seat read back from the log. Any
 //     other answer says that nothing was stored, or that the outcome is unknown and
 //     how to learn it.
-//   - Limits come before parsing, parsing before any look at topics, and nothing is
-//     read from a request that has no room in the byte budget.
+//   - Limits come before parsing, parsing before any look at topics. What a body or
+//     an answer has in memory is granted before it is taken (shares.go), so that no
+//     client, however slow, takes what others need.
+//   - What a page in a browser can send changes nothing (origin.go).
 //   - A value of type json leaves as the bytes that came in: nothing is decoded and
 //     written again on the way.
 //   - Reads have no state here: a cursor holds a reader's place in the coordinates

@@ -68,18 +68,10 @@ func (s *Server) entity(c *call, key []byte, waitText string) error {
 	}
 	room := c.room()
 	defer room.release()
-	if err := room.resize(ctx, entityCopies*s.cfg.MaxRecord, s.patience); err != nil {
-		return err
-	}
 	view := st.View()
-	state, _, err := view.Entity(ctx, key)
+	state, err := s.loadEntity(ctx, view, key, &room)
 	if err != nil {
 		return err
-	}
-	if size := entityCopies * sizeOf(&state); size > room.n {
-		if err := room.resize(ctx, size, s.patience); err != nil {
-			return err
-		}
 	}
 	// The token says what the answer may have seen, so it is taken after it.
 	seen, _ := view.Committed()
@@ -106,6 +98,19 @@ func (s *Server) entity(c *call, key []byte, waitText string) error {
 		return err
 	}
 	return c.deliver(typeJSON, body)
+}
+
+// loadEntity gives the state of an entity once there is room for it, for which a
+// request waits before it has read anything.
+func (s *Server) loadEntity(ctx context.Context, view View, key []byte, room *hold) (conflict.State, error) {
+	if err := room.resize(ctx, entityCopies*s.cfg.MaxRecord, s.patience); err != nil {
+		return conflict.State{}, err
+	}
+	state, _, err := view.Entity(ctx, key)
+	if size := entityCopies * sizeOf(&state); err == nil && size > room.n {
+		err = room.resize(ctx, size, s.patience)
+	}
+	return state, err
 }
 
 // entityCopies is how often the values of an entity are in memory until its answer

@@ -259,3 +259,32 @@ func TestUnreadRegister(t *testing.T) {
 		}
 	}
 }
+
+// TestOrphansAreLimitedByBytes: a page of orphans with large keys ends before it
+// is as large as its number of entries allows, and goes on where it ended.
+func TestOrphansAreLimitedByBytes(t *testing.T) {
+	reg := &owned{}
+	w := newWorld(t, func(_ *Config, d *Deps) { d.Ownership = reg })
+	for i := range int64(20) {
+		reg.orphans = append(reg.orphans, conflict.Orphaned{At: event.Dot{Region: eu, Offset: i}, Key: []byte(strings.Repeat("k", maxPage/8)), Op: event.Put})
+	}
+	from, seen, pages := "", 0, 0
+	for end := false; !end; pages++ {
+		body := text(t, w.do(get("/v1/ownership/orphans?unit=repos%2Feu&limit=10000&from="+from)))
+		if len(body) > maxPage+maxPage/4 {
+			t.Fatalf("a page has %d bytes", len(body))
+		}
+		var page struct {
+			Orphans []json.RawMessage
+			Next    string
+			End     bool
+		}
+		if err := json.Unmarshal([]byte(body), &page); err != nil {
+			t.Fatal(err)
+		}
+		from, end, seen = page.Next, page.End, seen+len(page.Orphans)
+	}
+	if seen != 20 || pages < 2 {
+		t.Errorf("%d orphans on %d pages", seen, pages)
+	}
+}

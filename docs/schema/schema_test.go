@@ -224,7 +224,7 @@ func TestSchemaAndProgramAgree(t *testing.T) {
 		want bool
 	}{
 		"config":            {config, validConfig, true},
-		"everything":        {config, validConfig + "instance: us-7\nnats: {mode: solo}\nhttp: {listen: \"127.0.0.1:1\", allowed_hosts: [geogate.example, \"::1\", 192.0.2.1], max_body: 8MiB, max_record: 1048576, max_inflight: 1GiB}\nmanagement: {listen: \"localhost:0\", pprof: false}\nidempotency: {window: 1h30m, secret_file: a}\npolicies: {residency: \"\", ownership: o.yaml}\nlog: {level: debug}\ndrain: 5s\n", true},
+		"everything":        {config, validConfig + "instance: us-7\nnats: {mode: solo}\nhttp: {listen: \"127.0.0.1:1\", allowed_hosts: [geogate.example, \"::1\", 192.0.2.1], max_connections: 100, max_readers: 1, max_body: 8MiB, max_record: 1048576, max_inflight: 1GiB}\nmanagement: {listen: \"localhost:0\", pprof: false}\nidempotency: {window: 1h30m, secret_file: a}\npolicies: {residency: \"\", ownership: o.yaml}\nlog: {level: debug}\ndrain: 5s\n", true},
 		"unknown key":       {config, validConfig + "zone: a\n", false},
 		"no region":         {config, strings.Replace(validConfig, "region: us\n", "", 1), false},
 		"version 2":         {config, strings.Replace(validConfig, "version: 1", "version: 2", 1), false},
@@ -247,6 +247,8 @@ func TestSchemaAndProgramAgree(t *testing.T) {
 		"host with port":    {config, validConfig + "http: {allowed_hosts: [\"a.example:80\"]}\n", false},
 		"host as URL":       {config, validConfig + "management: {allowed_hosts: [\"http://a.example\"]}\n", false},
 		"any host":          {config, validConfig + "http: {allowed_hosts: [\"*\"]}\n", false},
+		"no connections":    {config, validConfig + "management: {max_connections: 0}\n", false},
+		"no readers":        {config, validConfig + "http: {max_readers: 0}\n", false},
 		"decimal size":      {config, validConfig + "http: {max_body: 32MB}\n", false},
 		"bare duration":     {config, validConfig + "drain: 30\n", false},
 		"level":             {config, validConfig + "log: {level: loud}\n", false},

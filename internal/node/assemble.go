@@ -90,10 +90,15 @@ func (n *Node) assembleGateway(secret []byte) error {
 		return err
 	}
 	h := n.cfg.HTTP
+	connections, reduced := dataConnections(n.cfg, openFilesLimit())
+	if reduced != "" {
+		n.log.Warn(reduced)
+	}
 	n.server, err = gateway.New(gateway.Config{
 		Region: n.own, Topology: n.topology,
-		Data: gateway.ListenerConfig{Listen: h.Listen, AllowedHosts: h.AllowedHosts}, Manage: n.cfg.Management.Listener(), Pprof: n.cfg.Management.Pprof,
-		MaxBody: int64(h.MaxBody), MaxRecord: int64(h.MaxRecord), MaxInflight: int64(h.MaxInflight),
+		Data:   gateway.ListenerConfig{Listen: h.Listen, AllowedHosts: h.AllowedHosts, MaxConnections: connections},
+		Manage: n.cfg.Management.Listener(), Pprof: n.cfg.Management.Pprof,
+		MaxBody: int64(h.MaxBody), MaxRecord: int64(h.MaxRecord), MaxInflight: int64(h.MaxInflight), MaxReaders: h.MaxReaders,
 		Secret: secret, Drain: n.cfg.Drain,
 	}, gateway.Deps{
 		Topics: &topicList{n.topics, n.links}, Seats: n.seats, Logs: n.control, Status: n,

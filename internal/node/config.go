@@ -144,8 +144,14 @@ type HTTPConfig struct {
 	// AllowedHosts are the names in the Host header that are answered, beside
 	// localhost, loopback addresses and the host of Listen.
 	AllowedHosts []string `yaml:"allowed_hosts"`
+	// MaxConnections bounds the connections that are open at a time, MaxReaders
+	// the pages that are read, and likewise the streams that are followed. One
+	// address has at most half of each, so that there is something for others.
+	MaxConnections int `yaml:"max_connections"`
+	MaxReaders     int `yaml:"max_readers"`
 	// MaxBody bounds a request's body, MaxRecord one record in it, MaxInflight
-	// what all running requests hold together.
+	// what bodies of all requests have in memory, and likewise answers that wait
+	// to be taken. One address has at most half of that.
 	MaxBody     strict.Size `yaml:"max_body"`
 	MaxRecord   strict.Size `yaml:"max_record"`
 	MaxInflight strict.Size `yaml:"max_inflight"`
@@ -155,15 +161,16 @@ type HTTPConfig struct {
 type ManagementConfig struct {
 	// Listen is a loopback host:port; port 0 takes a free one.
 	Listen string `yaml:"listen"`
-	// AllowedHosts are like those of HTTPConfig.
-	AllowedHosts []string `yaml:"allowed_hosts"`
+	// AllowedHosts and MaxConnections are like those of HTTPConfig.
+	AllowedHosts   []string `yaml:"allowed_hosts"`
+	MaxConnections int      `yaml:"max_connections"`
 	// Pprof serves profiles under /debug/pprof/.
 	Pprof bool `yaml:"pprof"`
 }
 
 // Listener gives what the server of the listener needs.
 func (c ManagementConfig) Listener() gateway.ListenerConfig {
-	return gateway.ListenerConfig{Listen: c.Listen, AllowedHosts: c.AllowedHosts}
+	return gateway.ListenerConfig{Listen: c.Listen, AllowedHosts: c.AllowedHosts, MaxConnections: c.MaxConnections}
 }
 
 // IdempotencyConfig bounds the memory for idempotency keys.
@@ -201,9 +208,10 @@ func Defaults() Config {
 	return Config{
 		NATS: NATSConfig{Mode: modeSolo, Lease: ownership.DefaultLease()},
 		HTTP: HTTPConfig{
-			Listen: "127.0.0.1:18081", AllowedHosts: []string{}, MaxBody: 32 * strict.MiB, MaxRecord: strict.MiB, MaxInflight: 256 * strict.MiB,
+			Listen: "127.0.0.1:18081", AllowedHosts: []string{}, MaxConnections: 2048, MaxReaders: 64,
+			MaxBody: 32 * strict.MiB, MaxRecord: strict.MiB, MaxInflight: 256 * strict.MiB,
 		},
-		Management:  ManagementConfig{Listen: "127.0.0.1:18091", AllowedHosts: []string{}, Pprof: true},
+		Management:  ManagementConfig{Listen: "127.0.0.1:18091", AllowedHosts: []string{}, MaxConnections: 64, Pprof: true},
 		Idempotency: IdempotencyConfig{Window: 24 * time.Hour},
 		Log:         LogConfig{Level: "info"},
 		Drain:       30 * time.Second,
@@ -451,8 +459,20 @@ func (c Config) validateListeners(bad *strict.Problems) {
 	if h.MaxRecord > h.MaxBody {
 		bad.Add(strict.At("http", "max_record"), "%s is more than max_body, %s, lets in", h.MaxRecord, h.MaxBody)
 	}
-	if h.MaxBody > h.MaxInflight {
-		bad.Add(strict.At("http", "max_body"), "%s is more than max_inflight, %s, lets in", h.MaxBody, h.MaxInflight)
+	if most := strict.Size(gateway.MaxShare(int64(h.MaxInflight))); h.MaxBody > most {
+		bad.Add(strict.At("http", "max_body"), "%s is more than one address may have in memory, half of max_inflight, %s", h.MaxBody, h.MaxInflight)
+	}
+	for _, limit := range []struct {
+		at strict.Path
+		n  int
+	}{
+		{strict.At("http", "max_connections"), h.MaxConnections},
+		{strict.At("http", "max_readers"), h.MaxReaders},
+		{strict.At("management", "max_connections"), c.Management.MaxConnections},
+	} {
+		if limit.n < 1 {
+			bad.Add(limit.at, "must be at least 1")
+		}
 	}
 }
 

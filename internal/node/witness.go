@@ -31,7 +31,7 @@ type WitnessNATS struct {
 func WitnessDefaults() WitnessConfig {
 	return WitnessConfig{
 		NATS:       WitnessNATS{Mode: modeQuorum},
-		Management: ManagementConfig{Listen: "127.0.0.1:18093", AllowedHosts: []string{}},
+		Management: ManagementConfig{Listen: "127.0.0.1:18093", AllowedHosts: []string{}, MaxConnections: 64},
 		Log:        LogConfig{Level: "info"},
 	}
 }
@@ -68,6 +68,9 @@ func (c WitnessConfig) Validate() error {
 		c.NATS.Embedded.validate(&bad, strict.At("nats", "embedded"), modeQuorum)
 	}
 	checkLoopback(&bad, strict.At("management", "listen"), c.Management.Listen, "there is no authentication yet")
+	if c.Management.MaxConnections < 1 {
+		bad.Add(strict.At("management", "max_connections"), "must be at least 1")
+	}
 	checkHosts(&bad, strict.At("management", "allowed_hosts"), c.Management.AllowedHosts)
 	levels := []string{"debug", "info", "warn", "error"}
 	if !slices.Contains(levels, c.Log.Level) {

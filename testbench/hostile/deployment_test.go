@@ -55,6 +55,8 @@ type spec struct {
 	set []string
 	// flags are more flags of every serve.
 	flags []string
+	// under is a shell command that prepares what every serve inherits, like ulimit.
+	under string
 }
 
 // defaultOwnership declares entity topic flights and events topic github.
@@ -76,6 +78,7 @@ type region struct {
 	data, management string // listeners, host:port
 	config, log      string // files
 	flags            []string
+	under            string
 	process          *proc.Process // of the latest start
 }
 
@@ -107,7 +110,7 @@ func deploy(t *testing.T, s spec) *deployment {
 		for _, v := range s.set {
 			r.flags = append(r.flags, "--set", v)
 		}
-		r.flags = append(r.flags, s.flags...)
+		r.flags, r.under = append(r.flags, s.flags...), s.under
 	}
 	d.startKafkas(t, s)
 	d.configure(t, s)
@@ -276,12 +279,21 @@ func (d *deployment) write(t *testing.T, name, text string) string {
 // startChild starts the program; what it prints is added to the file log.
 func startChild(t *testing.T, log string, args ...string) *proc.Process {
 	t.Helper()
+	return startUnder(t, "", log, args...)
+}
+
+// startUnder starts the program in a shell that has run a command before.
+func startUnder(t *testing.T, under, log string, args ...string) *proc.Process {
+	t.Helper()
 	f, err := os.OpenFile(log, os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600)
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer f.Close()
 	cmd := exec.Command(program(t), args...)
+	if under != "" {
+		cmd = exec.Command("sh", append([]string{"-c", under + ` && exec "$0" "$@"`}, cmd.Args...)...)
+	}
 	cmd.Stdout, cmd.Stderr = f, f
 	p, err := proc.Start(cmd)
 	if err != nil {
@@ -293,7 +305,7 @@ func startChild(t *testing.T, log string, args ...string) *proc.Process {
 // launch starts the region's process and does not wait until it serves.
 func (r *region) launch(t *testing.T) {
 	t.Helper()
-	r.process = startChild(t, r.log, append([]string{"serve", "--config", r.config}, r.flags...)...)
+	r.process = startUnder(t, r.under, r.log, append([]string{"serve", "--config", r.config}, r.flags...)...)
 }
 
 // start starts the region's process and waits until it takes writes.
