@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"net/http"
+	"slices"
 	"strings"
 	"time"
 )
@@ -28,11 +29,19 @@ func askProbes(ctx context.Context, probes []Probe, note func(name string, err e
 func noteUnready(b *strings.Builder, name string, err error) { fmt.Fprintf(b, "[-]%s %v\n", name, err) }
 
 // readyz says whether this instance can serve: 200, or 503 with what cannot. With
-// ?verbose every part is listed.
+// ?verbose every part is listed. With ?for=read what only writes need is left out, so that
+// the loss of the ownership register takes no reads away.
 func (s *Server) readyz(c *call) error {
-	q, err := c.query("verbose")
+	q, err := c.query("verbose", "for")
 	if err != nil {
 		return err
+	}
+	probes := s.deps.Probes
+	switch purpose := q.Get("for"); {
+	case purpose == "read":
+		probes = slices.DeleteFunc(slices.Clone(probes), func(p Probe) bool { return p.Writes })
+	case purpose != "" && purpose != "write":
+		return invalid(codeMalformed, atParameter("for", "must be read or write"))
 	}
 	var all, bad strings.Builder
 	note := func(name string, err error) {
@@ -44,7 +53,7 @@ func (s *Server) readyz(c *call) error {
 			noteUnready(b, name, err)
 		}
 	}
-	askProbes(c.r.Context(), s.deps.Probes, note)
+	askProbes(c.r.Context(), probes, note)
 	if s.drain.isStopping() {
 		note("gateway", fmt.Errorf("draining"))
 	} else {

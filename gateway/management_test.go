@@ -1,6 +1,7 @@
 package gateway
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"strings"
@@ -56,6 +57,38 @@ func TestManagement(t *testing.T) {
 	r := do(t, h, get("/readyz?verbose"))
 	if got := text(t, r); r.StatusCode != 503 || got != "[-]tail catching up\n[+]gateway ok\n" {
 		t.Errorf("not ready: %d %s", r.StatusCode, got)
+	}
+}
+
+// TestReadinessForReads: what only writes need is left out of it.
+func TestReadinessForReads(t *testing.T) {
+	var reads, writes error
+	w := newWorld(t, func(_ *Config, d *Deps) {
+		d.Probes = []Probe{
+			{Name: "seats", Ready: func(context.Context) error { return reads }},
+			{Name: "writes", Writes: true, Ready: func(context.Context) error { return writes }},
+		}
+	})
+	h := w.s.managementHandler()
+	for _, tt := range []struct {
+		reads, writes error
+		path          string
+		status        int
+		text          string
+	}{
+		{nil, errors.New("the lease has run out"), "/readyz", 503, "[-]writes the lease has run out\n"},
+		{nil, errors.New("the lease has run out"), "/readyz?for=write", 503, "[-]writes the lease has run out\n"},
+		{nil, errors.New("the lease has run out"), "/readyz?for=read", 200, "ok\n"},
+		{nil, errors.New("x"), "/readyz?for=read&verbose", 200, "[+]seats ok\n[+]gateway ok\n"},
+		{errors.New("starting"), nil, "/readyz?for=read", 503, "[-]seats starting\n"},
+	} {
+		reads, writes = tt.reads, tt.writes
+		if r := do(t, h, get(tt.path)); r.StatusCode != tt.status || text(t, r) != tt.text {
+			t.Errorf("%s with %v, %v: %d", tt.path, tt.reads, tt.writes, r.StatusCode)
+		}
+	}
+	if p := problemOf(t, do(t, h, get("/readyz?for=both"))); p["code"] != "MALFORMED" {
+		t.Errorf("an unknown purpose: %v", p)
 	}
 }
 

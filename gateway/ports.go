@@ -172,6 +172,8 @@ type Logs interface {
 // Probe is one part of the instance as readiness sees it.
 type Probe struct {
 	Name string
+	// Writes is set for what only writes need: readiness for reads leaves it out.
+	Writes bool
 	// Ready returns nil, or why the part cannot serve. Remote regions and links
 	// are not readiness: one region's outage must not take the others out.
 	Ready func(ctx context.Context) error

@@ -49,6 +49,7 @@ const (
 	codeUpstream             code = "UPSTREAM_UNAVAILABLE"
 	codeDraining             code = "DRAINING"
 	codeNotReady             code = "NOT_READY"
+	codeHeld                 code = "PARTITION_HELD"
 	codeClockDrift           code = "CLOCK_DRIFT"
 	codeStaleView            code = "STALE_VIEW"
 	codeOwnershipUnproven    code = "OWNERSHIP_UNPROVEN"
@@ -114,6 +115,8 @@ func (c code) kind() kind {
 		return kind{503, "The gateway is stopping; nothing was stored", true, 5}
 	case codeNotReady:
 		return kind{503, "The partition is not ready; nothing was stored", true, 1}
+	case codeHeld:
+		return kind{503, "The partition is stopped until the instance starts again; nothing was stored", false, 0}
 	case codeClockDrift:
 		return kind{503, "The clock is out of bounds; nothing was stored", true, 5}
 	case codeStaleView:
@@ -287,6 +290,8 @@ func asProblem(err error) *problem {
 		return newProblem(codeKeyInUse, "the first write with this key is still in flight; send the same request again for its result")
 	case errors.Is(err, ErrUnread):
 		return newProblem(codeNotReady, "the instance has not read the ownership register yet; retry")
+	case errors.Is(err, seat.ErrHeld):
+		return newProblem(codeHeld, "the instance has stopped the partition; geogate status says why, and other partitions go on")
 	case errors.Is(err, seat.ErrNotReady):
 		return newProblem(codeNotReady, "the instance is still reading the partition's log; retry")
 	case errors.Is(err, seat.ErrSuperseded):

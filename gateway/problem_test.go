@@ -25,6 +25,7 @@ func TestSeatErrorsBecomeProblems(t *testing.T) {
 		{&seat.OutcomeError{HadKey: true}, 503, codeOutcomeUnknown, true, "1"},
 		{&seat.OutcomeError{}, 503, codeOutcomeUnknown, false, ""},
 		{seat.ErrNotReady, 503, codeNotReady, true, "1"},
+		{fmt.Errorf("partition flights/3: %w: %w", seat.ErrHeld, context.Canceled), 503, codeHeld, false, ""},
 		{seat.ErrSuperseded, 503, codeNotReady, true, "1"},
 		{seat.ErrDraining, 503, codeDraining, true, "5"},
 		{seat.ErrOverloaded, 429, codeOverloaded, true, "1"},

@@ -99,7 +99,7 @@ func newWorld(t *testing.T, change func(*Config, *Deps)) *world {
 	w.write = w.accept
 	cfg := Config{Region: us, Topology: topologyOf(t, "us", "eu"), Data: ListenerConfig{Listen: "127.0.0.1:0"}, Manage: ListenerConfig{Listen: "127.0.0.1:0"}, Pprof: true}
 	deps := Deps{Topics: w, Seats: w, Logs: w, Status: w, Registry: prometheus.NewRegistry(), Configz: []byte("region: us\n")}
-	deps.Probes = []Probe{{"tail", func(context.Context) error { return w.ready }}}
+	deps.Probes = []Probe{{Name: "tail", Ready: func(context.Context) error { return w.ready }}}
 	if change != nil {
 		change(&cfg, &deps)
 	}

@@ -112,6 +112,7 @@ func setPorts(env *testscript.Env, names ...string) error {
 func canned(status string) http.Handler {
 	mux := http.NewServeMux()
 	mux.HandleFunc("GET /v1/status", func(w http.ResponseWriter, _ *http.Request) { _, _ = w.Write([]byte(status)) })
+	mux.HandleFunc("GET /livez", func(w http.ResponseWriter, _ *http.Request) { _, _ = w.Write([]byte("ok\n")) })
 	mux.HandleFunc("GET /v1/topics", func(w http.ResponseWriter, _ *http.Request) { _, _ = w.Write([]byte(answerTopics)) })
 	mux.HandleFunc("GET /v1/ownership", func(w http.ResponseWriter, _ *http.Request) {
 		_, _ = w.Write([]byte(`{"units":[{"unit":"air/eu","owner":null,"epoch":34,"state":"FENCED"},{"unit":"air/us","owner":"us","epoch":17,"state":"ACTIVE"}],"next":null,"end":true}`))

@@ -15,18 +15,24 @@ import (
 func newStatus(env environment) *cobra.Command {
 	var address gatewayFlag
 	var output string
-	var check bool
+	var check, livez bool
 	cmd := &cobra.Command{
 		Use:   "status",
 		Short: "Show a running instance: regions, links with their lag, units with their owners, warnings",
 		Long: `Show a running instance: regions, links with their lag, units with their owners, warnings.
 
 Exit codes: 0; 12 when the gateway or the ownership register cannot be reached; 13 when the register went
-backwards; with --check, 3 when there is a warning of severity error.`,
+backwards; with --check, 3 when there is a warning of severity error. With --livez, 0 if the process runs, else 12.`,
 		Args: usageArgs(cobra.NoArgs),
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if err := checkOutput(output); err != nil {
 				return err
+			}
+			if livez && (check || cmd.Flags().Changed("output")) {
+				return exitWith(exitUsage, "%s: --livez asks nothing that --check or --output could tell", cmd.CommandPath())
+			}
+			if livez {
+				return aliveness(cmd, &address)
 			}
 			body, err := address.get(cmd, "/v1/status")
 			if err != nil {
@@ -49,7 +55,17 @@ backwards; with --check, 3 when there is a warning of severity error.`,
 	address.bind(cmd, env)
 	cmd.Flags().StringVarP(&output, "output", "o", "text", "`form` of the output: text or json")
 	cmd.Flags().BoolVar(&check, "check", false, "end with code 3 when there is a warning of severity error")
+	cmd.Flags().BoolVar(&livez, "livez", false, "only ask whether the process runs (GET /livez), for a health check; print ok")
 	return cmd
+}
+
+// aliveness asks whether the process answers, and nothing that it depends on.
+func aliveness(cmd *cobra.Command, address *gatewayFlag) error {
+	if _, err := address.get(cmd, "/livez"); err != nil {
+		return err
+	}
+	_, err := fmt.Fprintln(cmd.OutOrStdout(), "ok")
+	return err
 }
 
 // statusVerdict turns the state into an exit code. The worst state decides.

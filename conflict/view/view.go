@@ -16,6 +16,7 @@ import (
 	"github.com/twmb/franz-go/pkg/kgo"
 
 	"github.com/geogate/geogate/conflict"
+	"github.com/geogate/geogate/internal/defect"
 	"github.com/geogate/geogate/internal/event"
 	"github.com/geogate/geogate/internal/judged"
 	"github.com/geogate/geogate/internal/seat"
@@ -136,7 +137,9 @@ type Status struct {
 	Queued    int  // items
 	Steps     uint64
 	Restarts  uint64 // transactions whose outcome had to be read
-	Counts    conflict.Counts
+	// Failing is why the latest step, or the restore, failed; "" once folding goes on.
+	Failing string
+	Counts  conflict.Counts
 	// Orphans is how many orphans of each origin this region has met, ever.
 	Orphans   [event.MaxRegion + 1]int
 	Merged    uint64 // records written
@@ -189,14 +192,19 @@ const (
 
 // Run folds until the context ends, and then returns nil. It returns an error that
 // wraps seat.ErrSuperseded when another instance of the region folds the
-// partition; it must not be run again in this process. Every other error ends in
-// reading the committed state again and going on.
+// partition, or a *defect.Error after a panic; it must not be run again in this process.
+// Every other error ends in reading the committed state again and going on.
 func (v *View) Run(ctx context.Context) error {
 	wait := restartMin
 	for {
 		before := v.Status().Steps
-		err := v.runTerm(ctx)
+		err := defect.Guard(func() error { return v.runTerm(ctx) })()
+		var broken *defect.Error
 		switch {
+		case errors.As(err, &broken):
+			err = fmt.Errorf("view of %s/%d: %w: %w", v.cfg.Topic, v.cfg.Partition, seat.ErrHeld, err)
+			v.stopWith(err)
+			return err
 		case ctx.Err() != nil:
 			v.stopWith(ctx.Err())
 			return nil
@@ -208,6 +216,7 @@ func (v *View) Run(ctx context.Context) error {
 		v.cfg.Logger.Warn("fold step failed; will read the state topic again and go on", "topic", v.cfg.Topic, "partition", v.cfg.Partition, "err", err)
 		v.mu.Lock()
 		v.status.Restarts++
+		v.status.Failing = err.Error()
 		v.mu.Unlock()
 		if v.Status().Steps > before {
 			wait = restartMin
@@ -249,8 +258,10 @@ func (v *View) runTerm(ctx context.Context) error {
 			if err := v.step(ctx); err != nil {
 				return err
 			}
+			v.works()
 			continue
 		}
+		v.works()
 		select {
 		case <-ctx.Done():
 			return ctx.Err()
@@ -261,6 +272,13 @@ func (v *View) runTerm(ctx context.Context) error {
 			}
 		}
 	}
+}
+
+// works takes back what the status says of a failed step.
+func (v *View) works() {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	v.status.Failing = ""
 }
 
 // take moves items from the queue to taken: those that the journal has, as many

@@ -48,7 +48,7 @@ func (n *Node) assembleSeats() (err error) {
 	n.seats, err = seats.New(seats.Config{
 		Region: n.cfg.Region, ID: n.own, Instance: n.cfg.Instance, Topology: n.topology, Policy: n.policy,
 		Topics: n.topics, Control: n.control, Client: n.client, Opts: n.kafkaOpts, Store: n.store, Guard: n.guard(),
-		Window: n.cfg.Idempotency.Window, MaxRecord: int(n.cfg.HTTP.MaxRecord), Uncompressed: n.deps.Uncompressed, Logger: n.log,
+		Window: n.cfg.Idempotency.Window, MaxRecord: int(n.cfg.HTTP.MaxRecord), Uncompressed: n.deps.Uncompressed, Defects: &n.defects, Logger: n.log,
 	})
 	if err != nil {
 		return err
@@ -94,6 +94,7 @@ func (n *Node) assembleGateway(secret []byte) error {
 	if reduced != "" {
 		n.log.Warn(reduced)
 	}
+	owner := &gatewayOwnership{n.cfg.Region, n.ownership, n.tables, n.policy, n.topology, n.seats}
 	n.server, err = gateway.New(gateway.Config{
 		Region: n.own, Topology: n.topology,
 		Data:   gateway.ListenerConfig{Listen: h.Listen, AllowedHosts: h.AllowedHosts, MaxConnections: connections},
@@ -102,10 +103,11 @@ func (n *Node) assembleGateway(secret []byte) error {
 		Secret: secret, Drain: n.cfg.Drain,
 	}, gateway.Deps{
 		Topics: &topicList{n.topics, n.links}, Seats: n.seats, Logs: n.control, Status: n,
-		Ownership: &gatewayOwnership{n.cfg.Region, n.ownership, n.tables, n.policy, n.topology, n.seats},
+		Ownership: owner,
 		Probes: []gateway.Probe{
 			{Name: "kafka", Ready: n.kafka.Ready},
 			{Name: "seats", Ready: n.seats.Ready},
+			{Name: "writes", Writes: true, Ready: owner.writable},
 		},
 		Kafka: n.kafkaOpts("reads"), Configz: configz,
 		Logger: n.log, Registry: n.deps.Registry,

@@ -22,6 +22,7 @@ import (
 
 	"github.com/geogate/geogate/gateway"
 	"github.com/geogate/geogate/internal/control"
+	"github.com/geogate/geogate/internal/defect"
 	"github.com/geogate/geogate/internal/event"
 	"github.com/geogate/geogate/internal/seat"
 	"github.com/geogate/geogate/internal/seats"
@@ -75,6 +76,7 @@ type Node struct {
 	kafka     *watch
 	residency *policyfile.Follower // nil without a residency policy
 	skipped   warning.Skipped      // by all readers of internal topics
+	defects   defect.Log           // panics that were recovered
 }
 
 // New opens the store and the listeners, waits for the region's own Kafka, and

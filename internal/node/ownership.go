@@ -2,6 +2,7 @@ package node
 
 import (
 	"context"
+	"fmt"
 	"time"
 
 	"github.com/geogate/geogate/conflict"
@@ -72,6 +73,28 @@ func (o *gatewayOwnership) Check(unit string) error {
 		return &id
 	}
 	return nil
+}
+
+// writable is the readiness for writes: nil if any partition takes one now. An instance
+// without partitions, of which none was used yet, is asked for the units of its region.
+func (o *gatewayOwnership) writable(context.Context) error {
+	exist, err := o.seats.Admits(o.Check)
+	if !exist {
+		for _, unit := range o.policy.Home(o.region) {
+			if err = o.Check(unit); err == nil {
+				return nil
+			}
+		}
+	}
+	if err == nil {
+		return nil
+	}
+	if o.client != nil {
+		if state := o.client.Status().State; state != "ok" {
+			return fmt.Errorf("no partition takes a write, and the ownership register is %s: %w", state, err)
+		}
+	}
+	return fmt.Errorf("no partition takes a write: %w", err)
 }
 
 // Units implements gateway.Ownership.

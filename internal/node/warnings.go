@@ -15,7 +15,7 @@ type warner interface {
 // warnings asks all parts.
 func (n *Node) warnings() *warning.List {
 	out := new(warning.List)
-	parts := []warner{n.kafka, (*registerWarnings)(n), (*residencyWarnings)(n), &n.skipped, n.topics, n.seats}
+	parts := []warner{n.kafka, (*registerWarnings)(n), (*residencyWarnings)(n), &n.defects, &n.skipped, n.topics, n.seats}
 	for _, l := range n.links {
 		parts = append(parts, l)
 	}
@@ -37,12 +37,14 @@ type warningMetrics struct{ node *Node }
 
 var (
 	warningsDesc = prometheus.NewDesc("geogate_warnings", "Warnings in the status by code; absent where there is none.", []string{"code", "severity"}, nil)
+	defectsDesc  = prometheus.NewDesc("geogate_defects_total", "Panics that were recovered.", nil, nil)
 	skippedDesc  = prometheus.NewDesc("geogate_skipped_records_total", "Records of internal topics that cannot be used.", []string{"topic"}, nil)
 )
 
 // Describe implements prometheus.Collector.
 func (w warningMetrics) Describe(out chan<- *prometheus.Desc) {
 	out <- warningsDesc
+	out <- defectsDesc
 	out <- skippedDesc
 }
 
@@ -51,6 +53,7 @@ func (w warningMetrics) Collect(out chan<- prometheus.Metric) {
 	for c, n := range w.node.warnings().Count() {
 		out <- prometheus.MustNewConstMetric(warningsDesc, prometheus.GaugeValue, float64(n), string(c), string(c.Severity()))
 	}
+	out <- prometheus.MustNewConstMetric(defectsDesc, prometheus.CounterValue, float64(w.node.defects.Total()))
 	for topic, n := range w.node.skipped.Totals() {
 		out <- prometheus.MustNewConstMetric(skippedDesc, prometheus.CounterValue, float64(n), topic)
 	}

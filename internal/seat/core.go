@@ -211,7 +211,17 @@ func (c *Core) accept(now time.Time, ev Accept) {
 	c.begin()
 }
 
-func (c *Core) admit(w *write) error {
+// Admits says why a write would be refused now whatever it is; nil if none is
+// known.
+func (c *Core) Admits() error {
+	if err := c.open(); err != nil {
+		return err
+	}
+	return c.permit(new(write))
+}
+
+// open says why the seat takes no writes.
+func (c *Core) open() error {
 	switch {
 	case c.stopped:
 		return errSuperseded()
@@ -219,6 +229,15 @@ func (c *Core) admit(w *write) error {
 		return ErrDraining
 	case !c.ready:
 		return ErrNotReady
+	}
+	return nil
+}
+
+func (c *Core) admit(w *write) error {
+	if err := c.open(); err != nil {
+		return err
+	}
+	switch {
 	case w.size > c.cfg.MaxRecord:
 		return fmt.Errorf("%w: %d bytes, at most %d", ErrTooLarge, w.size, c.cfg.MaxRecord)
 	case len(c.writes) >= c.cfg.MaxInFlight, c.bytes+w.size > c.cfg.MaxBytes && len(c.writes) > 0:

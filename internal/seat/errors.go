@@ -26,6 +26,9 @@ var (
 	ErrUpstream = errors.New("seat: upstream unavailable")
 	// ErrTooLarge: the record is larger than the topic takes (413).
 	ErrTooLarge = errors.New("seat: record is too large")
+	// ErrHeld: the partition is stopped until the instance starts again (503, not
+	// retriable).
+	ErrHeld = errors.New("seat: the partition is held")
 	// ErrSuperseded: another instance of the region has taken the seat over. The
 	// seat has stopped for good; it never opens a term again.
 	ErrSuperseded = errors.New("seat: another instance has taken the seat")

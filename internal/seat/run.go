@@ -46,16 +46,30 @@ func (s *Seat) runCore(ctx context.Context) error {
 			s.step(now, ev)
 		}
 		s.step(now, Tick{})
-		stopped := s.core.Stopped()
+		stopped, broken := s.core.Stopped(), s.broken
 		s.mu.Unlock()
-		if stopped {
+		switch {
+		case broken != nil:
+			return broken
+		case stopped:
 			return ErrSuperseded
 		}
 	}
 }
 
+// noteOpening puts into the status that no write is stored because the seat's term cannot
+// be opened. One attempt that fails is nothing yet.
+func (s *Seat) noteOpening(failed int) {
+	if failed < 2 {
+		s.setWaiting(nil)
+		return
+	}
+	s.setWaiting(fmt.Errorf("its term cannot be opened: %d attempts have failed, the log says why", failed))
+}
+
 // runOpener writes barriers, one at a time.
 func (s *Seat) runOpener(ctx context.Context) error {
+	failed := 0 // attempts in a row
 	for {
 		select {
 		case <-ctx.Done():
@@ -64,6 +78,13 @@ func (s *Seat) runOpener(ctx context.Context) error {
 			tctx, cancel := context.WithTimeout(ctx, s.cfg.OpenTimeout)
 			ev := s.cfg.Opener.Open(tctx, attempt)
 			cancel()
+			switch ev.(type) {
+			case Opened:
+				failed = 0
+			case Unopened:
+				failed++
+			}
+			s.noteOpening(failed)
 			s.result(ev)
 		}
 	}

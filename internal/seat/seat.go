@@ -13,6 +13,7 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"github.com/geogate/geogate/internal/control"
+	"github.com/geogate/geogate/internal/defect"
 	"github.com/geogate/geogate/internal/event"
 	"github.com/geogate/geogate/internal/hlc"
 	"github.com/geogate/geogate/internal/sleep"
@@ -107,6 +108,7 @@ type Seat struct {
 	ref     uint64
 	replies map[uint64]chan Reply
 	running bool
+	broken  error   // a panic of the core, which is not used any more
 	marks   []int64 // offsets of the local log's barriers, rising
 	status  Status
 
@@ -128,6 +130,9 @@ type Status struct {
 	// the record that waits; 0: it came without a gateway, or nothing is known of
 	// the register at all.
 	Unsettled map[event.RegionID]event.Epoch
+	// Waiting says why the seat cannot begin to read its log, or open its term; "" if
+	// nothing is known.
+	Waiting string
 	// CutPending says why a cut that is known is not in force, "" if there is none such.
 	CutPending string
 }
@@ -176,10 +181,10 @@ func (s *Seat) Run(ctx context.Context) error {
 	defer s.cfg.Tail.leave(s)
 	defer s.end()
 	g, gctx := errgroup.WithContext(ctx)
-	g.Go(func() error { return s.runTail(gctx, begin) })
-	g.Go(func() error { return s.runInputs(gctx, begin) })
-	g.Go(func() error { return s.runCore(gctx) })
-	g.Go(func() error { return s.runOpener(gctx) })
+	g.Go(defect.Guard(func() error { return s.runTail(gctx, begin) }))
+	g.Go(defect.Guard(func() error { return s.runInputs(gctx, begin) }))
+	g.Go(defect.Guard(func() error { return s.runCore(gctx) }))
+	g.Go(defect.Guard(func() error { return s.runOpener(gctx) }))
 	err := g.Wait()
 	if ctx.Err() != nil && !errors.Is(err, ErrSuperseded) {
 		return nil
@@ -192,6 +197,7 @@ func (s *Seat) Run(ctx context.Context) error {
 func (s *Seat) beginUntil(ctx context.Context) *beginning {
 	for {
 		b, err := s.begin(ctx)
+		s.setWaiting(err)
 		if err == nil {
 			return b
 		}
@@ -201,6 +207,16 @@ func (s *Seat) beginUntil(ctx context.Context) *beginning {
 		if sleep.For(ctx, beginEvery) != nil {
 			return nil
 		}
+	}
+}
+
+// setWaiting puts into the status why the seat does not go on.
+func (s *Seat) setWaiting(err error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.status.Waiting = ""
+	if err != nil {
+		s.status.Waiting = err.Error()
 	}
 }
 
@@ -282,6 +298,9 @@ func (s *Seat) end() {
 	for ref, ch := range s.replies {
 		w := s.core.writes[ref]
 		err := error(ErrNotReady)
+		if s.broken != nil {
+			err = ErrHeld
+		}
 		if w != nil && w.sent {
 			err = &OutcomeError{HadKey: !w.req.Idempotency.IsZero()}
 		}
@@ -306,10 +325,7 @@ func (s *Seat) Write(ctx context.Context, q *Request) (Answer, error) {
 	s.mu.Lock()
 	if !s.running {
 		defer s.mu.Unlock()
-		if s.status.Superseded {
-			return Answer{}, errSuperseded()
-		}
-		return Answer{}, ErrNotReady
+		return Answer{}, s.notRunning()
 	}
 	s.ref++
 	ref := s.ref
@@ -328,6 +344,28 @@ func (s *Seat) Write(ctx context.Context, q *Request) (Answer, error) {
 	s.mu.Unlock()
 	r := <-ch // Cancel or the seat's end has answered it, if nothing else had
 	return r.Answer, r.Err
+}
+
+// notRunning is why a seat that does not run takes no write; the caller holds mu.
+func (s *Seat) notRunning() error {
+	switch {
+	case s.broken != nil:
+		return ErrHeld
+	case s.status.Superseded:
+		return errSuperseded()
+	}
+	return ErrNotReady
+}
+
+// Admits says why a write would be refused now whatever it is, in an error that Write
+// would return; nil if none is known.
+func (s *Seat) Admits() error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if !s.running || s.broken != nil {
+		return s.notRunning()
+	}
+	return s.core.Admits()
 }
 
 // Drain refuses new writes and returns when none is in flight any more.
@@ -399,8 +437,19 @@ func (s *Seat) Status() Status {
 }
 
 // step runs the core and does what it asks for; the caller holds mu, so that
-// records reach the producer in the order in which they were stamped.
+// records reach the producer in the order in which they were stamped. A core that
+// panicked is not used again: the seat ends.
 func (s *Seat) step(now time.Time, ev Event) {
+	if s.broken != nil {
+		return
+	}
+	if s.broken = s.tryStep(now, ev); s.broken != nil {
+		poke(s.coreWake)
+	}
+}
+
+func (s *Seat) tryStep(now time.Time, ev Event) (err error) {
+	defer defect.Catch(&err)
 	for _, e := range s.core.Step(now, ev) {
 		switch e := e.(type) {
 		case OpenTerm:
@@ -424,6 +473,7 @@ func (s *Seat) step(now time.Time, ev Event) {
 			poke(s.coreWake)
 		}
 	}
+	return nil
 }
 
 // result hands the core an event from a goroutine that must not wait.

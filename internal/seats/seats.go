@@ -8,6 +8,7 @@ import (
 	"log/slog"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/dgraph-io/badger/v4"
@@ -20,6 +21,7 @@ import (
 	"github.com/geogate/geogate/dedupe"
 	"github.com/geogate/geogate/gateway"
 	"github.com/geogate/geogate/internal/control"
+	"github.com/geogate/geogate/internal/defect"
 	"github.com/geogate/geogate/internal/event"
 	"github.com/geogate/geogate/internal/hlc"
 	"github.com/geogate/geogate/internal/seat"
@@ -47,7 +49,8 @@ type runningSeat struct {
 	index *dedupe.Index
 	fetch topicFetcher
 	// caught is closed when the view shows what the log held at the start.
-	caught chan struct{}
+	caught  chan struct{}
+	stopped chan struct{} // closed when the partition is held
 }
 
 // Write implements gateway.Seat.
@@ -87,7 +90,9 @@ type Config struct {
 	MaxRecord int
 	// Uncompressed writes batches as they are.
 	Uncompressed bool
-	Logger       *slog.Logger
+	// Defects counts panics of partitions; nil: nobody does.
+	Defects *defect.Log
+	Logger  *slog.Logger
 }
 
 // Seats opens and keeps the seats of an instance: of all partitions, for the
@@ -105,12 +110,16 @@ type Seats struct {
 	fetcher  *fetcher
 
 	requests chan *runningSeat // to be run
-	prepared chan struct{}     // closed when declared topics are there and their seats are asked for
+	started  atomic.Bool       // the seats that run from the start were ready once, or had their time
 
-	mu      sync.Mutex
-	held    map[txn.TopicPartition]*runningSeat
-	current map[string]event.TopicID // by name, of topics that were recreated
-	stopped bool                     // no new ones
+	mu         sync.Mutex
+	held       map[txn.TopicPartition]*runningSeat
+	troubles   map[txn.TopicPartition]*trouble
+	current    map[string]event.TopicID // by name, of topics that were recreated
+	stopped    bool                     // no new ones
+	preparedAt time.Time                // when declared topics were there and their seats had been asked for once
+	unprepared error                    // why they are not
+	unopened   map[string]error         // by topic, why its seats are not all open
 }
 
 // New makes the seats' shared parts. No seat opens before Run. Where there is an
@@ -128,8 +137,9 @@ func New(cfg Config) (*Seats, error) {
 	return &Seats{
 		cfg: cfg, producer: producer, admin: kadm.NewClient(cfg.Client), ids: ids, tail: tail, clock: hlc.NewClock(time.Now, hlc.Bounds{}),
 		fetcher:  &fetcher{own: cfg.ID, control: cfg.Control, topics: ids},
-		requests: make(chan *runningSeat, openRequests), prepared: make(chan struct{}),
-		held: make(map[txn.TopicPartition]*runningSeat), current: make(map[string]event.TopicID),
+		requests: make(chan *runningSeat, openRequests),
+		troubles: make(map[txn.TopicPartition]*trouble),
+		held:     make(map[txn.TopicPartition]*runningSeat), current: make(map[string]event.TopicID),
 	}, nil
 }
 
@@ -169,104 +179,33 @@ func (s *Seats) Run(ctx context.Context) error {
 	return err
 }
 
-// prepare waits for control, makes the declared topics, and opens the seats that
-// run from the start.
-func (s *Seats) prepare(ctx context.Context) error {
-	select {
-	case <-ctx.Done():
-		return nil
-	case <-s.cfg.Control.Ready():
-	}
-	for {
-		err := s.openAll(ctx)
-		if err == nil {
-			break
-		}
-		if ctx.Err() != nil {
-			return nil
-		}
-		if refusal := topics.Refusal(err); refusal != nil {
-			return refusal
-		}
-		s.cfg.Logger.Warn("cannot open seats; will try again", "err", err)
-		if sleep.For(ctx, prepareAfter) != nil {
-			return nil
-		}
-	}
-	close(s.prepared)
-	return nil
-}
-
-// openAll makes the declared topics and opens the seats that run from the start.
-// It may be called again after an error.
-func (s *Seats) openAll(ctx context.Context) error {
-	if err := s.cfg.Topics.PrepareDeclared(ctx); err != nil {
-		return err
-	}
-	declared := make(map[string]bool)
-	for _, d := range s.cfg.Policy.Declared() {
-		declared[d.Topic] = true
-	}
-	for _, name := range s.used() {
-		err := s.openTopic(ctx, name)
-		if !declared[name] && (errors.Is(err, gateway.ErrTopicUnknown) || errors.Is(err, topics.ErrBlocked)) {
-			s.cfg.Logger.Warn("cannot open a topic that was used before", "topic", name, "err", err)
-			continue
-		}
-		if err != nil {
-			return err
-		}
-	}
-	return nil
-}
-
-func (s *Seats) openTopic(ctx context.Context, name string) error {
-	topic, err := s.cfg.Topics.Topic(ctx, name)
-	if err != nil {
-		return fmt.Errorf("open topic %s: %w", name, err)
-	}
-	for p := range topic.Partitions {
-		if _, err := s.hold(ctx, txn.TopicPartition{Topic: name, Partition: p}); err != nil {
-			return fmt.Errorf("open seat %s/%d: %w", name, p, err)
-		}
-	}
-	return nil
-}
-
-// used are the declared topics and those of which something was derived before.
-func (s *Seats) used() []string {
-	var names []string
-	for _, d := range s.cfg.Policy.Declared() {
-		names = append(names, d.Topic)
-	}
-	for _, x := range s.cfg.Control.Topics() {
-		if x.Kind == control.KindDerived && x.Use == control.UseState {
-			names = append(names, x.Of)
-		}
-	}
-	slices.Sort(names)
-	return slices.Compact(names)
-}
-
 // keep runs one seat with its view, again after trouble that is its own.
 func (s *Seats) keep(ctx context.Context, h *runningSeat) error {
 	said := "" // a topic that stays deleted is not worth a line every two seconds
 	for {
 		err := s.run(ctx, h)
-		if ctx.Err() != nil {
+		if s.stopAt(h.TopicPartition, err) || ctx.Err() != nil {
 			return nil
 		}
 		if errors.Is(err, seat.ErrSuperseded) {
 			s.cfg.Logger.Error("another instance of the region has taken a seat; this instance stops", "topic", h.Topic, "partition", h.Partition)
 			return err
 		}
+		s.note(h.TopicPartition, err)
 		s.cfg.Logger.Error("seat ended; running it again", "topic", h.Topic, "partition", h.Partition, "err", err)
 		var fresh *runningSeat
 		for fresh == nil {
 			if sleep.For(ctx, retryAfter) != nil {
 				return nil
 			}
-			if fresh, err = s.newSeat(ctx, h.TopicPartition); err != nil && err.Error() != said {
+			if fresh, err = s.newSeat(ctx, h.TopicPartition); err == nil {
+				break
+			}
+			if s.stopAt(h.TopicPartition, err) {
+				return nil
+			}
+			s.note(h.TopicPartition, err)
+			if err.Error() != said {
 				said = err.Error()
 				s.cfg.Logger.Error("cannot open the seat again; will try again", "topic", h.Topic, "partition", h.Partition, "err", err)
 			}
@@ -325,10 +264,10 @@ func (s *Seats) watch(ctx context.Context, h *runningSeat) error {
 // run runs a seat and its view once.
 func (s *Seats) run(ctx context.Context, h *runningSeat) error {
 	g, ctx := errgroup.WithContext(ctx)
-	g.Go(func() error { return s.watch(ctx, h) })
-	g.Go(func() error { return s.catchUp(ctx, h) })
-	g.Go(func() error { return ended(ctx, "view", h.view.Run(ctx)) })
-	g.Go(func() error {
+	g.Go(defect.Guard(func() error { return s.watch(ctx, h) }))
+	g.Go(defect.Guard(func() error { return s.catchUp(ctx, h) }))
+	g.Go(defect.Guard(func() error { return ended(ctx, "view", h.view.Run(ctx)) }))
+	g.Go(defect.Guard(func() error {
 		select {
 		case <-ctx.Done():
 			return nil
@@ -336,6 +275,14 @@ func (s *Seats) run(ctx context.Context, h *runningSeat) error {
 		}
 		s.clock.Restore(h.view.Stamp())
 		return ended(ctx, "seat", h.seat.Run(ctx))
+	}))
+	g.Go(func() error {
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-h.stopped:
+			return errHeld(h.TopicPartition)
+		}
 	})
 	return g.Wait()
 }
@@ -357,6 +304,8 @@ func (s *Seats) Open(ctx context.Context, topic string, partition int32) (gatewa
 	select {
 	case <-h.view.Ready():
 		return h, nil
+	case <-h.stopped:
+		return nil, errHeld(h.TopicPartition)
 	case <-ctx.Done():
 		return nil, fmt.Errorf("open seat: its state is still being read: %w", seat.ErrNotReady)
 	}
@@ -364,6 +313,9 @@ func (s *Seats) Open(ctx context.Context, topic string, partition int32) (gatewa
 
 // hold finds the seat of a partition, or makes it and has it run.
 func (s *Seats) hold(ctx context.Context, at txn.TopicPartition) (*runningSeat, error) {
+	if s.isHeld(at) {
+		return nil, errHeld(at)
+	}
 	s.mu.Lock()
 	h, ok := s.held[at]
 	s.mu.Unlock()
@@ -376,6 +328,9 @@ func (s *Seats) hold(ctx context.Context, at txn.TopicPartition) (*runningSeat, 
 		return nil, fmt.Errorf("open seat: control topics are still being read: %w", seat.ErrNotReady)
 	}
 	h, err := s.newSeat(ctx, at)
+	if s.stopAt(at, err) {
+		return nil, errHeld(at)
+	}
 	if err != nil {
 		return nil, err
 	}
@@ -396,8 +351,9 @@ func (s *Seats) hold(ctx context.Context, at txn.TopicPartition) (*runningSeat, 
 	return h, nil
 }
 
-// newSeat builds a seat without running it.
-func (s *Seats) newSeat(ctx context.Context, at txn.TopicPartition) (*runningSeat, error) {
+// newSeat builds a seat without running it. Its error is a *defect.Error after a panic.
+func (s *Seats) newSeat(ctx context.Context, at txn.TopicPartition) (_ *runningSeat, err error) {
+	defer defect.Catch(&err)
 	topic, err := s.cfg.Topics.Topic(ctx, at.Topic)
 	if err != nil {
 		return nil, err
@@ -411,7 +367,7 @@ func (s *Seats) newSeat(ctx context.Context, at txn.TopicPartition) (*runningSea
 	if err := s.cfg.Topics.Identify(ctx, topic, at.Partition); err != nil {
 		return nil, fmt.Errorf("open seat: %w", err)
 	}
-	h := &runningSeat{TopicPartition: at, id: topic.ID, caught: make(chan struct{}), fetch: topicFetcher{s.fetcher, topic, at.Partition}}
+	h := &runningSeat{TopicPartition: at, id: topic.ID, caught: make(chan struct{}), stopped: make(chan struct{}), fetch: topicFetcher{s.fetcher, topic, at.Partition}}
 	fold := s.fold(topic, at.Partition)
 	if h.index, err = s.openIndex(topic, at.Partition); err != nil {
 		return nil, err
@@ -495,14 +451,27 @@ func (s *Seats) sweep(ctx context.Context) {
 		case <-tick.C:
 		}
 		for _, h := range s.list() {
-			closed := s.cfg.Control.LowestClosed(h.Topic, h.Partition, h.index.Applied())
-			if n, err := h.index.Sweep(closed, s.tables.Table(h.Topic, h.Partition)); err != nil {
+			n, err := s.expire(h)
+			if s.stopAt(h.TopicPartition, err) {
+				continue
+			}
+			if err != nil {
 				s.cfg.Logger.Warn("cannot remove expired idempotency keys; will try again", "topic", h.Topic, "partition", h.Partition, "err", err)
 			} else if n > 0 {
 				s.cfg.Logger.Debug("removed expired keys", "topic", h.Topic, "partition", h.Partition, "copies", n)
 			}
 		}
 	}
+}
+
+// expire removes the expired keys of one partition that is not held.
+func (s *Seats) expire(h *runningSeat) (keys int, err error) {
+	defer defect.Catch(&err)
+	if s.isHeld(h.TopicPartition) {
+		return 0, nil
+	}
+	closed := s.cfg.Control.LowestClosed(h.Topic, h.Partition, h.index.Applied())
+	return h.index.Sweep(closed, s.tables.Table(h.Topic, h.Partition))
 }
 
 // find gives the seat of a partition, nil if it is not held.
@@ -526,19 +495,4 @@ func (s *Seats) list() []*runningSeat {
 		return int(a.Partition - b.Partition)
 	})
 	return out
-}
-
-// Ready is the readiness of the seats that run from the start.
-func (s *Seats) Ready(context.Context) error {
-	select {
-	case <-s.prepared:
-	default:
-		return errors.New("declared topics are still being created or checked")
-	}
-	for _, h := range s.list() {
-		if !h.seat.Status().Ready {
-			return fmt.Errorf("seat %s/%d is still reading its log", h.Topic, h.Partition)
-		}
-	}
-	return nil
 }

@@ -1,6 +1,7 @@
 package seats
 
 import (
+	"errors"
 	"fmt"
 	"maps"
 	"slices"
@@ -9,6 +10,7 @@ import (
 	"github.com/geogate/geogate/conflict"
 	"github.com/geogate/geogate/gateway"
 	"github.com/geogate/geogate/internal/event"
+	"github.com/geogate/geogate/internal/seat"
 	"github.com/geogate/geogate/internal/txn"
 	"github.com/geogate/geogate/internal/warning"
 	"github.com/geogate/geogate/router/ownership"
@@ -17,8 +19,15 @@ import (
 // Warnings says what an operator should know of the seats, in the order of topics and
 // partitions.
 func (s *Seats) Warnings(out *warning.List) {
+	s.mu.Lock()
+	unopened := maps.Clone(s.unopened)
+	s.mu.Unlock()
+	for _, topic := range slices.Sorted(maps.Keys(unopened)) {
+		out.Add(warning.TopicBlocked, topic, "its partitions are not all open: %s", reason(unopened[topic]))
+	}
 	for _, h := range s.list() {
-		st, subject := h.seat.Status(), fmt.Sprintf("%s/%d", h.Topic, h.Partition)
+		st, subject := h.seat.Status(), name(h.TopicPartition)
+		s.warnOfTrouble(out, h, &st)
 		for _, r := range slices.Sorted(maps.Keys(st.Held)) {
 			wait := st.Held[r]
 			what := "held for " + wait.Round(time.Millisecond).String()
@@ -43,6 +52,34 @@ func (s *Seats) Warnings(out *warning.List) {
 		if st.Foreign > 0 {
 			out.Add(warning.ForeignRecords, subject, "%d records in remote topics that no link wrote are quarantined", st.Foreign)
 		}
+	}
+}
+
+// warnOfTrouble says why a partition takes no writes or does not fold. That the
+// instance drains, or that the region may not write the unit, is not the partition's.
+func (s *Seats) warnOfTrouble(out *warning.List, h *runningSeat, st *seat.Status) {
+	t, subject := s.trouble(h.TopicPartition), name(h.TopicPartition)
+	if t.held {
+		out.Add(warning.PartitionHeld, subject, "the partition is stopped until the instance starts again: %s", reason(t.err))
+		return
+	}
+	again := ""
+	if t.count > 0 && (!st.Ready || time.Since(t.at) < isRecent) {
+		again = fmt.Sprintf("it was started again %d times, the last time because of: %s", t.count, reason(t.err))
+	}
+	refused := errors.Is(h.seat.Admits(), seat.ErrNotReady)
+	switch {
+	case again != "":
+		out.Add(warning.PartitionNotReady, subject, "%s", again)
+	case st.Waiting != "":
+		out.Add(warning.PartitionNotReady, subject, "no write is stored: %s", reason(errors.New(st.Waiting)))
+	case refused && !st.Ready:
+		out.Add(warning.PartitionNotReady, subject, "the partition's log is still being read")
+	case refused:
+		out.Add(warning.PartitionNotReady, subject, "the partition waits for what an earlier owner has written, or for the ownership register")
+	}
+	if f := h.view.Status().Failing; f != "" {
+		out.Add(warning.FoldFailing, subject, "the fold is tried again after: %s", reason(errors.New(f)))
 	}
 }
 

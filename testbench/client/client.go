@@ -157,7 +157,13 @@ func Decode(raw []byte, into any) error {
 	return nil
 }
 
-// Ready asks whether the gateway can serve; nil is yes.
+// ReadyForReads is Ready without what only writes need.
+func (c Client) ReadyForReads(ctx context.Context) error {
+	_, _, err := c.DoManagement(ctx, http.MethodGet, "/readyz?for=read", nil, nil)
+	return err
+}
+
+// Ready asks whether the gateway can serve, writes included; nil is yes.
 func (c Client) Ready(ctx context.Context) error {
 	_, _, err := c.DoManagement(ctx, http.MethodGet, "/readyz", nil, nil)
 	return err

@@ -6,6 +6,7 @@ import (
 	"bytes"
 	"context"
 	"fmt"
+	"io"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -21,6 +22,7 @@ import (
 	"github.com/twmb/franz-go/pkg/kgo"
 
 	"github.com/geogate/geogate/gateway"
+	"github.com/geogate/geogate/internal/warning"
 	"github.com/geogate/geogate/testbench/apache"
 	"github.com/geogate/geogate/testbench/client"
 	"github.com/geogate/geogate/testbench/proc"
@@ -57,6 +59,8 @@ type spec struct {
 	flags []string
 	// under is a shell command that prepares what every serve inherits, like ulimit.
 	under string
+	// program is another build of the program, [programWith]; "" is the ordinary one.
+	program string
 }
 
 // defaultOwnership declares entity topic flights and events topic github.
@@ -77,6 +81,7 @@ type region struct {
 
 	data, management string // listeners, host:port
 	config, log      string // files
+	program          string
 	flags            []string
 	under            string
 	process          *proc.Process // of the latest start
@@ -97,7 +102,9 @@ func (d *deployment) regions() []*region {
 // the test stops it, and prints the end of the logs of a test that failed.
 func deploy(t *testing.T, s spec) *deployment {
 	t.Helper()
-	program(t)
+	if s.program == "" {
+		s.program = program(t)
+	}
 	d := &deployment{dir: t.TempDir(), us: &region{name: "us"}}
 	if s.pair {
 		d.eu = &region{name: "eu"}
@@ -106,7 +113,7 @@ func deploy(t *testing.T, s spec) *deployment {
 		r.Client = client.Client{HTTP: client.NewHTTP(), Retry: pollEvery}
 		r.data, r.management = freeAddress(t), freeAddress(t)
 		r.Address = client.At("http://"+r.data, "http://"+r.management)
-		r.log = filepath.Join(d.dir, r.name+".log")
+		r.log, r.program = filepath.Join(d.dir, r.name+".log"), s.program
 		for _, v := range s.set {
 			r.flags = append(r.flags, "--set", v)
 		}
@@ -260,7 +267,7 @@ func (d *deployment) register(t *testing.T, s spec) map[string]string {
 		out[m] = fmt.Sprintf("{embedded: {name: ctl-%s, cluster: %q, routes: [%s]}}", m, at[m], strings.Join(routes, ", "))
 	}
 	config := d.write(t, "witness.yaml", fmt.Sprintf("version: 1\ndata_dir: witness\nnats: %s\nmanagement: {listen: %q}\n", out["witness"], freeAddress(t)))
-	d.witness = startChild(t, filepath.Join(d.dir, "witness.log"), "witness", "--config", config)
+	d.witness = startChild(t, s.program, filepath.Join(d.dir, "witness.log"), "witness", "--config", config)
 	for _, m := range members {
 		out[m] = strings.Replace(out[m], "{embedded", "{mode: quorum, embedded", 1)
 	}
@@ -277,20 +284,20 @@ func (d *deployment) write(t *testing.T, name, text string) string {
 }
 
 // startChild starts the program; what it prints is added to the file log.
-func startChild(t *testing.T, log string, args ...string) *proc.Process {
+func startChild(t *testing.T, program, log string, args ...string) *proc.Process {
 	t.Helper()
-	return startUnder(t, "", log, args...)
+	return startUnder(t, program, "", log, args...)
 }
 
 // startUnder starts the program in a shell that has run a command before.
-func startUnder(t *testing.T, under, log string, args ...string) *proc.Process {
+func startUnder(t *testing.T, program, under, log string, args ...string) *proc.Process {
 	t.Helper()
 	f, err := os.OpenFile(log, os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600)
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer f.Close()
-	cmd := exec.Command(program(t), args...)
+	cmd := exec.Command(program, args...)
 	if under != "" {
 		cmd = exec.Command("sh", append([]string{"-c", under + ` && exec "$0" "$@"`}, cmd.Args...)...)
 	}
@@ -305,7 +312,7 @@ func startUnder(t *testing.T, under, log string, args ...string) *proc.Process {
 // launch starts the region's process and does not wait until it serves.
 func (r *region) launch(t *testing.T) {
 	t.Helper()
-	r.process = startUnder(t, r.under, r.log, append([]string{"serve", "--config", r.config}, r.flags...)...)
+	r.process = startUnder(t, r.program, r.under, r.log, append([]string{"serve", "--config", r.config}, r.flags...)...)
 }
 
 // start starts the region's process and waits until it takes writes.
@@ -373,6 +380,39 @@ func (r *region) mustRun(t *testing.T) {
 		t.Fatalf("the process of region %s has ended with exit code %d", r.name, r.process.ExitCode())
 	default:
 	}
+}
+
+// readiness asks /readyz, with a query or "".
+func (r *region) readiness(t *testing.T, query string) (status int, text string) {
+	t.Helper()
+	resp, err := r.HTTP.Get("http://" + r.management + "/readyz" + query)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer resp.Body.Close()
+	raw, err := io.ReadAll(resp.Body)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return resp.StatusCode, string(raw)
+}
+
+// awaitWarning waits until the status has a warning, and gives it.
+func (r *region) awaitWarning(t *testing.T, code warning.Code, subject string) (w warning.Warning) {
+	t.Helper()
+	r.await(t, fmt.Sprintf("warning %s %s", code, subject), func(ctx context.Context) error {
+		s, err := r.status(ctx)
+		if err != nil {
+			return err
+		}
+		i := slices.IndexFunc(s.Warnings, func(w warning.Warning) bool { return w.Code == code && w.Subject == subject })
+		if i < 0 {
+			return fmt.Errorf("warnings %v", s.Warnings)
+		}
+		w = s.Warnings[i]
+		return nil
+	})
+	return w
 }
 
 // status is what the region says of itself.

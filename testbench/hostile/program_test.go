@@ -4,6 +4,7 @@ package hostile_test
 
 import (
 	"bytes"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -32,9 +33,11 @@ func TestMain(m *testing.M) {
 	os.Exit(code)
 }
 
+// root is the module's.
+const root = "../.."
+
 // buildOnce builds the program as it is released, without the race detector.
 var buildOnce = sync.OnceValues(func() (string, error) {
-	const root = "../.."
 	// What the go command reads is no input of the test cache. Reading the folders of
 	// the sources here makes them one: a change of the program runs the tests again.
 	err := filepath.WalkDir(root, func(path string, d fs.DirEntry, err error) error {
@@ -47,13 +50,54 @@ var buildOnce = sync.OnceValues(func() (string, error) {
 		return "", err
 	}
 	path := filepath.Join(buildDir, "geogate")
-	build := exec.Command("go", "build", "-trimpath", "-o", path, "./cmd/geogate")
+	return path, buildTo(path)
+})
+
+func buildTo(path string, flags ...string) error {
+	build := exec.Command("go", append(append([]string{"build", "-trimpath"}, flags...), "-o", path, "./cmd/geogate")...)
 	build.Dir, build.Env = root, append(os.Environ(), "CGO_ENABLED=0")
 	if out, err := build.CombinedOutput(); err != nil {
-		return "", fmt.Errorf("build the program: %w\n%s", err, out)
+		return fmt.Errorf("build the program: %w\n%s", err, out)
 	}
-	return path, nil
-})
+	return nil
+}
+
+// edit replaces a text, which is there once, in a source file.
+type edit struct{ file, old, new string }
+
+// programWith builds the program with changed sources: a defect that the sources do not
+// have, to see what becomes of it. The program itself has no switches for that.
+func programWith(t *testing.T, e edit) string {
+	t.Helper()
+	program(t)
+	dir := t.TempDir()
+	from, err := filepath.Abs(filepath.Join(root, e.file))
+	if err != nil {
+		t.Fatal(err)
+	}
+	src, err := os.ReadFile(from)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if n := strings.Count(string(src), e.old); n != 1 {
+		t.Fatalf("%s has the text %d times: %q", e.file, n, e.old)
+	}
+	changed, overlay, bin := filepath.Join(dir, "changed.go"), filepath.Join(dir, "overlay.json"), filepath.Join(dir, "geogate")
+	files, err := json.Marshal(map[string]any{"Replace": map[string]string{from: changed}})
+	if err == nil {
+		err = os.WriteFile(changed, []byte(strings.Replace(string(src), e.old, e.new, 1)), 0o600)
+	}
+	if err == nil {
+		err = os.WriteFile(overlay, files, 0o600)
+	}
+	if err == nil {
+		err = buildTo(bin, "-overlay", overlay)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	return bin
+}
 
 // program is the path of the built program. It skips the test of a short run.
 func program(t *testing.T) string {

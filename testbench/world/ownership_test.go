@@ -229,6 +229,17 @@ func sameEverywhere(t *testing.T, w *world.World, acked []client.Answer, orphans
 	}
 }
 
+// readsOnly wants a region that is ready for reads, and not for writes for a reason.
+func readsOnly(t *testing.T, r *world.Region, why string) {
+	t.Helper()
+	if err := r.Client().ReadyForReads(limit(t)); err != nil {
+		t.Errorf("%s is not ready for reads: %v", r.Name, err)
+	}
+	if err := r.Client().Ready(limit(t)); err == nil || !strings.Contains(err.Error(), "[-]writes no partition takes a write") || !strings.Contains(err.Error(), why) {
+		t.Errorf("%s is not ready for writes: %v, want %q", r.Name, err, why)
+	}
+}
+
 // TestFenceAlive: a region that answers is fenced under load and taken back: it
 // stops within a moment, nothing that was acknowledged is lost, and nothing is an
 // orphan.
@@ -255,6 +266,7 @@ func TestFenceAlive(t *testing.T) {
 	if p.Retriable {
 		t.Errorf("%+v", p)
 	}
+	readsOnly(t, eu, "fenced")
 	acked := there.end()
 	there.mu.Lock()
 	t.Logf("the last acknowledged write came %s after the fence began", there.last.Sub(before).Round(time.Millisecond))
@@ -306,6 +318,10 @@ func TestFenceCutOff(t *testing.T) {
 	p := refused(t, w, eu, 503, "OWNERSHIP_UNPROVEN")
 	if !p.Retriable || p.Header.Get("Retry-After") != "3" {
 		t.Errorf("%+v, %v", p, p.Header)
+	}
+	readsOnly(t, eu, "the ownership register is unreachable")
+	if st := status(t, eu); !warns(st.Warnings, warning.RegisterUnreachable, "register", "cannot be reached") {
+		t.Errorf("warnings %v", st.Warnings)
 	}
 	acked := append(there.end(), kept, lost, over, fresh)
 	// The other region takes over what clients try again there, and knows nothing

@@ -1,0 +1,113 @@
+package seats
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/geogate/geogate/gateway"
+	"github.com/geogate/geogate/internal/control"
+	"github.com/geogate/geogate/internal/seat"
+	"github.com/geogate/geogate/internal/sleep"
+	"github.com/geogate/geogate/internal/topics"
+	"github.com/geogate/geogate/internal/txn"
+)
+
+// prepare waits for control, makes the declared topics, and opens the seats that
+// run from the start.
+func (s *Seats) prepare(ctx context.Context) error {
+	select {
+	case <-ctx.Done():
+		return nil
+	case <-s.cfg.Control.Ready():
+	}
+	for {
+		err := s.cfg.Topics.PrepareDeclared(ctx)
+		if err == nil {
+			err = s.openAll(ctx)
+		} else {
+			s.setUnprepared(err)
+		}
+		if err == nil || ctx.Err() != nil {
+			return nil
+		}
+		if refusal := topics.Refusal(err); refusal != nil {
+			return refusal
+		}
+		s.cfg.Logger.Warn("cannot open seats; will try again", "err", err)
+		if sleep.For(ctx, prepareAfter) != nil {
+			return nil
+		}
+	}
+}
+
+// setUnprepared says in the readiness why the declared topics are not there.
+func (s *Seats) setUnprepared(err error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.unprepared = err
+}
+
+// openAll opens the seats that run from the start: of all topics, also if there is one
+// that fails. It may be called again after an error.
+func (s *Seats) openAll(ctx context.Context) error {
+	declared := make(map[string]bool)
+	for _, d := range s.cfg.Policy.Declared() {
+		declared[d.Topic] = true
+	}
+	unopened := make(map[string]error)
+	var errs []error
+	for _, topic := range s.used() {
+		err := s.openTopic(ctx, topic)
+		if err == nil || ctx.Err() != nil {
+			continue
+		}
+		deleted := errors.Is(err, gateway.ErrTopicUnknown)
+		if !declared[topic] && (deleted || errors.Is(err, topics.ErrBlocked)) {
+			s.cfg.Logger.Warn("cannot open a topic that was used before", "topic", topic, "err", err)
+		} else {
+			errs = append(errs, err)
+		}
+		if !deleted { // nothing is missing where a topic was deleted
+			unopened[topic] = err
+		}
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.unopened = unopened; s.preparedAt.IsZero() && ctx.Err() == nil {
+		s.preparedAt = time.Now()
+	}
+	return errors.Join(errs...)
+}
+
+// openTopic opens the seats of a topic that are not held.
+func (s *Seats) openTopic(ctx context.Context, name string) error {
+	topic, err := s.cfg.Topics.Topic(ctx, name)
+	if err != nil {
+		return fmt.Errorf("open topic %s: %w", name, err)
+	}
+	var errs []error
+	for p := range topic.Partitions {
+		if _, err := s.hold(ctx, txn.TopicPartition{Topic: name, Partition: p}); err != nil && !errors.Is(err, seat.ErrHeld) {
+			errs = append(errs, fmt.Errorf("open seat %s/%d: %w", name, p, err))
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// used are the declared topics and those of which something was derived before.
+func (s *Seats) used() []string {
+	var names []string
+	for _, d := range s.cfg.Policy.Declared() {
+		names = append(names, d.Topic)
+	}
+	for _, x := range s.cfg.Control.Topics() {
+		if x.Kind == control.KindDerived && x.Use == control.UseState {
+			names = append(names, x.Of)
+		}
+	}
+	slices.Sort(names)
+	return slices.Compact(names)
+}
