@@ -479,7 +479,11 @@ func parseOrphan(key, value []byte, partition int32) (conflict.Orphaned, error) 
 
 // readPlace takes the dot that dotPart has written.
 func readPlace(r *event.Reader, partition int32) event.Dot {
-	return event.Dot{Region: r.Region(), Incarnation: r.Uint16(), Partition: partition, Offset: int64(r.Uint64())}
+	d := event.Dot{Region: r.Region(), Incarnation: r.Uint16(), Partition: partition, Offset: int64(r.Uint64())}
+	if d.Offset < 0 {
+		r.Fail("offset %d", d.Offset)
+	}
+	return d
 }
 
 // appendCheckpoint appends the value of a checkpoint: u8 version; vector as
@@ -494,6 +498,9 @@ func parseCheckpoint(key, value []byte) (Checkpoint, error) {
 		k.Fail("state record type %d, want %d", t, typeCheckpoint)
 	}
 	c := Checkpoint{Offset: int64(k.Uint64())}
+	if c.Offset < 0 {
+		k.Fail("checkpoint at %d", c.Offset)
+	}
 	readVersion(r)
 	c.Vector = readPoints(r)
 	for _, err := range []error{k.Close(), r.Close()} {

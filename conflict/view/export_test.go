@@ -22,3 +22,8 @@ func (c *checkpoints) coveredAt(offset int64) event.Vector {
 	}
 	return event.Vector{}
 }
+
+// StateCacheKey is where the store has a record of the state topic.
+func StateCacheKey(topic event.TopicID, partition int32, key []byte) []byte {
+	return space(storePrefix(topic, partition)).key(spaceState, key)
+}

@@ -52,13 +52,17 @@ func openJournal(db *badger.DB, sp space, cfg conflict.Config, wake func()) (*Jo
 		if err != nil || value == nil {
 			return err
 		}
-		if value[0] != journalFormat {
+		if len(value) == 0 || value[0] != journalFormat {
 			outdated = true
 			return nil
 		}
 		x, err := parseVector(value[1:])
+		if err != nil { // the journal can be lost, so it is
+			outdated = true
+			return nil
+		}
 		j.applied, j.barriers = x.Vector, x.Barriers
-		return err
+		return nil
 	})
 	if err == nil && outdated {
 		err = j.drop()

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"time"
 
+	"github.com/dgraph-io/badger/v4"
 	"github.com/twmb/franz-go/pkg/kerr"
 
 	"github.com/geogate/geogate/conflict"
@@ -75,6 +76,10 @@ func (v *View) readState(ctx context.Context, topic txn.Topic, from, to int64) e
 	if err != nil {
 		return err
 	}
+	if v.cache == cacheDamaged {
+		v.cfg.Logger.Warn("the cache of a state topic cannot be read; filling it again", "topic", topic.Name, "partition", v.cfg.Partition)
+		cached, v.cache = -1, cacheRefilled
+	}
 	if id != topic.ID || cached < from || cached > to {
 		if err := v.store.drop(); err != nil {
 			return err
@@ -86,10 +91,16 @@ func (v *View) readState(ctx context.Context, topic txn.Topic, from, to int64) e
 	defer b.discard()
 	tp := txn.TopicPartition{Topic: topic.Name, Partition: v.cfg.Partition}
 	_, err = txn.ReadCommitted(ctx, v.cfg.Topics, tp, cached, to, func(r *txn.Record) error {
-		if len(r.Key) == 0 {
-			return nil // not ours
+		if err := checkState(r.Key, r.Value, v.cfg.Partition); err != nil {
+			v.skipState(topic.Name, r.Offset, err)
+			return nil
 		}
-		return v.store.put(b, change{r.Key, r.Value})
+		err := v.store.put(b, change{r.Key, r.Value})
+		if errors.Is(err, badger.ErrTxnTooBig) { // alone in its transaction
+			v.skipState(topic.Name, r.Offset, fmt.Errorf("%w: value of %d bytes", event.ErrMalformed, len(r.Value)))
+			return nil
+		}
+		return err
 	})
 	if err != nil {
 		return err

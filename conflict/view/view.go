@@ -22,6 +22,7 @@ import (
 	"github.com/geogate/geogate/internal/seat"
 	"github.com/geogate/geogate/internal/sleep"
 	"github.com/geogate/geogate/internal/txn"
+	"github.com/geogate/geogate/internal/warning"
 )
 
 // Fetcher gives an event from its origin's log, or from the copy of that log in
@@ -58,8 +59,10 @@ type Config struct {
 	ProgressEvery time.Duration // default 500 ms
 	QueueBytes    int           // of items that wait to be folded, beyond which Fold blocks; default 8 MiB
 	Wall          func() time.Time
-	Logger        *slog.Logger
-	Uncompressed  bool // the batches that the view writes
+	// Skipped remembers records of the state topic that cannot be used; nil: nobody does.
+	Skipped      *warning.Skipped
+	Logger       *slog.Logger
+	Uncompressed bool // the batches that the view writes
 }
 
 func (c Config) withDefaults() Config {
@@ -116,6 +119,7 @@ type View struct {
 	stateID  event.TopicID // of the state topic
 	taken    []judged.Item // taken from the queue, not committed
 	progress time.Time     // when it was last written
+	cache    cacheState
 
 	mu           sync.Mutex // guards what follows
 	restored     bool
@@ -214,6 +218,7 @@ func (v *View) Run(ctx context.Context) error {
 			return err
 		}
 		v.cfg.Logger.Warn("fold step failed; will read the state topic again and go on", "topic", v.cfg.Topic, "partition", v.cfg.Partition, "err", err)
+		v.damaged(err)
 		v.mu.Lock()
 		v.status.Restarts++
 		v.status.Failing = err.Error()

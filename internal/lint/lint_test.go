@@ -43,7 +43,7 @@ var mayImport = map[string][]string{
 	"internal/seat":     {"internal/sleep", "internal/defect", "internal/event", "internal/judged", "internal/hlc", "internal/txn", "internal/control"},
 	"conflict":          {"internal/event", "internal/judged", "internal/hlc"},
 	"conflict/view": {
-		"internal/defect", "conflict", "internal/sleep", "internal/event", "internal/judged", "internal/hlc", "internal/txn", "internal/control", "internal/seat",
+		"internal/warning", "internal/defect", "conflict", "internal/sleep", "internal/event", "internal/judged", "internal/hlc", "internal/txn", "internal/control", "internal/seat",
 	},
 	"residency":        {"internal/event", "internal/names", "internal/strict", "internal/expr"},
 	"dedupe":           {"internal/event"},

@@ -48,7 +48,7 @@ func (n *Node) assembleSeats() (err error) {
 	n.seats, err = seats.New(seats.Config{
 		Region: n.cfg.Region, ID: n.own, Instance: n.cfg.Instance, Topology: n.topology, Policy: n.policy,
 		Topics: n.topics, Control: n.control, Client: n.client, Opts: n.kafkaOpts, Store: n.store, Guard: n.guard(),
-		Window: n.cfg.Idempotency.Window, MaxRecord: int(n.cfg.HTTP.MaxRecord), Uncompressed: n.deps.Uncompressed, Defects: &n.defects, Logger: n.log,
+		Window: n.cfg.Idempotency.Window, MaxRecord: int(n.cfg.HTTP.MaxRecord), Uncompressed: n.deps.Uncompressed, Defects: &n.defects, Skipped: &n.skipped, Logger: n.log,
 	})
 	if err != nil {
 		return err

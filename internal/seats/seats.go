@@ -28,6 +28,7 @@ import (
 	"github.com/geogate/geogate/internal/sleep"
 	"github.com/geogate/geogate/internal/topics"
 	"github.com/geogate/geogate/internal/txn"
+	"github.com/geogate/geogate/internal/warning"
 	"github.com/geogate/geogate/residency"
 	"github.com/geogate/geogate/router"
 	"github.com/geogate/geogate/router/ownership"
@@ -90,8 +91,10 @@ type Config struct {
 	MaxRecord int
 	// Uncompressed writes batches as they are.
 	Uncompressed bool
-	// Defects counts panics of partitions; nil: nobody does.
+	// Defects counts panics of partitions, Skipped the records of state topics that cannot
+	// be used; nil: nobody does.
 	Defects *defect.Log
+	Skipped *warning.Skipped
 	Logger  *slog.Logger
 }
 
@@ -380,6 +383,7 @@ func (s *Seats) newSeat(ctx context.Context, at txn.TopicPartition) (_ *runningS
 		Fetcher: h.fetch,
 		Claims:  func() (seat.Claims, bool) { return h.seat.Claims() },
 
+		Skipped:      s.cfg.Skipped,
 		Restricted:   func() uint16 { return s.cfg.Control.Restricted(at.Topic) },
 		Logger:       s.cfg.Logger,
 		Uncompressed: s.cfg.Uncompressed,
