@@ -97,6 +97,32 @@ rules:
 	}
 }
 
+// TestHeaderNamesHaveNoCase: raw HTTP lower-cases names, JSON and native producers do
+// not; a deny rule must match all the same, and an allow rule must not be reached by a
+// second header under another spelling.
+func TestHeaderNamesHaveNoCase(t *testing.T) {
+	p := parse(t, head+`rules:
+  - {id: secret, effect: deny, topics: ["*"], from: [eu], to: ["*"], when: 'has(headers.class) && headers.class == "secret"'}
+  - {id: public, effect: allow, topics: ["*"], from: [eu], to: ["*"], when: 'headers["Class"] == "public"'}
+`)
+	for _, c := range []struct {
+		headers []event.Header
+		want    string
+	}{
+		{[]event.Header{{Key: "class", Value: []byte("secret")}}, "deny by secret"},
+		{[]event.Header{{Key: "CLASS", Value: []byte("secret")}}, "deny by secret"},
+		{[]event.Header{{Key: "class", Value: []byte("public")}}, "allow by public"},
+		{[]event.Header{{Key: "cLass", Value: []byte("public")}}, "allow by public"},
+		{[]event.Header{{Key: "Class", Value: []byte("secret")}, {Key: "class", Value: []byte("public")}}, "deny by secret (a predicate cannot be decided)"},
+		{[]event.Header{{Key: "class", Value: []byte("secret")}, {Key: "class", Value: []byte("public")}}, "allow by public"},
+	} {
+		r := p.Compile("t", "eu", "us")
+		if got := r.Decide(&residency.Record{Headers: c.headers}).String(); got != c.want {
+			t.Errorf("%q: %s, want %s", c.headers, got, c.want)
+		}
+	}
+}
+
 func TestRefused(t *testing.T) {
 	for _, c := range []struct{ src, want string }{
 		{"", "p.yaml:1:1: version: must be 1"},

@@ -13,6 +13,9 @@
 //	headers  map      name → last value. Read by a name that is written in the predicate: headers["x"] or headers.x.
 //	topic, from, to   strings
 //
+// Names of headers match without regard to the case of ASCII letters. A name that a
+// record has in two spellings is an error for a predicate that names it.
+//
 // Reading a header that the record does not have is an error, also where CEL would
 // not come to it, unless the predicate tests for that header: has(headers.x) or
 // "x" in headers. The gateway's own headers (gg-…) are not among them.

@@ -3,6 +3,7 @@ package expr
 import (
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 	"unicode/utf8"
@@ -69,8 +70,9 @@ type Predicate struct {
 	key     bool     // it reads the key
 	headers bool     // it reads headers
 	whole   bool     // it reads them other than by name: all of them count
-	needed  []string // headers that it reads and does not test for
+	needed  []string // headers that it reads and does not test for; names are folded
 	read    []string // headers that it reads
+	named   []string // headers that it reads or tests for
 }
 
 var environment = func() *cel.Env {
@@ -173,9 +175,9 @@ func (p *Predicate) analyse(tree *ast.AST, root ast.NavigableExpr) (errs Errors)
 				continue
 			}
 			if s.IsTestOnly() {
-				tests[s.FieldName()] = true
+				tests[fold(s.FieldName())] = true
 			} else {
-				p.read = append(p.read, s.FieldName())
+				p.read = append(p.read, fold(s.FieldName()))
 			}
 		case ast.CallKind:
 			call := e.AsCall()
@@ -185,7 +187,7 @@ func (p *Predicate) analyse(tree *ast.AST, root ast.NavigableExpr) (errs Errors)
 				p.tracked = true
 			case name == operators.In && isHeaders(args[1]):
 				if s, ok := literal(args[0]); ok {
-					tests[s] = true
+					tests[fold(s)] = true
 				}
 			case name == operators.Index && isHeaders(args[0]):
 				s, ok := literal(args[1])
@@ -193,12 +195,13 @@ func (p *Predicate) analyse(tree *ast.AST, root ast.NavigableExpr) (errs Errors)
 					at := tree.SourceInfo().GetStartLocation(e.ID())
 					errs = append(errs, &Error{max(1, at.Line()), at.Column() + 1, `a header is read by its name, like headers["x"]`})
 				}
-				p.read = append(p.read, s)
+				p.read = append(p.read, fold(s))
 			}
 		}
 	}
 	slices.Sort(p.read)
 	p.read = slices.Compact(p.read)
+	p.named = slices.AppendSeq(slices.Clone(p.read), maps.Keys(tests))
 	for _, name := range p.read {
 		if strings.HasPrefix(name, ownName) {
 			errs = append(errs, &Error{1, 1, fmt.Sprintf("header %q is the gateway's own and is not read by predicates", name)})
@@ -311,45 +314,6 @@ func (p *Predicate) eval(in *Input) (ref.Val, error) {
 	}
 	return out, nil
 }
-
-// lastValues is the record's headers as a predicate sees them. A value that is no
-// text is an error for whoever reads it; its name is there all the same.
-func (p *Predicate) lastValues(hs []event.Header) (ref.Val, error) {
-	m := make(map[ref.Val]ref.Val, len(hs))
-	for i := range hs {
-		name := hs[i].Key
-		if strings.HasPrefix(name, ownName) {
-			continue
-		}
-		if !utf8.ValidString(name) {
-			return nil, fmt.Errorf("%w: a header's name is not UTF-8", ErrEvaluate)
-		}
-		v := hs[i].Value
-		if v == nil || len(v) > MaxText || !utf8.Valid(v) {
-			m[types.String(name)] = unreadable
-			continue
-		}
-		m[types.String(name)] = types.String(v)
-	}
-	for _, name := range p.needed {
-		if _, ok := m[types.String(name)]; !ok {
-			return nil, fmt.Errorf("%w: header %q is missing and not tested for", ErrEvaluate, name)
-		}
-	}
-	for _, v := range m {
-		if p.whole && v == unreadable {
-			return nil, fmt.Errorf("%w: a header is no text, and all are looked at", ErrEvaluate)
-		}
-	}
-	for _, name := range p.read {
-		if m[types.String(name)] == unreadable {
-			return nil, fmt.Errorf("%w: header %q is no text", ErrEvaluate, name)
-		}
-	}
-	return types.NewRefValMap(types.DefaultTypeAdapter, m), nil
-}
-
-var unreadable = types.NewErr("header is no text")
 
 // activation gives a program its variables.
 type activation struct {

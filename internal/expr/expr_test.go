@@ -45,6 +45,24 @@ func TestMatch(t *testing.T) {
 		{`has(headers.class)`, expr.Input{Headers: []event.Header{{Key: "class", Value: latin}}}, "true"},
 		{`has(headers.x) && headers.x == "1"`, expr.Input{Headers: []event.Header{{Key: "n\xff", Value: nil}}}, "error"},
 		{`size(headers) == 1`, expr.Input{Headers: []event.Header{{Key: "gg-v", Value: []byte{1}}, header("a", "b")}}, "true"},
+		// Names have no case; two that differ only in case are doubt for whoever asks for
+		// that name.
+		{`headers.class == "pii"`, expr.Input{Headers: []event.Header{header("Class", "pii")}}, "true"},
+		{`headers["CLASS"] == "pii"`, expr.Input{Headers: []event.Header{header("class", "pii")}}, "true"},
+		{`has(headers.Class)`, expr.Input{Headers: []event.Header{header("cLASS", "pii")}}, "true"},
+		{`"CLASS" in headers && headers.class == "pii"`, expr.Input{Headers: []event.Header{header("Class", "pii")}}, "true"},
+		{`headers.Class == "x"`, expr.Input{}, "error"},
+		{`headers.class == "pii"`, expr.Input{Headers: []event.Header{header("Class", "x"), header("Class", "pii")}}, "true"}, // the last of one spelling
+		{`headers.class == "pii"`, expr.Input{Headers: []event.Header{header("Class", "pii"), header("class", "x")}}, "error"},
+		{`headers.class == "pii"`, expr.Input{Headers: []event.Header{header("class", "pii"), header("x", ""), header("CLASS", "pii")}}, "error"},
+		{`has(headers.class)`, expr.Input{Headers: []event.Header{header("Class", "pii"), header("class", "x")}}, "error"},
+		{`"class" in headers`, expr.Input{Headers: []event.Header{header("Class", "pii"), header("class", "x")}}, "error"},
+		{`has(headers.other)`, expr.Input{Headers: []event.Header{header("Class", "pii"), header("class", "x")}}, "false"},
+		{`size(headers) == 1`, expr.Input{Headers: []event.Header{header("Class", "pii"), header("class", "x")}}, "error"},
+		{`headers["straße"] == "1"`, expr.Input{Headers: []event.Header{header("STRAßE", "1")}}, "true"},
+		{`"k" in headers`, expr.Input{Headers: []event.Header{header("\u212a", "1")}}, "false"}, // the Kelvin sign is no ASCII letter
+		{`"É" in headers`, expr.Input{Headers: []event.Header{header("é", "1")}}, "false"},
+		{`size(headers) == 1`, expr.Input{Headers: []event.Header{header("GG-x", "1")}}, "true"}, // not the gateway's own
 		// CEL swallows these errors; here they count.
 		{`int(key) > 5 || topic == "t"`, expr.Input{Key: []byte("seven"), Topic: "t"}, "error"},
 		{`topic == "t" || int(key) > 5`, expr.Input{Key: []byte("seven"), Topic: "t"}, "true"}, // not evaluated
@@ -83,6 +101,7 @@ func TestCompileRefuses(t *testing.T) {
 		{`key`, "must be true or false", 1, 1},
 		{`headers[key] == "x"`, "read by its name", 1, 8},
 		{`headers["gg-e"] == "x"`, "gateway's own", 1, 1},
+		{`headers["GG-e"] == "x"`, "gateway's own", 1, 1},
 		{`key.matches("[")`, "invalid matches", 1, 13},
 		{`headers.exists(h, h == "x")`, "undeclared reference to 'h'", 1, 16},
 		{strings.Repeat("!", 5000) + "true", "code point", 1, 1},
@@ -118,6 +137,14 @@ func TestHeadersAsAWhole(t *testing.T) {
 		{`headers == {"class": "public"}`, "secret", "false"},
 		{`headers == {"class": "public"}`, "\xff", "doubt"},
 		{`headers != {"class": "public"}`, "\xff", "doubt"},
+		{`headers == {"CLASS": "public"}`, "public", "true"},
+		{`{"Class": "public"} == headers`, "public", "true"},
+		{`headers != {"CLASS": "public"}`, "public", "false"},
+		{`headers in [{"Class": "public"}]`, "public", "true"},
+		{`[headers] == [{"Class": "public"}]`, "public", "true"},
+		{`{"a": headers} == {"a": {"Class": "public"}}`, "public", "true"},
+		{`headers == {"Class": "public", "class": "public"}`, "public", "false"},
+		{`headers == {"other": "public"}`, "public", "false"},
 		{`headers in [{"class": "public"}]`, "\xff", "doubt"},
 		{`[headers] == [{"class": "public"}]`, "\xff", "doubt"},
 		{`{"a": headers} == {"a": {"class": "public"}}`, "\xff", "doubt"},
