@@ -161,6 +161,7 @@ type stream struct {
 	runRecordKeys    []int64       // keys of the runs' records that are not folded yet
 	unfoldedRuns     []offsets.Run // what they hold
 	coveredWhenAsked int64         // nextOffset when the last listing was asked for
+	coveredInEpoch   int64         // first offset behind what the stream had got by then of the epoch that was asked about
 	unrecorded       []Incident
 	foreignAt        time.Time // when a foreign writer was last recorded
 	counts           Counts
@@ -355,11 +356,14 @@ func (c *Core) list(now time.Time) []any {
 	var ask []ListStream
 	for _, part := range c.order {
 		s := c.streams[part]
-		if s.parked != nil || !c.rulingCurrent(s) || now.Before(s.heldUntil) || s.listed && !s.revalidate && now.Sub(s.sweptAt) < c.cfg.Sweep {
+		if s.parked != nil && !s.parked.Kind.mayEnd() || !c.rulingCurrent(s) || now.Before(s.heldUntil) ||
+			(s.listed || s.parked != nil) && !s.revalidate && now.Sub(s.sweptAt) < c.cfg.Sweep {
 			continue
 		}
 		s.coveredWhenAsked = s.nextOffset()
-		ask = append(ask, ListStream{s.Stream, s.pos.SourceEpoch, s.pos.TargetEpoch})
+		var epoch int32
+		epoch, s.coveredInEpoch = s.lastEpoch()
+		ask = append(ask, ListStream{s.Stream, epoch, s.pos.TargetEpoch})
 	}
 	if len(ask) == 0 {
 		return c.begin(now)
@@ -378,10 +382,17 @@ func (c *Core) listed(now time.Time, ev Listed) []any {
 	for _, part := range c.order {
 		l, ok := ev.Listings[part]
 		s := c.streams[part]
-		if !ok || s.parked != nil || !c.rulingCurrent(s) {
+		if !ok || s.parked != nil && !s.parked.Kind.mayEnd() || !c.rulingCurrent(s) {
 			continue
 		}
 		s.sweptAt = now
+		if s.parked != nil && (l.Err != nil || !s.intact(&l)) {
+			continue
+		}
+		if s.parked != nil {
+			out = append(out, Report{Incident: *s.parked, Ended: true})
+			s.parked, s.listed = nil, false
+		}
 		if l.Err != nil {
 			out = append(out, c.hold(now, s, l.Err)...)
 			continue
@@ -424,15 +435,41 @@ func (s *stream) nextOffset() int64 {
 	return s.pos.SourceCovered
 }
 
+// lastEpoch is the leader epoch of the last batch that the stream has got and whose
+// epoch is known, and the first offset behind what it has of that epoch.
+func (s *stream) lastEpoch() (epoch int32, next int64) {
+	if n := len(s.pending); n > 0 {
+		if e := s.pending[n-1].epoch(); e >= 0 {
+			return e, s.pending[n-1].Next
+		}
+	}
+	return s.pos.SourceEpoch, s.pos.SourceCovered
+}
+
+// intact tells whether a listing proves that the source's log still has all that was
+// committed: under the same leader epoch it reaches that far.
+func (s *stream) intact(l *Listing) bool {
+	_, bad := s.incident(l)
+	return !bad && l.SourceEpochEnd >= s.coveredInEpoch
+}
+
 // check compares the committed position with what both clusters say, and begins
 // the stream if they agree.
 func (c *Core) check(now time.Time, s *stream, l *Listing) []any {
 	first := !s.listed
 	if !s.known && (first || s.atCut()) { // nothing of it has been sent
-		s.pos.SourceCovered, s.coveredWhenAsked = l.SourceStart, l.SourceStart // a beginning, not a gap
+		s.pos.SourceCovered = l.SourceStart // a beginning, not a gap
+		s.coveredWhenAsked, s.coveredInEpoch = l.SourceStart, l.SourceStart
 		s.pos.Target, s.pos.TargetEpoch = l.Target, l.TargetEpoch
 	}
 	if x, bad := s.incident(l); bad {
+		if x.Kind == SourceTruncated && len(s.pending) > 0 {
+			// Perhaps only what was fetched and not committed is gone, which is no loss:
+			// the committed position is looked at.
+			s.drop()
+			s.listed, s.held, s.heldUntil = false, errShorter, now.Add(firstBackoff)
+			return []any{Leave{s.Part}}
+		}
 		return c.park(now, s, x)
 	}
 	out := c.orphansGone(now, s, l)
@@ -476,9 +513,9 @@ func (s *stream) incident(l *Listing) (Incident, bool) {
 		return Incident{Kind: SourceRecreated, Until: s.pos.SourceCovered}, true
 	case s.Target != l.Target || s.known && s.pos.Target != l.Target:
 		return Incident{Kind: TargetRecreated, From: 0, Until: s.pos.TargetCovered}, true
-	case s.known && l.SourceEpochEnd >= 0 && l.SourceEpochEnd < covered:
-		return Incident{Kind: SourceTruncated, From: l.SourceEpochEnd, Until: covered}, true
-	case l.SourceEnd < covered:
+	case s.known && l.SourceEpochEnd >= 0 && l.SourceEpochEnd < s.coveredInEpoch:
+		return Incident{Kind: SourceTruncated, From: l.SourceEpochEnd, Until: s.coveredInEpoch}, true
+	case l.SourceEnd < covered && l.SourceEpochEnd < covered: // the end alone may lag behind the log after a restart
 		return Incident{Kind: SourceTruncated, From: l.SourceEnd, Until: covered}, true
 	case l.SourceStart > covered && !s.inLapse(covered, l.SourceStart):
 		return Incident{Kind: RetentionGap, From: covered, Until: l.SourceStart}, true
@@ -506,7 +543,7 @@ func (c *Core) park(now time.Time, s *stream, x Incident) []any {
 	if !c.recorded[string(x.AppendKey(nil))] {
 		s.unrecorded = append(s.unrecorded, x)
 	}
-	out := []any{Report{x}}
+	out := []any{Report{Incident: x}}
 	if x.Kind.Parks() {
 		s.parked = &x
 		s.drop()
@@ -647,7 +684,9 @@ func (c *Core) Wake() time.Time {
 		for _, s := range c.streams {
 			var at time.Time
 			switch {
-			case s.parked != nil, !c.rulingCurrent(s):
+			case s.parked != nil && !s.parked.Kind.mayEnd(), !c.rulingCurrent(s):
+			case s.parked != nil:
+				at = s.sweptAt.Add(c.cfg.Sweep)
 			case s.held != nil:
 				at = s.heldUntil
 			case s.listed && (s.revalidate || s.stopped != s.atCut()):

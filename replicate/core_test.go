@@ -268,6 +268,78 @@ func TestCoreFindsTroubleAtTheSource(t *testing.T) {
 	}
 }
 
+// TestCoreFollowsTheSourceIntoItsNextEpoch: a broker that was killed and is back has a
+// new leader epoch. That the committed position's epoch ends below what was fetched
+// since is no truncation.
+func TestCoreFollowsTheSourceIntoItsNextEpoch(t *testing.T) {
+	pos := offsets.Position{SourceCovered: 9, SourceEpoch: 2, TargetEpoch: 3, Barrier: -1, Target: idB}
+	l := Listing{SourceEnd: 100, SourceEpochEnd: 10, Target: idB, TargetEpoch: 3, TargetEpochEnd: -1}
+	h := newHand(t)
+	h.ready(&pos, l)
+	h.step(h.fetched(Item{ItemSkip, 9, 12, nil, 5})) // of the next epoch, and not committed yet
+	h.core.streams[part].revalidate = true
+	out := h.step(Tick{}, List{})
+	if asked := out[0].(List).Streams[0]; asked.SourceEpoch != 5 {
+		t.Fatalf("asks about epoch %d", asked.SourceEpoch)
+	}
+	l.SourceEpochEnd = 100
+	h.step(Listed{Listings: map[Part]Listing{part: l}}, Read{})
+	if x := h.core.streams[part].parked; x != nil {
+		t.Fatalf("incident %+v", x)
+	}
+}
+
+// TestCoreLosesNothingThatWasOnlyFetched: a log that ends below what was fetched but not
+// below what was committed is read again from the committed position.
+func TestCoreLosesNothingThatWasOnlyFetched(t *testing.T) {
+	pos := offsets.Position{SourceCovered: 9, SourceEpoch: 2, TargetEpoch: 3, Barrier: -1, Target: idB}
+	l := Listing{SourceEnd: 100, SourceEpochEnd: 100, Target: idB, TargetEpoch: 3, TargetEpochEnd: -1}
+	h := newHand(t)
+	h.ready(&pos, l)
+	h.step(h.fetched(Item{ItemSkip, 9, 12, nil, 2}))
+	h.core.streams[part].revalidate = true
+	h.step(Tick{}, List{})
+	l.SourceEnd, l.SourceEpochEnd = 10, 10
+	h.step(Listed{Listings: map[Part]Listing{part: l}}, Leave{}, Read{})
+	h.now = h.core.Wake()
+	h.step(Tick{}, List{})
+	h.step(Listed{Listings: map[Part]Listing{part: l}}, Read{})
+	if s := h.core.streams[part]; s.parked != nil || s.nextOffset() != 9 {
+		t.Fatalf("reads from %d, incident %+v", s.nextOffset(), s.parked)
+	}
+}
+
+// TestCoreEndsAnIncidentThatWasNone: the next look that proves that nothing was lost
+// ends it; one that proves nothing does not.
+func TestCoreEndsAnIncidentThatWasNone(t *testing.T) {
+	pos := offsets.Position{SourceCovered: 9, SourceEpoch: 2, TargetEpoch: 3, Barrier: -1, Target: idB}
+	l := Listing{SourceEnd: 7, SourceEpochEnd: -1, Target: idB, TargetEpoch: 3, TargetEpochEnd: -1}
+	h := newHand(t)
+	h.step(Assigned{[]Stream{aStr}})
+	h.step(Start{}, Init{})
+	h.take(&pos, l, Report{}, Leave{}, Read{}, Produce{})
+	h.step(Produced{}, End{})
+	h.step(Ended{})
+	look := func(l Listing, want ...any) {
+		t.Helper()
+		h.now = h.core.Wake()
+		h.step(Tick{}, List{})
+		h.step(Listed{Listings: map[Part]Listing{part: l}}, want...)
+	}
+	l.SourceEnd = 100 // refilled, perhaps
+	look(l)
+	l.SourceEpochEnd = 8
+	look(l)
+	if x := h.core.streams[part].parked; x == nil || x.Kind != SourceTruncated {
+		t.Fatalf("incident %+v", x)
+	}
+	l.SourceEpochEnd = 100
+	look(l, Report{}, Read{})
+	if x := h.core.streams[part].parked; x != nil {
+		t.Fatalf("incident %+v", x)
+	}
+}
+
 func TestCoreTellsALostIDFromATimeOut(t *testing.T) {
 	for _, late := range []bool{false, true} {
 		h := newHand(t)

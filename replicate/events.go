@@ -119,8 +119,12 @@ type (
 	}
 	// End: commit the transaction.
 	End struct{}
-	// Report: log it for operators.
-	Report struct{ Incident Incident }
+	// Report: log it for operators. Ended: a later look has proved that nothing was
+	// lost, and the partition goes on.
+	Report struct {
+		Incident Incident
+		Ended    bool
+	}
 	// Stop: the shard's work is over; nothing may be sent any more.
 	Stop struct{ Err error }
 )

@@ -66,6 +66,9 @@ func (a *leaderClient) ask(ctx context.Context, parts []topicPartition, one func
 	return out
 }
 
+// errShorter is why a partition waits a moment.
+var errShorter = errors.New("replicate: the source's log ends below what was fetched; what was committed is looked at again")
+
 var errNoAnswer = errors.New("replicate: no answer from the leader")
 
 func (a *leaderClient) askOnce(ctx context.Context, parts []topicPartition, one func(context.Context, int32, []topicPartition) (map[topicPartition]offsetAnswer, error), out map[topicPartition]offsetAnswer) {

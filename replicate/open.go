@@ -40,6 +40,14 @@ type Item struct {
 	LeaderEpoch int32
 }
 
+// epoch is the leader epoch of the item, -1 unknown.
+func (it *Item) epoch() int32 {
+	if it.LeaderEpoch < 0 && it.Kind == ItemData && it.Batch.Magic() >= 2 {
+		return it.Batch.LeaderEpoch()
+	}
+	return it.LeaderEpoch
+}
+
 // segment is a stretch of source offsets that is copied whole.
 type segment struct {
 	source, count int64

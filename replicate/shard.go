@@ -273,6 +273,11 @@ func (s *shard) carryOut(ctx context.Context, effect any) (any, error) {
 		return Ended{err}, nil
 	case Report:
 		x := e.Incident
+		if e.Ended {
+			s.log.Warn("an incident on a link has ended: the log still has all that was copied, and the partition goes on",
+				"kind", x.Kind.String(), "topic", x.Topic, "partition", x.Partition)
+			break
+		}
 		s.log.Error("incident on a link", "kind", x.Kind.String(), "topic", x.Topic, "partition", x.Partition,
 			"from", x.From, "until", x.Until, "parked", x.Kind.Parks(), "detail", x.Detail)
 	case Stop:
