@@ -20,6 +20,9 @@ import (
 var (
 	// ErrTopicUnknown: no local topic of this name exists in the region.
 	ErrTopicUnknown = errors.New("gateway: topic is unknown")
+	// ErrTopicBlocked: something stands in the way of a topic that is derived from this
+	// one, and only an operator can mend it.
+	ErrTopicBlocked = errors.New("gateway: topic is blocked")
 	// ErrUpstream: Kafka could not be reached, or answered with an error.
 	ErrUpstream = errors.New("gateway: upstream unavailable")
 )

@@ -37,6 +37,7 @@ const (
 	codeNotAcceptable        code = "NOT_ACCEPTABLE"
 	codeNotOwner             code = "NOT_OWNER"
 	codeKeyInUse             code = "IDEMPOTENCY_KEY_IN_USE"
+	codeTopicBlocked         code = "TOPIC_BLOCKED"
 	codeCursorExpired        code = "CURSOR_EXPIRED"
 	codeBodyTooLarge         code = "BODY_TOO_LARGE"
 	codeRecordTooLarge       code = "RECORD_TOO_LARGE"
@@ -93,6 +94,8 @@ func (c code) kind() kind {
 		return kind{409, "This region may not write this unit", false, 0}
 	case codeKeyInUse:
 		return kind{409, "A write with this idempotency key is in flight", true, 1}
+	case codeTopicBlocked:
+		return kind{409, "Something stands in the way of this topic", false, 0}
 	case codeCursorExpired:
 		return kind{410, "Records after the cursor are no longer kept", false, 0}
 	case codeBodyTooLarge:
@@ -286,6 +289,8 @@ func asProblem(err error) *problem {
 		return newProblem(codeOwnershipUnproven, "the ownership register has not confirmed this region's ownership or lease in time; retry")
 	case errors.Is(err, ErrTopicUnknown):
 		return newProblem(codeTopicUnknown, "the topic does not exist in this region; writes and reads do not create topics")
+	case errors.Is(err, ErrTopicBlocked):
+		return newProblem(codeTopicBlocked, "the region cannot make what it derives from the topic; an operator finds the reason with geogate topic list")
 	case errors.Is(err, seat.ErrInUse):
 		return newProblem(codeKeyInUse, "the first write with this key is still in flight; send the same request again for its result")
 	case errors.Is(err, ErrUnread):

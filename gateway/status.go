@@ -140,7 +140,7 @@ type TopicList struct {
 // TopicEntry says what a topic is in this region and what each link does with it.
 type TopicEntry struct {
 	Name       string `json:"name"`
-	Role       string `json:"role"` // local, remote, derived, internal
+	Role       string `json:"role"` // local, remote, derived, internal, unknown
 	Partitions int32  `json:"partitions"`
 
 	// Local topics.
@@ -148,6 +148,8 @@ type TopicEntry struct {
 	Kind   string      `json:"kind,omitempty"` // events, entity
 	Policy string      `json:"policy,omitempty"`
 	Links  []TopicLink `json:"links,omitempty"`
+	// Blocked is why the region cannot make what it derives from the topic.
+	Blocked string `json:"blocked,omitempty"`
 
 	// Remote and derived topics.
 	Origin string `json:"origin,omitempty"` // region that a remote topic comes from

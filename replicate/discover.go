@@ -122,7 +122,7 @@ func (d *discovery) look(ctx context.Context) ([]Stream, []TopicRuling, error) {
 		}
 		if r.Carried {
 			mine, err := d.carry(ctx, t, there, ruling)
-			if err != nil && !isBlocked(err) {
+			if err != nil && !concernsTopic(err) {
 				return nil, nil, err
 			}
 			if err != nil {
@@ -211,9 +211,12 @@ type blockedError struct{ reason string }
 // Error implements error.
 func (e *blockedError) Error() string { return e.reason }
 
-func isBlocked(err error) bool {
-	var b *blockedError
-	return errors.As(err, &b)
+// concernsTopic tells whether an error is about one topic: something stands in its
+// way, or the target refuses a request about it. Other topics go on.
+func concernsTopic(err error) bool {
+	var blocked *blockedError
+	var refused *kerr.Error
+	return errors.As(err, &blocked) || errors.As(err, &refused)
 }
 
 // carry finds or makes the remote topic of a local one and returns its streams.

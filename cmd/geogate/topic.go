@@ -57,7 +57,11 @@ func printTopics(out io.Writer, topics []gateway.TopicEntry) error {
 	fmt.Fprintln(w, "TOPIC\tROLE\tPARTITIONS\tDOMAIN\tKIND\tLINK\tSTATE\tRULE")
 	for _, t := range topics {
 		facts := fmt.Sprintf("%s\t%s\t%d\t%s\t%s", t.Name, topicRole(t), t.Partitions, orDash(t.Domain), orDash(t.Kind))
-		if len(t.Links) == 0 {
+		if t.Blocked != "" {
+			fmt.Fprintf(w, "%s\t-\tblocked\t%s\n", facts, t.Blocked)
+			facts = "\t\t\t\t"
+		}
+		if len(t.Links) == 0 && t.Blocked == "" {
 			fmt.Fprintf(w, "%s\t-\t-\t-\n", facts)
 		}
 		for _, l := range t.Links {

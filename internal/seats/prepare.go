@@ -65,7 +65,7 @@ func (s *Seats) openAll(ctx context.Context) error {
 			continue
 		}
 		deleted := errors.Is(err, gateway.ErrTopicUnknown)
-		if !declared[topic] && (deleted || errors.Is(err, topics.ErrBlocked)) {
+		if !declared[topic] && (deleted || errors.Is(err, gateway.ErrTopicBlocked)) {
 			s.cfg.Logger.Warn("cannot open a topic that was used before", "topic", topic, "err", err)
 		} else {
 			errs = append(errs, err)

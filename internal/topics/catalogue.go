@@ -78,6 +78,7 @@ type Catalogue struct {
 	mu      sync.Mutex
 	known   kadm.TopicDetails
 	derived map[derivedOf]*derivation
+	blocked map[string]string        // local topics of which nothing can be derived, and why
 	local   map[string]event.TopicID // what the registry, read to its end, did not have
 }
 
@@ -86,7 +87,7 @@ func New(cfg Config) *Catalogue {
 	return &Catalogue{
 		region: cfg.Region, own: cfg.ID, register: cfg.Register, window: cfg.Window, topology: cfg.Topology, policy: cfg.Policy,
 		client: cfg.Client, admin: kadm.NewClient(cfg.Client), registry: follower{cfg.Control}, follower: cfg.Control, log: cfg.Logger,
-		derived: make(map[derivedOf]*derivation), local: make(map[string]event.TopicID),
+		derived: make(map[derivedOf]*derivation), blocked: make(map[string]string), local: make(map[string]event.TopicID),
 	}
 }
 
@@ -209,8 +210,11 @@ func (c *Catalogue) partitions(detail kadm.TopicDetail) int32 {
 // Warnings says which topics in use have partitions that are not used.
 func (c *Catalogue) Warnings(out *warning.List) {
 	c.mu.Lock()
-	known := maps.Clone(c.known)
+	known, blocked := maps.Clone(c.known), maps.Clone(c.blocked)
 	c.mu.Unlock()
+	for _, name := range slices.Sorted(maps.Keys(blocked)) {
+		out.Add(warning.TopicBlocked, name, "the region cannot make what it derives from the topic: %s", blocked[name])
+	}
 	for _, detail := range known.Sorted() {
 		if _, inUse := known[control.StateOf(detail.Topic)]; !inUse {
 			continue
@@ -301,6 +305,7 @@ func (c *Catalogue) Entries(ctx context.Context) ([]gateway.TopicEntry, error) {
 	}
 	c.mu.Lock()
 	known := maps.Clone(c.known) // a look-up adds to it
+	blocked := maps.Clone(c.blocked)
 	c.mu.Unlock()
 	var out []gateway.TopicEntry
 	for _, name := range known.Names() {
@@ -323,7 +328,7 @@ func (c *Catalogue) Entries(ctx context.Context) ([]gateway.TopicEntry, error) {
 			e.Role, e.Of, e.Use = "derived", x.Of, x.Use.String()
 		default:
 			d := c.policy.Domain(name)
-			e.Role, e.Domain, e.Kind = RoleLocal, d.Name, d.Kind.String()
+			e.Role, e.Domain, e.Kind, e.Blocked = RoleLocal, d.Name, d.Kind.String(), blocked[name]
 			if d.Rule != 0 {
 				e.Policy = conflict.PolicyOf(d.Rule).Name
 			}

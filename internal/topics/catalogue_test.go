@@ -15,6 +15,7 @@ import (
 	"github.com/geogate/geogate/internal/control"
 	"github.com/geogate/geogate/internal/event"
 	"github.com/geogate/geogate/internal/topics"
+	"github.com/geogate/geogate/internal/warning"
 	"github.com/geogate/geogate/router"
 	"github.com/geogate/geogate/router/ownership"
 )
@@ -194,4 +195,34 @@ func TestForgedRegistryRecords(t *testing.T) {
 		t.Fatalf("restart: %v", err)
 	}
 	check(again)
+}
+
+// TestBlockedTopicsStopOnlyThemselves: a topic of which nothing can be derived says why,
+// in the error, the list and the warnings, and no other topic is held up.
+func TestBlockedTopicsStopOnlyThemselves(t *testing.T) {
+	long := strings.Repeat("n", 240) // its state topic's name is too long
+	c, _ := catalogue(t, existing{long, 1, nil}, existing{"taken", 1, nil}, existing{"taken.merged", 1, nil}, existing{"free", 1, nil})
+	for name, why := range map[string]string{long: "at most 249", "taken": "a local topic taken.merged exists already", "free": ""} {
+		topic, err := c.Topic(t.Context(), name)
+		if err == nil {
+			err = c.Derive(t.Context(), topic)
+		}
+		if blocked := errors.Is(err, gateway.ErrTopicBlocked); blocked != (why != "") || blocked && !strings.Contains(err.Error(), why) {
+			t.Errorf("%.20s: %v, want %q", name, err, why)
+		}
+	}
+	entries, err := c.Entries(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, e := range entries {
+		if blocked := e.Name == long || e.Name == "taken"; blocked != (e.Blocked != "") {
+			t.Errorf("%.20s is listed with %q", e.Name, e.Blocked)
+		}
+	}
+	var warnings warning.List
+	c.Warnings(&warnings)
+	if n := warnings.Count()[warning.TopicBlocked]; n != 2 {
+		t.Errorf("%d warnings: %v", n, warnings.All())
+	}
 }

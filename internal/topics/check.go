@@ -20,10 +20,6 @@ import (
 // cluster and the configuration are; it has changed nothing that matters.
 var ErrRefused = errors.New("start refused")
 
-// ErrBlocked means that the operator has something where geogate would write; it stays
-// as it is.
-var ErrBlocked = errors.New("blocked")
-
 // errMismatch says that a topic exists and is not as it must be.
 var errMismatch = errors.New("mismatch")
 
@@ -33,7 +29,7 @@ func Refusal(err error) error {
 	switch {
 	case errors.Is(err, ErrRefused):
 		return err
-	case errors.Is(err, errMismatch), errors.Is(err, ErrBlocked):
+	case errors.Is(err, errMismatch), errors.Is(err, gateway.ErrTopicBlocked):
 		return fmt.Errorf("%w: %w", ErrRefused, err)
 	}
 	return nil

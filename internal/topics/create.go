@@ -83,7 +83,7 @@ func (c *Catalogue) PrepareDeclared(ctx context.Context) error {
 		if x, ok, err := c.registry.Registered(ctx, d.Topic, event.TopicID{}); err != nil {
 			return err
 		} else if ok {
-			return fmt.Errorf("declare topic %s: %w: geogate writes a topic of that name itself (%s); declare another name", d.Topic, ErrBlocked, describe(x))
+			return fmt.Errorf("declare topic %s: %w: geogate writes a topic of that name itself (%s); declare another name", d.Topic, gateway.ErrTopicBlocked, describe(x))
 		}
 		s := spec{name: d.Topic, partitions: d.Partitions, cleanup: deleted, mayHave: c.policy.Domain(d.Topic).Kind == conflict.Events}
 		if err := c.ensure(ctx, s); err != nil {
@@ -119,8 +119,11 @@ func (c *Catalogue) ensure(ctx context.Context, s spec) error {
 	case err == nil:
 		c.log.Info("created topic", "topic", s.name, "partitions", s.partitions)
 		return c.awaitLeaders(ctx, s)
+	case errors.Is(err, kerr.InvalidTopicException), errors.Is(err, kerr.PolicyViolation), errors.Is(err, kerr.InvalidConfig),
+		errors.Is(err, kerr.TopicAuthorizationFailed):
+		return fmt.Errorf("create topic %s: %w: the cluster refuses it: %w (%s)", s.name, gateway.ErrTopicBlocked, err, resp[s.name].ErrMessage)
 	case !errors.Is(err, kerr.TopicAlreadyExists):
-		return fmt.Errorf("create topic %s: %w (%s)", s.name, err, resp[s.name].ErrMessage)
+		return fmt.Errorf("create topic %s: %w: %w (%s)", s.name, gateway.ErrUpstream, err, resp[s.name].ErrMessage)
 	}
 	return c.check(ctx, s)
 }
@@ -154,11 +157,18 @@ func (c *Catalogue) Derive(ctx context.Context, topic gateway.Topic) error {
 	c.mu.Unlock()
 	if !started {
 		d.err = c.deriveNow(ctx, topic)
-		if d.err != nil {
-			c.mu.Lock()
-			delete(c.derived, of) // the next one tries again
-			c.mu.Unlock()
+		if refusal := Refusal(d.err); refusal != nil && !errors.Is(d.err, gateway.ErrTopicBlocked) {
+			d.err = fmt.Errorf("%w: %w", gateway.ErrTopicBlocked, d.err)
 		}
+		c.mu.Lock()
+		delete(c.blocked, topic.Name)
+		if d.err != nil {
+			delete(c.derived, of) // the next one tries again
+			if errors.Is(d.err, gateway.ErrTopicBlocked) {
+				c.blocked[topic.Name] = d.err.Error()
+			}
+		}
+		c.mu.Unlock()
 		close(d.done)
 	}
 	select {
@@ -177,7 +187,7 @@ func (c *Catalogue) deriveNow(ctx context.Context, topic gateway.Topic) error {
 			return err
 		}
 		if strings.Contains(cleanup, compacted) {
-			return fmt.Errorf("derive topics of %s: %w: entity topics must have cleanup.policy=delete, for compaction could keep a void record and drop a valid one; the state topic keeps what retention drops", topic.Name, ErrBlocked)
+			return fmt.Errorf("derive topics of %s: %w: entity topics must have cleanup.policy=delete, for compaction could keep a void record and drop a valid one; the state topic keeps what retention drops", topic.Name, gateway.ErrTopicBlocked)
 		}
 	}
 	if err := c.checkKind(ctx, topic); err != nil {
@@ -223,7 +233,7 @@ type derivation struct {
 // bears the derived name is geogate's, also if its record was lost.
 func (c *Catalogue) ensureDerived(ctx context.Context, s spec, use control.Use, of string, folded bool) error {
 	if err := router.CheckTopic(s.name); err != nil {
-		return err
+		return fmt.Errorf("%w: %w", gateway.ErrTopicBlocked, err)
 	}
 	all, err := c.admin.ListTopics(ctx, s.name)
 	if err != nil {
@@ -235,9 +245,9 @@ func (c *Catalogue) ensureDerived(ctx context.Context, s spec, use control.Use, 
 	case err != nil:
 		return err
 	case ok && x.Kind != 0 && (x.Kind != control.KindDerived || x.Use != use || x.Of != of):
-		return fmt.Errorf("%w: topic %s is %s", ErrBlocked, s.name, describe(x))
+		return fmt.Errorf("%w: topic %s is %s", gateway.ErrTopicBlocked, s.name, describe(x))
 	case !ok && exists && !folded:
-		return fmt.Errorf("%w: a local topic %s exists already, and geogate never mixes its records in; copy that topic to a new name and delete it", ErrBlocked, s.name)
+		return fmt.Errorf("%w: a local topic %s exists already, and geogate never mixes its records in; copy that topic to a new name and delete it", gateway.ErrTopicBlocked, s.name)
 	}
 	if _, recorded := c.follower.Record(s.name); !recorded || x.Kind == 0 {
 		x = control.Topic{Name: s.name, ID: id, Kind: control.KindDerived, Use: use, Of: of}
