@@ -46,7 +46,7 @@ func chromium(t *testing.T, address string) {
 
 // serveOn serves a page's host on 127.0.0.2; port 0 takes a free one. reports get
 // what the page sends to /report.
-func serveOn(t *testing.T, port string, page func() string, reports chan<- map[string]string) (base string) {
+func serveOn(t *testing.T, port string, page string, reports chan<- map[string]string) (base string) {
 	t.Helper()
 	ln, err := net.Listen("tcp", net.JoinHostPort("127.0.0.2", port))
 	if err != nil {
@@ -56,7 +56,7 @@ func serveOn(t *testing.T, port string, page func() string, reports chan<- map[s
 		switch r.URL.Path {
 		case "/":
 			w.Header().Set("Content-Type", "text/html; charset=utf-8")
-			_, _ = io.WriteString(w, page())
+			_, _ = io.WriteString(w, page)
 		case "/report":
 			var got map[string]string
 			if err := json.NewDecoder(r.Body).Decode(&got); err == nil {
@@ -73,7 +73,7 @@ func serveOn(t *testing.T, port string, page func() string, reports chan<- map[s
 }
 
 // script runs steps one after the other, each an expression that gives a promise
-// of what is to be told of it, and reports all of it.
+// of what is to be told of it, and reports all of it to a host, "" for the page's own.
 func script(report string, steps map[string]string) string {
 	var b strings.Builder
 	b.WriteString("<!doctype html><iframe name=frame></iframe><script>(async () => { const out = {};\n")
@@ -125,20 +125,16 @@ func TestPageOfAnotherOrigin(t *testing.T) {
 			i.name = %q; i.value = ''; f.append(i); document.body.append(f);
 			document.querySelector('iframe').onload = () => done('sent'); f.submit(); })`, target, command)
 	}
-	var base string
-	page := func() string {
-		return script(base, map[string]string{
-			"write":         fmt.Sprintf(`fetch(%q, {method: 'POST', mode: 'no-cors', headers: {'Content-Type': 'text/plain'}, body: 'x'}).then(r => r.type)`, records),
-			"beacon":        fmt.Sprintf(`navigator.sendBeacon(%q, 'x')`, records),
-			"form":          form(records),
-			"fence":         fmt.Sprintf(`fetch(%q, {method: 'POST', mode: 'no-cors', body: %q}).then(r => r.type)`, fence, command),
-			"fence, form":   form(fence),
-			"write, asking": fmt.Sprintf(`fetch(%q, {method: 'POST', headers: {'Content-Type': 'application/json'}, body: '{"value":null}'}).then(r => r.status)`, records),
-			"read":          fmt.Sprintf(`fetch(%q).then(r => r.text())`, "http://"+w.s.DataAddr()+"/v1/ownership"),
-		})
-	}
-	base = serveOn(t, "0", page, reports)
-	chromium(t, base+"/")
+	page := script("", map[string]string{
+		"write":         fmt.Sprintf(`fetch(%q, {method: 'POST', mode: 'no-cors', headers: {'Content-Type': 'text/plain'}, body: 'x'}).then(r => r.type)`, records),
+		"beacon":        fmt.Sprintf(`navigator.sendBeacon(%q, 'x')`, records),
+		"form":          form(records),
+		"fence":         fmt.Sprintf(`fetch(%q, {method: 'POST', mode: 'no-cors', body: %q}).then(r => r.type)`, fence, command),
+		"fence, form":   form(fence),
+		"write, asking": fmt.Sprintf(`fetch(%q, {method: 'POST', headers: {'Content-Type': 'application/json'}, body: '{"value":null}'}).then(r => r.status)`, records),
+		"read":          fmt.Sprintf(`fetch(%q).then(r => r.text())`, "http://"+w.s.DataAddr()+"/v1/ownership"),
+	})
+	chromium(t, serveOn(t, "0", page, reports)+"/")
 	got := receive(t, "the page's report", reports)
 	for step, want := range map[string]string{"beacon": "true", "form": "sent", "fence, form": "sent"} {
 		if got[step] != want {
@@ -200,7 +196,7 @@ func TestReboundPage(t *testing.T) {
 			})
 			w.running()
 			reports := make(chan map[string]string, 1)
-			report := serveOn(t, "0", func() string { return "" }, reports)
+			report := serveOn(t, "0", "", reports)
 			data := rebind(t, w.s.DataAddr(), script(report, map[string]string{
 				"read":  `fetch('/v1/ownership').then(r => r.status)`,
 				"write": `fetch('/v1/topics/github/records', {method: 'POST', headers: {'Content-Type': 'application/json'}, body: '{"value":{"type":"json","data":1}}'}).then(r => r.status)`,
