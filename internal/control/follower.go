@@ -26,6 +26,9 @@ type Config struct {
 	Regions map[event.RegionID]string
 	// Names checks the names in the registry's records; nil: nobody does.
 	Names Names
+	// Ahead tells whether a stamp lies further ahead of the wall clock than any seat
+	// stamps; nil: none does.
+	Ahead func(event.Stamp) bool
 	// Opts reach the own region's cluster: seeds, dialling, client id, logger.
 	Opts []kgo.Opt
 	// Logger receives what could not be read; nil discards.

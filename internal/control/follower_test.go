@@ -68,7 +68,7 @@ func (b *broker) follow() (*control.Follower, func()) {
 	b.t.Helper()
 	f, err := control.New(control.Config{
 		Region: 1, Regions: map[event.RegionID]string{1: "us", 2: "eu"}, Opts: []kgo.Opt{kgo.SeedBrokers(b.cluster.ListenAddrs()...)},
-		Skipped: &b.skipped,
+		Skipped: &b.skipped, Ahead: func(s event.Stamp) bool { return s >= farAhead },
 	})
 	if err != nil {
 		b.t.Fatal(err)
@@ -144,6 +144,9 @@ func TestFollower(t *testing.T) {
 	until(t, f, "the topic to go", func() bool { _, ok := f.Record("eu.flights"); return !ok })
 }
 
+// farAhead is a stamp that no seat has made yet.
+const farAhead event.Stamp = 1 << 60
+
 func (b *broker) checkProgress(f *control.Follower) {
 	t := b.t
 	t.Helper()
@@ -177,6 +180,17 @@ func (b *broker) checkProgress(f *control.Follower) {
 	vector[2].Next = 8
 	if got := f.LowestClosed("flights", 3, vector); got != 1000 {
 		t.Errorf("LowestClosed = %d, want 1000", got)
+	}
+	send(1, 10, farAhead)
+	send(2, 8, farAhead)
+	if err := f.Sync(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if got := f.LowestClosed("flights", 3, vector); got != 1000 {
+		t.Errorf("LowestClosed = %d after closed stamps from the future, want 1000", got)
+	}
+	if got := f.HighestClosed("flights", 3); got != 1000 {
+		t.Errorf("HighestClosed = %d after a closed stamp from the future, want 1000", got)
 	}
 	vector[1].Next = 9
 	if got := f.LowestClosed("flights", 3, vector); got != 0 {

@@ -113,10 +113,16 @@ func (f *Follower) applyUncommittedProgress(key, value []byte) error {
 	if err != nil {
 		return err
 	}
+	if f.ahead(x.Closed) {
+		// Nobody has stamped that high, so nobody has to stamp higher.
+		return fmt.Errorf("progress of %s/%d: %w: its closed stamp %s is further ahead of the clock than a stamp may be", x.Topic, x.Partition, event.ErrMalformed, x.Closed)
+	}
 	k := progressKey{f.cfg.Region, x.Topic, x.Partition}
 	f.highestClosed[k] = max(f.highestClosed[k], x.Closed)
 	return nil
 }
+
+func (f *Follower) ahead(s event.Stamp) bool { return f.cfg.Ahead != nil && f.cfg.Ahead(s) }
 
 // Progress is the newest progress of a region's partition, by topic name.
 func (f *Follower) Progress(region event.RegionID, topic string, num int32) (Progress, bool) {
@@ -131,7 +137,9 @@ func (f *Follower) Progress(region event.RegionID, topic string, num int32) (Pro
 
 // HighestClosed is the highest closed stamp that any process of the own region has
 // written for a partition, whether its transaction was committed, aborted or is
-// still open: whoever stamps above it stamps above what was published. After Sync
+// still open: whoever stamps above it stamps above what was published. What lies
+// further ahead of the clock than a stamp may be was not published by a seat and is
+// passed over. After Sync
 // it includes everything written before that call; a transaction that is open does
 // not hide it, as it hides Progress.
 func (f *Follower) HighestClosed(topic string, num int32) event.Stamp {
@@ -150,7 +158,7 @@ func (f *Follower) LowestClosed(topic string, num int32, applied event.Vector) e
 	for region := range f.cfg.Regions {
 		h := f.progress[progressKey{region, topic, num}]
 		i := len(h) - 1
-		for i >= 0 && applied[region].Compare(h[i].End) < 0 {
+		for i >= 0 && (applied[region].Compare(h[i].End) < 0 || f.ahead(h[i].Closed)) {
 			i--
 		}
 		if i < 0 {

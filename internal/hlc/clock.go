@@ -27,6 +27,12 @@ func (b Bounds) withDefaults() Bounds {
 	return Bounds{MaxDrift: cmp.Or(b.MaxDrift, 5*time.Second), HoldMax: cmp.Or(b.HoldMax, time.Minute)}
 }
 
+// Ahead tells whether a stamp lies further ahead of the wall than any clock with these
+// bounds makes one.
+func (b Bounds) Ahead(s Stamp, wall time.Time) bool {
+	return s > FromMillis(wall.UnixMilli()).Add(b.withDefaults().MaxDrift)
+}
+
 // StampVerdict says what a reader does with a remote event's stamp.
 type StampVerdict uint8
 
@@ -89,9 +95,8 @@ func (c *Clock) Now() (Stamp, error) {
 
 // Observe moves the clock up to s, or returns ErrAhead and does nothing.
 func (c *Clock) Observe(s Stamp) error {
-	wall := FromMillis(c.wall().UnixMilli())
-	if s > wall.Add(c.bounds.MaxDrift) {
-		return fmt.Errorf("%w: %s against wall %s", ErrAhead, s, wall)
+	if wall := c.wall(); c.bounds.Ahead(s, wall) {
+		return fmt.Errorf("%w: %s against wall %s", ErrAhead, s, FromMillis(wall.UnixMilli()))
 	}
 	c.Restore(s)
 	return nil

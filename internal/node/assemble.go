@@ -2,12 +2,14 @@ package node
 
 import (
 	"fmt"
+	"time"
 
 	"github.com/twmb/franz-go/pkg/kgo"
 
 	"github.com/geogate/geogate/gateway"
 	"github.com/geogate/geogate/internal/control"
 	"github.com/geogate/geogate/internal/event"
+	"github.com/geogate/geogate/internal/hlc"
 	"github.com/geogate/geogate/internal/seats"
 	"github.com/geogate/geogate/internal/strict"
 	"github.com/geogate/geogate/internal/topics"
@@ -21,7 +23,11 @@ func (n *Node) assemble(secret []byte) (err error) {
 	for _, r := range n.topology.Regions() {
 		names[r.ID] = r.Name
 	}
-	n.control, err = control.New(control.Config{Region: n.own, Regions: names, Names: n.topology, Opts: n.kafkaOpts("control"), Skipped: &n.skipped, Logger: n.log})
+	n.control, err = control.New(control.Config{
+		Region: n.own, Regions: names, Names: n.topology,
+		Ahead: func(s event.Stamp) bool { return hlc.Bounds{}.Ahead(s, time.Now()) },
+		Opts:  n.kafkaOpts("control"), Skipped: &n.skipped, Logger: n.log,
+	})
 	if err != nil {
 		return err
 	}
