@@ -29,7 +29,8 @@ const (
 )
 
 // stream is one NDJSON request: lines are read ahead, stored side by side, and
-// answered in order. Lines with one record key are stored in the stream's order.
+// answered in order. Lines with one record key are stored in the stream's order, and
+// none after one that has failed but may yet be stored (write_order.go).
 type stream struct {
 	s     *Server
 	c     *call
@@ -40,15 +41,17 @@ type stream struct {
 	pace  *pace // of the line that is being read; nil between lines
 	read  int64 // bytes of the body so far
 	index int   // of the next line
-	last  map[string]chan struct{}
+	order keyOrder
+
+	waited waited
 }
 
 // line is one line's way from being read to its answer.
 type line struct {
 	index int
-	out   []byte        // the answer, valid once done is closed
-	done  chan struct{} // closed when answered
-	held  int64         // of the byte budget
+	out   []byte // the answer, valid once the turn has ended
+	held  int64  // of the byte budget
+	turn
 }
 
 // writeStream answers POST …/records with application/x-ndjson. What is wrong
@@ -61,7 +64,7 @@ func (s *Server) writeStream(c *call, head *writeHead) error {
 	}
 	st := &stream{
 		s: s, c: c, head: head, topic: topic,
-		in: bufio.NewReaderSize(c.r.Body, 32<<10), last: make(map[string]chan struct{}),
+		in: bufio.NewReaderSize(c.r.Body, 32<<10), order: newKeyOrder(),
 	}
 	return st.run()
 }
@@ -92,7 +95,7 @@ func (st *stream) run() error {
 		cancel()
 		st.c.readDeadline(0)
 		for l := range lines {
-			<-l.done
+			<-l.ended
 			st.give(l.held)
 		}
 	}
@@ -114,10 +117,10 @@ func (st *stream) answer(lines <-chan *line) error {
 			return nil
 		}
 		select {
-		case <-l.done:
+		case <-l.ended:
 		default:
 			_ = st.c.rc.Flush()
-			<-l.done
+			<-l.ended
 		}
 		st.give(l.held)
 		if err := st.c.write(append(l.out, '\n')); err != nil {
@@ -129,16 +132,18 @@ func (st *stream) answer(lines <-chan *line) error {
 // readAhead reads lines and starts their writes until the body ends, the client
 // has gone, or the server drains.
 //
-// HAZARD: a line's answer belongs to the goroutine of its write until done is
-// closed; st belongs to this one.
+// HAZARD: a line's answer belongs to the goroutine of its write until its turn has
+// ended; st belongs to this one.
 func (st *stream) readAhead(ctx context.Context, lines chan<- *line, running *sync.WaitGroup) {
 	for ctx.Err() == nil {
 		text, held, err := st.next(ctx)
-		l := &line{index: st.index, held: held, done: make(chan struct{})}
+		l := &line{index: st.index, held: held, turn: turn{ended: make(chan struct{})}}
 		st.index++
 		var p *problem
 		switch {
 		case errors.As(err, &p):
+			// Whose line it was is not known.
+			st.order.halted = st.order.halted || mayStillBeStored(p, st.topic)
 			l.refuse(st, p)
 		case err != nil && len(text) == 0:
 			st.give(held)
@@ -155,7 +160,7 @@ func (st *stream) readAhead(ctx context.Context, lines chan<- *line, running *sy
 		select {
 		case lines <- l:
 		case <-ctx.Done():
-			<-l.done
+			<-l.ended
 			st.give(held)
 			return
 		}
@@ -172,15 +177,21 @@ func (st *stream) start(ctx context.Context, l *line, text []byte, running *sync
 		l.refuse(st, asProblem(err))
 		return
 	}
-	var before chan struct{}
+	var before *turn
 	if rec.key != nil {
-		before = st.last[string(rec.key)]
-		st.last[string(rec.key)] = l.done
-		st.forget()
+		before = st.order.follow(rec.key, &l.turn)
+	}
+	if st.order.halted {
+		l.refuse(st, afterFailure())
+		return
 	}
 	running.Go(func() {
 		if before != nil {
-			<-before
+			<-before.ended
+			if before.failed {
+				l.refuse(st, afterFailure())
+				return
+			}
 		}
 		a, err := st.write(ctx, rec)
 		if err != nil {
@@ -191,41 +202,41 @@ func (st *stream) start(ctx context.Context, l *line, text []byte, running *sync
 			return
 		}
 		l.out, _ = st.s.stored(st.topic, &a)
-		close(l.done)
+		close(l.ended)
 	})
 }
 
-// write permits and stores a line's record. A seat that has too much in flight
-// has stored nothing, so the stream waits for it as it waits for the byte budget.
+// write permits and stores a line's record. A seat that has too much in flight, or
+// is not ready yet, has stored nothing, so the stream waits for it as it waits for
+// the byte budget. It waits for a partition once: the lines after those that have
+// waited in vain fail at once.
 func (st *stream) write(ctx context.Context, rec *record) (seat.Answer, error) {
 	w, err := st.s.writer.permit(st.topic, rec)
 	if err != nil {
 		return seat.Answer{}, err
 	}
 	const first, longest = 5 * time.Millisecond, 200 * time.Millisecond
-	until := time.Now().Add(streamPatience)
+	begun := time.Now()
 	for wait := first; ; wait = min(2*wait, longest) {
 		a, err := st.s.writer.store(ctx, w)
-		if !errors.Is(err, seat.ErrOverloaded) || time.Now().After(until) {
+		notReady := errors.Is(err, seat.ErrNotReady) && !errors.Is(err, seat.ErrSuperseded)
+		switch {
+		case notReady:
+			if st.waited.inVain(w.partition) {
+				return a, err
+			}
+			if time.Since(begun) >= st.s.cfg.WriteTimeout {
+				st.waited.set(w.partition, true)
+				return a, err
+			}
+		case !errors.Is(err, seat.ErrOverloaded) || time.Since(begun) >= streamPatience:
+			if err == nil {
+				st.waited.set(w.partition, false)
+			}
 			return a, err
 		}
 		if sleep.For(ctx, wait) != nil {
 			return a, err
-		}
-	}
-}
-
-// forget drops answered lines from last once it has more entries than lines can be
-// in flight.
-func (st *stream) forget() {
-	if len(st.last) <= 2*streamWindow {
-		return
-	}
-	for key, done := range st.last {
-		select {
-		case <-done:
-			delete(st.last, key)
-		default:
 		}
 	}
 }
@@ -241,7 +252,8 @@ func (l *line) refuse(st *stream, p *problem) {
 	o.int("status", int64(p.code.kind().status))
 	o.raw("problem", p.append(nil, st.c.id))
 	l.out = o.close()
-	close(l.done)
+	l.failed = mayStillBeStored(p, st.topic)
+	close(l.ended)
 }
 
 // next reads one line without its end. A *problem is the line's answer, and the
