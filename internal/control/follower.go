@@ -67,6 +67,8 @@ type Follower struct {
 	barriers      BarrierIndex
 	highestClosed map[progressKey]event.Stamp // own region's, committed or not
 	progress      map[progressKey][]Progress  // newest last, at most historyLen
+	heard         map[progressKey]time.Time   // when the newest came
+	started       time.Time
 	incarnations  map[incarnationKey][]Incarnation
 	topics        *Registry
 	restricted    map[string]uint16 // by topic, bit r: records of origin r may be denied to the own region
@@ -84,6 +86,8 @@ func New(cfg Config) (*Follower, error) {
 		listingWanted: make(chan struct{}, 1), ready: make(chan struct{}), changed: make(chan struct{}),
 		highestClosed: make(map[progressKey]event.Stamp),
 		progress:      make(map[progressKey][]Progress),
+		heard:         make(map[progressKey]time.Time),
+		started:       time.Now(),
 		incarnations:  make(map[incarnationKey][]Incarnation),
 		topics:        NewRegistry(cfg.Names),
 		restricted:    make(map[string]uint16),

@@ -192,6 +192,9 @@ func (b *broker) checkProgress(f *control.Follower) {
 	if got := f.HighestClosed("flights", 3); got != 1000 {
 		t.Errorf("HighestClosed = %d after a closed stamp from the future, want 1000", got)
 	}
+	if got := f.MayReach(2, "flights", 3); got < 8 || got >= 1e12 {
+		t.Errorf("a log that was said to end at 8 may reach %d", got)
+	}
 	vector[1].Next = 9
 	if got := f.LowestClosed("flights", 3, vector); got != 0 {
 		t.Errorf("LowestClosed = %d below every end", got)

@@ -4,6 +4,7 @@ import (
 	"encoding/binary"
 	"fmt"
 	"slices"
+	"time"
 
 	"github.com/geogate/geogate/internal/event"
 )
@@ -102,7 +103,7 @@ func (f *Follower) applyProgress(from event.RegionID, key, value []byte) error {
 	if len(h) > historyLen {
 		h = slices.Delete(h, 0, len(h)-historyLen)
 	}
-	f.progress[k] = h
+	f.progress[k], f.heard[k] = h, time.Now()
 	return nil
 }
 
@@ -133,6 +134,35 @@ func (f *Follower) Progress(region event.RegionID, topic string, num int32) (Pro
 		return Progress{}, false
 	}
 	return h[len(h)-1], true
+}
+
+const (
+	// maxRate is more records a second than any partition takes, and slack what may
+	// have been written before anything was heard of it.
+	maxRate = 1_000_000
+	slack   = 1 << 26
+)
+
+// MayReach bounds what can be claimed of an origin's log: a peer's word that it has
+// applied more does not count. The log reaches to what has been copied from it to this
+// region, or to what the origin last said of its end, and what could be written since.
+func (f *Follower) MayReach(origin event.RegionID, topic string, num int32) int64 {
+	var seen int64
+	if remote, ok := f.Remote(origin, topic); ok {
+		if c, ok := f.Covered(origin, remote.ID, num); ok {
+			seen = c.Source.Next
+		}
+	}
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	heard, ok := f.heard[progressKey{origin, topic, num}]
+	if !ok {
+		heard = f.started
+	}
+	if h := f.progress[progressKey{origin, topic, num}]; len(h) > 0 {
+		seen = max(seen, h[len(h)-1].End.Next)
+	}
+	return seen + slack + maxRate*int64(time.Since(heard).Seconds())
 }
 
 // HighestClosed is the highest closed stamp that any process of the own region has

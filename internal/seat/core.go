@@ -557,6 +557,22 @@ type Claims struct {
 	Promised event.Vector
 }
 
+// Bounded is what of earlier claims can be true of a log that ends at end and of what
+// the region has committed: a seat promises no more than it has committed, and both are
+// written in one transaction. Whoever can write to the control topic can have claimed
+// more, and a seat would repeat it for ever.
+func (cl Claims) Bounded(end event.Point, committed *event.Vector) Claims {
+	if end.Compare(cl.End) < 0 {
+		cl.End = end
+	}
+	for r := range cl.Promised {
+		if committed[r].Compare(cl.Promised[r]) < 0 {
+			cl.Promised[r] = committed[r]
+		}
+	}
+	return cl
+}
+
 // Claims makes the claims that hold now. Before the seat's first barrier was read
 // only End moves: a record of the process before may yet land.
 func (c *Core) Claims() Claims {

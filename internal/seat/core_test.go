@@ -519,3 +519,19 @@ func TestIdleTerm(t *testing.T) {
 		t.Errorf("term %d", d.core.Term())
 	}
 }
+
+// TestClaimsAreBounded: what stands in the control topic is repeated only as far as log
+// and committed vector bear it out, whoever wrote it.
+func TestClaimsAreBounded(t *testing.T) {
+	committed := event.Vector{1: {Next: 40}, 2: {Next: 7}}
+	end := event.Point{Next: 42}
+	real := seat.Claims{End: event.Point{Next: 41}, Closed: 9, Promised: event.Vector{1: {Next: 30}, 2: {Next: 7}}}
+	if got := real.Bounded(end, &committed); got != real {
+		t.Errorf("%+v became %+v", real, got)
+	}
+	forged := seat.Claims{End: event.Point{Next: 1e12}, Closed: 9, Promised: event.Vector{1: {Next: 30}, 2: {Next: 1e12}, 3: {Next: 1}}}
+	want := seat.Claims{End: end, Closed: 9, Promised: event.Vector{1: {Next: 30}, 2: {Next: 7}}}
+	if got := forged.Bounded(end, &committed); got != want {
+		t.Errorf("%+v became %+v, want %+v", forged, got, want)
+	}
+}

@@ -262,7 +262,8 @@ func (s *Seat) begin(ctx context.Context) (*beginning, error) {
 	}
 	core := s.cfg.Core
 	core.Region, core.Incarnation, core.Partition, core.Epoch = own, s.incarnation, s.cfg.Partition, s.cfg.Epoch
-	core.Published = Claims{End: published.End, Closed: published.Closed, Promised: published.Promised}
+	core.Published = Claims{End: published.End, Closed: min(published.Closed, s.cfg.Clock.Last()), Promised: published.Promised}.
+		Bounded(event.Point{Incarnation: s.incarnation, Next: end}, &b.committed)
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.core = NewCore(core, Surroundings{

@@ -141,8 +141,15 @@ func (s *Seats) appliedAt(t gateway.Topic, p int32, origin event.RegionID) event
 		if r.ID == origin {
 			continue
 		}
-		if progress, ok := s.cfg.Control.Progress(r.ID, t.Name, p); ok {
-			take(progress.Promised[origin])
+		progress, ok := s.cfg.Control.Progress(r.ID, t.Name, p)
+		told, possible := progress.Promised[origin], s.cfg.Control.MayReach(origin, t.Name, p)
+		switch {
+		case !ok:
+		case told.Next > possible:
+			s.cfg.Logger.Error("a region claims to have applied more of another's log than can be there; the claim does not count",
+				"region", r.Name, "origin", s.cfg.Topology.Name(origin), "topic", t.Name, "partition", p, "claims", told.Next, "possible", possible)
+		default:
+			take(told)
 		}
 	}
 	return most
