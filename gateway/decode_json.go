@@ -9,8 +9,12 @@ import (
 	"github.com/geogate/geogate/internal/event"
 )
 
-// maxErrors bounds how many mistakes of one record are reported.
+// maxErrors bounds how many mistakes of one record are reported. After as many the
+// rest is not read.
 const maxErrors = 20
+
+// errEnough ends the reading of a record that has maxErrors mistakes.
+var errEnough = errors.New("gateway: enough mistakes")
 
 // parser reads a record object and collects everything that is wrong with its
 // members; what is wrong with the JSON itself ends it at once.
@@ -30,7 +34,7 @@ func parseRecord(body []byte) (*record, error) {
 	if err == nil {
 		err = p.record()
 	}
-	if err != nil {
+	if err != nil && !errors.Is(err, errEnough) {
 		var bad *syntaxError
 		if errors.As(err, &bad) {
 			return nil, invalid(codeMalformed, atPointer("", "%s", bad))
@@ -56,6 +60,14 @@ func (p *parser) complain(pointer, format string, args ...any) {
 	}
 }
 
+// enough is errEnough once there are enough mistakes.
+func (p *parser) enough() error {
+	if len(p.errs) >= maxErrors {
+		return errEnough
+	}
+	return nil
+}
+
 // fields passes an object that may have only the members of known, each at most
 // once. A value that is not an object is passed whole and complained about.
 func (p *parser) fields(pointer string, known map[string]func(at string) error) (seen map[string]bool, err error) {
@@ -66,6 +78,9 @@ func (p *parser) fields(pointer string, known map[string]func(at string) error) 
 	}
 	seen = make(map[string]bool, len(known))
 	err = p.members(func(name string) error {
+		if err := p.enough(); err != nil {
+			return err
+		}
 		at := pointer + "/" + escapePointer(name)
 		read := known[name]
 		if read == nil || seen[name] {
@@ -150,17 +165,22 @@ func (p *parser) typed(pointer string, mayJSON bool) ([]byte, error) {
 	if kind == "string" {
 		return []byte(text), nil
 	}
-	return p.base64(pointer+"/data", text), nil
+	b, ok := decodeBase64(text)
+	if !ok {
+		p.complain(pointer+"/data", "%s", wantBase64)
+	}
+	return b, nil
 }
 
-// base64 decodes standard base64 with padding, and only its one canonical form.
-func (p *parser) base64(pointer, text string) []byte {
+const wantBase64 = "must be base64 (standard alphabet, with padding)"
+
+// decodeBase64 decodes standard base64 with padding, and only its one canonical form.
+func decodeBase64(text string) (b []byte, ok bool) {
 	b, err := base64.StdEncoding.Strict().DecodeString(text)
 	if err != nil || strings.ContainsAny(text, "\r\n") {
-		p.complain(pointer, "must be base64 (standard alphabet, with padding)")
-		return nil
+		return nil, false
 	}
-	return b
+	return b, true
 }
 
 // text reads a string; anything else is passed and complained about.
@@ -183,38 +203,88 @@ func (p *parser) headers(pointer string) error {
 		return err
 	}
 	return p.elements(func(i int) error {
-		h, at := event.Header{}, pointer+"/"+strconv.Itoa(i)
-		seen, err := p.fields(at, map[string]func(string) error{
-			"name": func(at string) (err error) {
-				h.Key, err = p.text(at)
-				if _, reserved := event.Reserved([]event.Header{h}); err == nil && reserved {
-					p.complain(at, "names with the prefix %s are reserved", event.Prefix)
-					p.reserved = true
-				}
-				return err
-			},
-			"value": func(at string) error {
-				if p.null() {
-					return nil
-				}
-				text, err := p.text(at)
-				if err == nil {
-					h.Value = p.base64(at, text)
-				}
-				return err
-			},
-		})
-		if err != nil || seen == nil {
+		if err := p.enough(); err != nil {
 			return err
 		}
-		for _, name := range []string{"name", "value"} {
-			if !seen[name] {
-				p.complain(at+"/"+name, "missing")
-			}
-		}
-		p.rec.headers = append(p.rec.headers, h)
-		return nil
+		return p.header(pointer, i)
 	})
+}
+
+// header reads one header. A record may have many thousands of them, so it makes
+// pointers only for complaints.
+func (p *parser) header(pointer string, i int) error {
+	at := func(member string) string { return pointer + "/" + strconv.Itoa(i) + member }
+	if p.kind() != '{' {
+		_, err := p.value()
+		p.complain(at(""), "must be an object")
+		return err
+	}
+	var h event.Header
+	var named, valued bool
+	err := p.members(func(member string) (err error) {
+		switch {
+		case member == "name" && !named:
+			named = true
+			return p.headerName(&h, at)
+		case member == "value" && !valued:
+			valued = true
+			return p.headerValue(&h, at)
+		case member == "name", member == "value":
+			p.complain(at("/"+member), "duplicate member")
+		default:
+			p.complain(at("/"+escapePointer(member)), "unknown member")
+		}
+		if err := p.enough(); err != nil {
+			return err
+		}
+		_, err = p.value()
+		return err
+	})
+	if err != nil {
+		return err
+	}
+	if !named {
+		p.complain(at("/name"), "missing")
+	}
+	if !valued {
+		p.complain(at("/value"), "missing")
+	}
+	p.rec.headers = append(p.rec.headers, h)
+	return nil
+}
+
+func (p *parser) headerName(h *event.Header, at func(string) string) (err error) {
+	if p.kind() != '"' {
+		_, err = p.text(at("/name"))
+		return err
+	}
+	if h.Key, err = p.str(); err != nil {
+		return err
+	}
+	if _, reserved := event.Reserved([]event.Header{*h}); reserved {
+		p.complain(at("/name"), "names with the prefix %s are reserved", event.Prefix)
+		p.reserved = true
+	}
+	return nil
+}
+
+func (p *parser) headerValue(h *event.Header, at func(string) string) error {
+	if p.null() {
+		return nil
+	}
+	if p.kind() != '"' {
+		_, err := p.text(at("/value"))
+		return err
+	}
+	text, err := p.str()
+	if err != nil {
+		return err
+	}
+	var ok bool
+	if h.Value, ok = decodeBase64(text); !ok {
+		p.complain(at("/value"), "%s", wantBase64)
+	}
+	return nil
 }
 
 func (p *parser) partition(pointer string) error {

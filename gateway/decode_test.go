@@ -187,3 +187,21 @@ func TestTwoTokensAreRefused(t *testing.T) {
 		t.Errorf("status %d: %s", rec.Code, rec.Body)
 	}
 }
+
+// TestEnoughMistakes: a record that is wrong in many places is not read to its end, so
+// what it costs to refuse one does not grow with it.
+func TestEnoughMistakes(t *testing.T) {
+	for name, body := range map[string]string{
+		"unknown members":      `{"value":null,` + strings.Repeat(`"a":1,`, 30) + `not JSON`,
+		"headers of no object": `{"headers":[` + strings.Repeat(`1,`, 30) + `not JSON`,
+		"empty headers":        `{"headers":[` + strings.Repeat(`{},`, 30) + `not JSON`,
+		"members of a header":  `{"headers":[{` + strings.Repeat(`"x":1,`, 30) + `not JSON`,
+		"members of a value":   `{"value":{` + strings.Repeat(`"x":1,`, 30) + `not JSON`,
+	} {
+		_, err := parseRecord([]byte(body))
+		var p *problem
+		if !errors.As(err, &p) || len(p.fields) != maxErrors {
+			t.Errorf("%s: %d mistakes are reported: %v", name, len(p.fields), err)
+		}
+	}
+}

@@ -131,6 +131,9 @@ func (r *jsonReader) str() (string, error) {
 // no UTF-8 form and is refused: replaced by something else, it would be another
 // key or value than the producer meant.
 func unquote(raw []byte) (string, error) {
+	if bytes.IndexByte(raw, '\\') < 0 {
+		return string(raw[1 : len(raw)-1]), nil
+	}
 	text, err := jsontext.AppendUnquote(nil, raw)
 	if err != nil {
 		return "", errors.New("half of a surrogate pair has no UTF-8 form")
