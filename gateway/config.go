@@ -9,6 +9,7 @@ import (
 
 	"github.com/geogate/geogate/internal/event"
 	"github.com/geogate/geogate/internal/loopback"
+	"github.com/geogate/geogate/internal/warning"
 	"github.com/geogate/geogate/router"
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/twmb/franz-go/pkg/kgo"
@@ -77,6 +78,8 @@ type Deps struct {
 	Kafka []kgo.Opt
 	// Configz is the configuration in force, for people to read, without secrets.
 	Configz []byte
+	// Skipped remembers records of internal topics that cannot be shown; nil: nobody does.
+	Skipped *warning.Skipped
 
 	Logger   *slog.Logger
 	Registry interface {

@@ -9,7 +9,11 @@ import (
 	"testing"
 	"unicode/utf8"
 
+	"github.com/twmb/franz-go/pkg/kgo"
+
+	"github.com/geogate/geogate/internal/control"
 	"github.com/geogate/geogate/internal/event"
+	"github.com/geogate/geogate/internal/warning"
 )
 
 // FuzzRecord holds the record parser against encoding/json, and what it accepts
@@ -190,6 +194,32 @@ func FuzzHeaders(f *testing.F) {
 		}
 		if k, err := parseIdempotencyKey([]string{key}); err == nil && checkIdempotencyKey(k) != nil {
 			t.Fatalf("key %q read as %q", key, k)
+		}
+	})
+}
+
+// FuzzConflictsTopic shows any record of the conflict feed: as an object that members can
+// be added to, or not at all.
+func FuzzConflictsTopic(f *testing.F) {
+	f.Add([]byte(`{"topic":"flights","key":null,"reason":"twin","rule":null,"lost":{},"won":{}}`))
+	f.Add([]byte(`{}`))
+	f.Add([]byte(`{"topic":"flights","cursor":"x"}`))
+	f.Add([]byte("\x01"))
+	f.Fuzz(func(t *testing.T, value []byte) {
+		var skipped warning.Skipped
+		j := conflictFeed{s: &Server{deps: Deps{Skipped: &skipped}}}
+		var o object
+		shown, err := j.show(t.Context(), &kgo.Record{Topic: control.TopicConflicts, Value: value}, &o)
+		if err != nil || shown != (skipped.Total() == 0) {
+			t.Fatalf("%q is shown %v, skipped %d, %v", value, shown, skipped.Total(), err)
+		}
+		if !shown {
+			return
+		}
+		o.str("cursor", "c")
+		var line struct{ Topic, Cursor string }
+		if out := o.close(); json.Unmarshal(out, &line) != nil || line.Topic == "" || line.Cursor != "c" || bytes.ContainsAny(out, "\r\n") {
+			t.Fatalf("%q becomes %q", value, out)
 		}
 	})
 }

@@ -2,6 +2,7 @@ package gateway
 
 import (
 	"context"
+	"errors"
 	"fmt"
 
 	"github.com/twmb/franz-go/pkg/kgo"
@@ -66,20 +67,40 @@ func (j *conflictFeed) start(_ context.Context, logs map[int32]span) (map[int32]
 	return out, nil
 }
 
-// show gives a record's value as it is: it was written in the form of the answer.
+// show gives a record's value as it is: it was written in the form of the answer. A record
+// of another form is none of this region's views, and is passed over.
 func (j *conflictFeed) show(_ context.Context, rec *kgo.Record, o *object) (bool, error) {
-	if rec.Attrs.IsControl() || !embeddable(rec.Value) || rec.Value[0] != '{' {
+	if rec.Attrs.IsControl() {
 		return false, nil
 	}
-	if j.filter != "" {
-		topic, err := topicOf(rec.Value)
-		if err != nil || topic != j.filter {
-			return false, nil
-		}
+	topic, err := conflictTopic(rec.Value)
+	if err != nil {
+		j.s.deps.Skipped.Add(control.TopicConflicts, rec.Partition, rec.Offset, err)
+		return false, nil
+	}
+	if j.filter != "" && topic != j.filter {
+		return false, nil
 	}
 	o.b = append(o.b, rec.Value[:len(rec.Value)-1]...)
 	return true, nil
 }
+
+// conflictTopic is the topic of a record of the feed that can stand in an answer: an
+// object of the form that views write, to which members can be added.
+func conflictTopic(value []byte) (topic string, err error) {
+	if !embeddable(value) || value[0] != '{' {
+		return "", fmt.Errorf("%w: %d bytes are no object of one line", event.ErrMalformed, len(value))
+	}
+	if topic, err = topicOf(value); err != nil {
+		return "", fmt.Errorf("%w: not a conflict", event.ErrMalformed)
+	}
+	if topic == "" {
+		return "", fmt.Errorf("%w: a conflict of no topic", event.ErrMalformed)
+	}
+	return topic, nil
+}
+
+var errReserved = errors.New("gateway: the member is the answer's own")
 
 // topicOf reads the member topic of a conflict.
 func topicOf(value []byte) (topic string, err error) {
@@ -88,6 +109,9 @@ func topicOf(value []byte) (topic string, err error) {
 		return "", err
 	}
 	err = r.members(func(name string) (err error) {
+		if name == "cursor" || name == "heartbeat" {
+			return errReserved // those of a stream's lines
+		}
 		if name == "topic" && r.kind() == '"' {
 			topic, err = r.str()
 			return err

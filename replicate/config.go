@@ -12,8 +12,10 @@ import (
 	"github.com/twmb/franz-go/pkg/kgo"
 
 	"github.com/geogate/geogate/internal/control"
+	"github.com/geogate/geogate/internal/defect"
 	"github.com/geogate/geogate/internal/event"
 	"github.com/geogate/geogate/internal/txn"
+	"github.com/geogate/geogate/internal/warning"
 	"github.com/geogate/geogate/residency"
 	"github.com/geogate/geogate/router"
 )
@@ -84,6 +86,11 @@ type Config struct {
 	// SourceOptions and TargetOptions are added to the clients' (TLS, SASL, a
 	// dialler).
 	SourceOptions, TargetOptions []kgo.Opt
+
+	// Skipped remembers records of internal topics that cannot be used, Defects panics;
+	// nil: nobody does.
+	Skipped *warning.Skipped
+	Defects *defect.Log
 
 	Logger     *slog.Logger          // nil discards
 	Registerer prometheus.Registerer // nil: no metrics
@@ -163,4 +170,24 @@ func (c *Config) coreConfig(g Generation, shard int) CoreConfig {
 		Generation: g, Shard: shard, Positions: c.positions(), Runs: c.runs(), Timeout: txn.DefaultTimeout,
 		Origin: c.From.ID, HasRegister: c.Intervals != nil,
 	}
+}
+
+// skipper gives what passes over a record of an internal topic at the target.
+func (c *Config) skipper(log *slog.Logger) func(at topicPartition, offset int64, err error) {
+	return func(at topicPartition, offset int64, err error) {
+		if c.Skipped.Add(c.To.Name+" "+at.Topic, at.Partition, offset, err) {
+			log.Error("record of an internal topic cannot be used and is skipped", "topic", at.Topic, "partition", at.Partition, "offset", offset, "err", err)
+		}
+	}
+}
+
+// reportDefect remembers and logs a panic, and tells whether err is one.
+func (c *Config) reportDefect(log *slog.Logger, subject string, err error, effect string) bool {
+	var d *defect.Error
+	if !errors.As(err, &d) {
+		return false
+	}
+	c.Defects.Add(subject, d, effect)
+	log.Error("the program has a defect", "subject", subject, "panic", d.Value, "at", d.Place, "effect", effect, "stack", d.Stack)
+	return true
 }

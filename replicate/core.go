@@ -98,6 +98,7 @@ type Core struct {
 	assigned          []Stream
 	assignmentChanged bool // assigned differs from streams
 	positions         map[posKey]offsets.Position
+	unplaced          map[posKey]bool // whose only position record cannot be read
 	recorded          map[string]bool // keys of incidents that are recorded already
 	reading           int             // number of the current reading
 	plan              *plan
@@ -145,6 +146,7 @@ type stream struct {
 	parked             *Incident
 	held               error // why it waits until heldUntil
 	heldUntil          time.Time
+	unplaced           bool // its position is not known: nothing is done
 
 	pending         []Item
 	since           time.Time // when the first pending item came
@@ -278,8 +280,12 @@ func (c *Core) positionsRead(now time.Time, ev PositionsRead) []any {
 	if ev.Err != nil {
 		return c.recover(now, ev.Err)
 	}
-	c.positions = make(map[posKey]offsets.Position, len(ev.Positions))
+	c.positions, c.unplaced = make(map[posKey]offsets.Position, len(ev.Positions)), make(map[posKey]bool)
 	for _, p := range ev.Positions {
+		if p.Malformed {
+			c.unplaced[posKey{p.Source, p.Number}] = true
+			continue
+		}
 		c.positions[posKey{p.Source, p.Number}] = p.Position
 	}
 	for i := range ev.Incidents {
@@ -310,6 +316,7 @@ func (s *stream) drop() {
 // restorePosition gives a stream its committed position.
 func (c *Core) restorePosition(s *stream) {
 	s.pos, s.known = c.positions[posKey{s.Source, s.Number}]
+	s.unplaced = c.unplaced[posKey{s.Source, s.Number}]
 	if !s.known {
 		s.pos = offsets.Position{Incarnation: s.Incarnation, SourceEpoch: -1, TargetEpoch: -1, Barrier: offsets.NoBarrier, Target: s.Target}
 	}
@@ -356,7 +363,7 @@ func (c *Core) list(now time.Time) []any {
 	var ask []ListStream
 	for _, part := range c.order {
 		s := c.streams[part]
-		if s.parked != nil && !s.parked.Kind.mayEnd() || !c.rulingCurrent(s) || now.Before(s.heldUntil) ||
+		if s.parked != nil && !s.parked.Kind.mayEnd() || s.unplaced || !c.rulingCurrent(s) || now.Before(s.heldUntil) ||
 			(s.listed || s.parked != nil) && !s.revalidate && now.Sub(s.sweptAt) < c.cfg.Sweep {
 			continue
 		}
@@ -533,7 +540,7 @@ func (c *Core) sourceTrouble(now time.Time, s *stream, err error) []any {
 	case !errors.As(err, &trouble):
 		return c.hold(now, s, err)
 	case trouble.Corrupt != nil:
-		return c.park(now, s, Incident{Kind: Corrupt, From: trouble.Offset, Until: trouble.Offset + 1, Detail: trouble.Corrupt.Error()})
+		return c.parkFor(now, s, Incident{Kind: Corrupt, From: trouble.Offset, Until: trouble.Offset + 1, Detail: trouble.Corrupt.Error()}, trouble.Corrupt)
 	}
 	s.revalidate = true
 	return nil
@@ -607,7 +614,7 @@ func (c *Core) Wake() time.Time {
 		for _, s := range c.streams {
 			var at time.Time
 			switch {
-			case s.parked != nil && !s.parked.Kind.mayEnd(), !c.rulingCurrent(s):
+			case s.parked != nil && !s.parked.Kind.mayEnd(), s.unplaced, !c.rulingCurrent(s):
 			case s.parked != nil:
 				at = s.sweptAt.Add(c.cfg.Sweep)
 			case s.held != nil:

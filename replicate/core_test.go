@@ -72,7 +72,7 @@ func (h *hand) take(pos *offsets.Position, l Listing, then ...any) {
 	h.step(GenerationRead{Found: Found{gen1, true}}, ReadPositions{})
 	var ps []PositionRecord
 	if pos != nil {
-		ps = append(ps, PositionRecord{idA, 0, *pos})
+		ps = append(ps, PositionRecord{Source: idA, Position: *pos})
 	}
 	h.step(PositionsRead{Positions: ps}, List{})
 	h.step(Listed{Listings: map[Part]Listing{part: l}}, then...)
@@ -203,7 +203,7 @@ func TestCoreRecovers(t *testing.T) {
 			h.step(Inited{}, ReadGeneration{})
 			h.step(GenerationRead{Found: Found{gen1, true}}, ReadPositions{})
 			h.step(old) // of the reading before
-			h.step(PositionsRead{Positions: []PositionRecord{{idA, 0, pos}}}, List{})
+			h.step(PositionsRead{Positions: []PositionRecord{{Source: idA, Position: pos}}}, List{})
 			out := h.core.Step(h.now, Listed{Listings: map[Part]Listing{part: l}})
 			from := out[0].(Read).From[part]
 			if from.Offset != 6 {

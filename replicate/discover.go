@@ -7,6 +7,7 @@ import (
 	"log/slog"
 	"maps"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/twmb/franz-go/pkg/kadm"
@@ -17,6 +18,7 @@ import (
 	"github.com/geogate/geogate/internal/event"
 	"github.com/geogate/geogate/internal/sleep"
 	"github.com/geogate/geogate/internal/txn"
+	"github.com/geogate/geogate/internal/warning"
 	"github.com/geogate/geogate/residency"
 	"github.com/geogate/geogate/router"
 )
@@ -38,11 +40,15 @@ type registry struct {
 	ask  *leaderClient
 	log  *slog.Logger
 	next int64
+
+	skipped *warning.Skipped
+	region  string
 	*control.Registry
 }
 
-func newRegistry(ask *leaderClient, names control.Names, log *slog.Logger) *registry {
-	return &registry{ask: ask, log: log, Registry: control.NewRegistry(names)}
+// newRegistry follows the registry of a region's cluster; region is "" for the own one.
+func newRegistry(ask *leaderClient, cfg *Config, region string) *registry {
+	return &registry{ask: ask, log: cfg.Logger, skipped: cfg.Skipped, region: region, Registry: control.NewRegistry(cfg.Names)}
 }
 
 // sync reads to a high watermark listed now: only then does it count that a topic
@@ -50,7 +56,10 @@ func newRegistry(ask *leaderClient, names control.Names, log *slog.Logger) *regi
 func (g *registry) sync(ctx context.Context) error {
 	next, err := g.ask.readToEnd(ctx, topicPartition{Topic: control.TopicTopics}, g.next, func(r *txn.Record) error {
 		if err := g.Apply(r.Key, r.Value); err != nil {
-			g.log.Error("registry record cannot be used and is passed over", "offset", r.Offset, "err", err)
+			topic := strings.TrimSpace(g.region + " " + control.TopicTopics)
+			if g.skipped.Add(topic, 0, r.Offset, err) {
+				g.log.Error("registry record cannot be used and is skipped", "topic", topic, "offset", r.Offset, "err", err)
+			}
 		}
 		return nil
 	})

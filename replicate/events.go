@@ -74,6 +74,8 @@ type PositionRecord struct {
 	Source event.TopicID
 	Number int32
 	offsets.Position
+	// Malformed: there is nothing but a record that cannot be read.
+	Malformed bool
 }
 
 // Listing is what both clusters say about a stream.
@@ -119,10 +121,11 @@ type (
 	}
 	// End: commit the transaction.
 	End struct{}
-	// Report: log it for operators. Ended: a later look has proved that nothing was
-	// lost, and the partition goes on.
+	// Report: log it for operators. Cause is the error that led to it, nil if none did.
+	// Ended: a later look has proved that nothing was lost, and the partition goes on.
 	Report struct {
 		Incident Incident
+		Cause    error
 		Ended    bool
 	}
 	// Stop: the shard's work is over; nothing may be sent any more.

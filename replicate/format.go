@@ -12,11 +12,11 @@ import (
 
 // GenerationKey is the key of the generation record, in partition 0 of the
 // positions topic.
-const GenerationKey = "generation"
+const GenerationKey = control.GenerationKey
 
 const (
 	codecVersion = 1
-	incidentKey  = "incident"             // first bytes of an incident's key
+	incidentKey  = control.IncidentKey
 	maxShards    = control.LinkPartitions // a shard without a slot would be idle
 	maxText      = 1 << 10
 )

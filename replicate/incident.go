@@ -67,12 +67,15 @@ func (s *stream) incident(l *Listing) (Incident, bool) {
 
 // park has an incident recorded and, for most kinds, holds the stream back until
 // somebody decides.
-func (c *Core) park(now time.Time, s *stream, x Incident) []any {
+func (c *Core) park(now time.Time, s *stream, x Incident) []any { return c.parkFor(now, s, x, nil) }
+
+// parkFor is park for an error.
+func (c *Core) parkFor(now time.Time, s *stream, x Incident, cause error) []any {
 	x.Source, x.Topic, x.Partition, x.At = s.Source, s.Topic, s.Number, now
 	if !c.recorded[string(x.AppendKey(nil))] {
 		s.unrecorded = append(s.unrecorded, x)
 	}
-	out := []any{Report{Incident: x}}
+	out := []any{Report{Incident: x, Cause: cause}}
 	if x.Kind.Parks() {
 		s.parked = &x
 		s.drop()

@@ -299,7 +299,7 @@ func (k *ownedLink) do(effect any) any {
 		out := PositionsRead{Incidents: slices.Clone(k.recorded)}
 		for _, p := range k.order {
 			if l := k.logs[p]; l.pos != nil {
-				out.Positions = append(out.Positions, PositionRecord{l.stream.Source, l.stream.Number, *l.pos})
+				out.Positions = append(out.Positions, PositionRecord{Source: l.stream.Source, Number: l.stream.Number, Position: *l.pos})
 			}
 		}
 		return out

@@ -252,7 +252,7 @@ func TestCutBecomesKnownDuringListing(t *testing.T) {
 		h.step(Start{}, Init{})
 		h.step(Inited{}, ReadGeneration{})
 		h.step(GenerationRead{Found: Found{gen1, true}}, ReadPositions{})
-		h.step(PositionsRead{Positions: []PositionRecord{{idA, 0, pos}}}, List{})
+		h.step(PositionsRead{Positions: []PositionRecord{{Source: idA, Position: pos}}}, List{})
 		return h
 	}
 	t.Run("of a cut", func(t *testing.T) {

@@ -11,6 +11,7 @@ import (
 	"github.com/twmb/franz-go/pkg/kgo"
 
 	"github.com/geogate/geogate/internal/control"
+	"github.com/geogate/geogate/internal/defect"
 	"github.com/geogate/geogate/internal/sleep"
 	"github.com/geogate/geogate/internal/txn"
 	"github.com/geogate/geogate/router"
@@ -95,7 +96,12 @@ func (l *Link) Run(ctx context.Context) error {
 // start tries until the clusters have answered and the generation is agreed on.
 func (l *Link) start(ctx context.Context, source, target *kgo.Client) (Generation, error) {
 	for {
-		gen, err := l.tryStart(ctx, source, target)
+		var gen Generation
+		err := defect.Guard(func() (err error) {
+			gen, err = l.tryStart(ctx, source, target)
+			return err
+		})()
+		l.cfg.reportDefect(l.cfg.Logger, "link "+l.cfg.Name, err, "the link has not started, and tries again")
 		switch {
 		case err == nil:
 			l.setErr(nil)
@@ -201,7 +207,7 @@ func (l *Link) agree(ctx context.Context, target *kgo.Client, cluster string) (G
 			err = p.Init(ctx)
 		case FindGeneration:
 			var f Found
-			f, err = findGeneration(ctx, ask, l.cfg.positions())
+			f, err = findGeneration(ctx, ask, l.cfg.positions(), l.cfg.skipper(l.cfg.Logger))
 			found = &f
 		case WriteGeneration:
 			_, err = p.Commit(ctx, []txn.Record{{
@@ -244,7 +250,7 @@ func (l *Link) runShards(ctx context.Context, source, target *kgo.Client, gen Ge
 	errs := make([]error, len(l.shards))
 	for i, s := range l.shards {
 		shards.Go(func() {
-			if errs[i] = s.run(wctx); errs[i] != nil {
+			if errs[i] = l.runShard(wctx, s); errs[i] != nil {
 				l.cfg.Logger.Error("shard stopped", "shard", i, "err", errs[i])
 			}
 			if errors.Is(errs[i], ErrTakenOver) || errors.Is(errs[i], ErrGeneration) {
@@ -260,11 +266,23 @@ func (l *Link) runShards(ctx context.Context, source, target *kgo.Client, gen Ge
 	return errors.Join(errs...)
 }
 
+// runShard runs a shard to its end. After a panic nothing of it runs any more, and its
+// partitions stay as they are until the instance starts again; the process goes on.
+func (l *Link) runShard(ctx context.Context, s *shard) error {
+	err := defect.Guard(func() error { return s.run(ctx) })()
+	if !l.cfg.reportDefect(s.log, fmt.Sprintf("link %s, shard %d", l.cfg.Name, s.number), err, "the shard copies nothing until the instance starts again") {
+		return err
+	}
+	s.setStopped(err)
+	<-ctx.Done()
+	return nil
+}
+
 // discover lists topics, again and again, until ctx ends.
 func (l *Link) discover(ctx context.Context, source, target *kgo.Client, gen Generation) {
 	d := discovery{
 		cfg: &l.cfg, matcher: l.matcher, source: source, target: target,
-		sourceRegistry: newRegistry(newLeaderClient(source), l.cfg.Names, l.cfg.Logger), targetRegistry: newRegistry(newLeaderClient(target), l.cfg.Names, l.cfg.Logger),
+		sourceRegistry: newRegistry(newLeaderClient(source), &l.cfg, ""), targetRegistry: newRegistry(newLeaderClient(target), &l.cfg, l.cfg.To.Name),
 		announced: map[string]int64{}, covered: l.controlCovered, told: map[string]bool{},
 	}
 	d.facts = NewFacts(l.cfg.From, l.cfg.To, l.matcher, l.cfg.Border)
@@ -278,7 +296,13 @@ func (l *Link) discover(ctx context.Context, source, target *kgo.Client, gen Gen
 	blocked := map[string]bool{}
 	for ctx.Err() == nil {
 		changed := l.policyChanged() // before the policy is asked
-		streams, rulings, err := d.look(ctx)
+		var streams []Stream
+		var rulings []TopicRuling
+		err := defect.Guard(func() (err error) {
+			streams, rulings, err = d.look(ctx)
+			return err
+		})()
+		l.cfg.reportDefect(l.cfg.Logger, "link "+l.cfg.Name, err, "the link does not find new topics")
 		if ctx.Err() != nil {
 			return
 		}

@@ -1,11 +1,13 @@
 package replicate
 
 import (
+	"errors"
 	"fmt"
 	"slices"
 
 	"github.com/twmb/franz-go/pkg/kgo"
 
+	"github.com/geogate/geogate/internal/defect"
 	"github.com/geogate/geogate/internal/event"
 	"github.com/geogate/geogate/internal/txn"
 	"github.com/geogate/geogate/residency"
@@ -92,7 +94,14 @@ type preparer struct {
 // prepare deals with items in order, up to a cut after which no interval is known
 // to start. An error says that a batch cannot be read: the result then holds what
 // lies before it.
-func prepare(s *Stream, from prepared, limit int, lapses []lapse, items []Item) (prepared, error) {
+func prepare(s *Stream, from prepared, limit int, lapses []lapse, items []Item) (out prepared, err error) {
+	defer func() {
+		var broken *defect.Error
+		if errors.As(err, &broken) && out.next == 0 {
+			out = from // the result was never given
+		}
+	}()
+	defer defect.Catch(&err)
 	p := preparer{stream: s, limit: limit, lapses: lapses, out: from}
 	p.out.barriersSince = slices.Clone(from.barriersSince)
 	for i := range items {
@@ -121,7 +130,8 @@ func prepare(s *Stream, from prepared, limit int, lapses []lapse, items []Item) 
 	return p.out, p.flush()
 }
 
-func (p *preparer) take(it *Item) error {
+func (p *preparer) take(it *Item) (err error) {
+	defer defect.Catch(&err)
 	if err := p.decide(it); err != nil {
 		return err
 	}

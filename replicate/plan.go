@@ -61,7 +61,7 @@ func (c *Core) begin(now time.Time) []any {
 		from := prepared{next: s.pos.SourceCovered, epoch: s.pos.SourceEpoch, barrier: s.pos.Barrier, barriersSince: s.barriers}
 		ready, err := prepare(&s.Stream, from, s.limit, s.lapses, s.pending)
 		if err != nil {
-			out = append(out, c.park(now, s, Incident{Kind: Corrupt, From: ready.next, Until: ready.next + 1, Detail: err.Error()})...)
+			out = append(out, c.parkFor(now, s, Incident{Kind: Corrupt, From: ready.next, Until: ready.next + 1, Detail: err.Error()}, err)...)
 		}
 		p.parts = append(p.parts, plannedPart{s: s, prepared: ready, first: p.batches, lapsesVersion: s.lapsesVersion})
 		p.batches += len(ready.batches)

@@ -12,6 +12,7 @@ import (
 	"github.com/twmb/franz-go/pkg/kgo"
 	"github.com/twmb/franz-go/pkg/kmsg"
 
+	"github.com/geogate/geogate/internal/defect"
 	"github.com/geogate/geogate/internal/sleep"
 	"github.com/geogate/geogate/internal/txn"
 )
@@ -39,6 +40,7 @@ type reader struct {
 	log      *slog.Logger
 	ready    chan struct{} // holds one signal: something was collected
 	wake     chan struct{} // holds one signal
+	broken   chan error    // holds one: a panic of the reader's work
 
 	mu                sync.Mutex
 	collected         Fetched             // guarded by mu, as everything below
@@ -63,7 +65,7 @@ type cursor struct {
 func newReader(cl *kgo.Client, bytes int, barriers BarrierChecker, log *slog.Logger) *reader {
 	return &reader{
 		cl: cl, bytes: bytes, barriers: barriers, log: log,
-		ready: make(chan struct{}, 1), wake: make(chan struct{}, 1), room: make(chan struct{}),
+		ready: make(chan struct{}, 1), wake: make(chan struct{}, 1), broken: make(chan error, 1), room: make(chan struct{}),
 		parts: map[Part]*cursor{}, sessions: map[int32]bool{}, assignmentVersion: map[int32]int{}, names: map[[16]byte]string{},
 	}
 }
@@ -142,6 +144,16 @@ func (r *reader) leave(part Part) {
 	r.mu.Unlock()
 }
 
+// guard runs the reader's work; the shard learns of a panic from broken.
+func (r *reader) guard(work func()) {
+	if err := defect.Guard(func() error { work(); return nil })(); err != nil {
+		select {
+		case r.broken <- err:
+		default: // one is enough
+		}
+	}
+}
+
 func (r *reader) signal() {
 	select {
 	case r.wake <- struct{}{}:
@@ -160,7 +172,7 @@ func (r *reader) run(ctx context.Context) {
 			if c.resolved && !r.sessions[c.leader] {
 				r.sessions[c.leader] = true
 				s := session{r: r, broker: c.leader}
-				wg.Go(func() { s.run(ctx) })
+				wg.Go(func() { r.guard(func() { s.run(ctx) }) })
 			}
 		}
 		r.mu.Unlock()
@@ -430,7 +442,7 @@ func (r *reader) move(part Part, reading int, next int64) {
 // scan reads one partition's answer and asks of each commit marker whether it is
 // a barrier.
 func (r *reader) scan(ctx context.Context, s *Stream, rp *kmsg.FetchResponseTopicPartition, from int64) ([]Item, error) {
-	items, commits, err := scan(rp.RecordBatches, rp.AbortedTransactions, from)
+	items, commits, err := scanSafely(rp.RecordBatches, rp.AbortedTransactions, from)
 	if s.Control || r.barriers == nil {
 		return items, err
 	}

@@ -3,6 +3,7 @@ package replicate
 import (
 	"github.com/twmb/franz-go/pkg/kmsg"
 
+	"github.com/geogate/geogate/internal/defect"
 	"github.com/geogate/geogate/internal/txn"
 )
 
@@ -11,6 +12,17 @@ type commitMarker struct {
 	item     int // its index
 	producer int64
 	epoch    int16
+}
+
+// scanSafely is scan; a panic on the bytes is an error of the partition that has them.
+func scanSafely(raw []byte, aborted []kmsg.FetchResponseTopicPartitionAbortedTransaction, from int64) (items []Item, commits []commitMarker, err error) {
+	if broken := defect.Guard(func() error {
+		items, commits, err = scan(raw, aborted, from)
+		return nil
+	})(); broken != nil {
+		return nil, nil, &SourceError{Corrupt: broken, Offset: from}
+	}
+	return items, commits, err
 }
 
 // scan turns the bytes of a fetch answer, read committed, into items from an

@@ -169,7 +169,7 @@ func (s *linkScript) positions(t *testing.T, c *script.Command) {
 	pos := offsets.Position{Barrier: -1, Target: idB}
 	c.ScanArgs(t, "source", &pos.SourceCovered)
 	c.ScanArgs(t, "target", &pos.TargetCovered)
-	s.event(PositionsRead{Positions: []PositionRecord{{idA, 0, pos}}})
+	s.event(PositionsRead{Positions: []PositionRecord{{Source: idA, Position: pos}}})
 }
 
 // owned has the register say which offsets of us's log are authoritative. The first

@@ -14,7 +14,6 @@ import (
 
 	"github.com/geogate/geogate/internal/control"
 	"github.com/geogate/geogate/internal/event"
-	"github.com/geogate/geogate/internal/offsets"
 	"github.com/geogate/geogate/internal/txn"
 )
 
@@ -89,14 +88,14 @@ func (s *shard) run(ctx context.Context) error {
 	defer s.target.Close()
 	rctx, stop := context.WithCancel(ctx)
 	var wg sync.WaitGroup
-	wg.Go(func() { s.reader.run(rctx) })
+	wg.Go(func() { s.reader.guard(func() { s.reader.run(rctx) }) })
 	defer wg.Wait()
 	defer stop()
 
 	err := s.handle(ctx, Start{})
 	for err == nil {
 		var ev any
-		if ev = s.wait(ctx); ev == nil {
+		if ev, err = s.wait(ctx); ev == nil {
 			break
 		}
 		err = s.handle(ctx, ev)
@@ -104,14 +103,19 @@ func (s *shard) run(ctx context.Context) error {
 	if ctx.Err() != nil && (err == nil || errors.Is(err, ctx.Err())) {
 		err = nil
 	}
-	s.mu.Lock()
-	s.stopErr = err
-	s.mu.Unlock()
+	s.setStopped(err)
 	return err
 }
 
-// wait returns the next event, nil when ctx ends.
-func (s *shard) wait(ctx context.Context) any {
+// setStopped says in the status why the shard has ended.
+func (s *shard) setStopped(err error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.stopErr = err
+}
+
+// wait returns the next event, nil when ctx ends or the reader is broken.
+func (s *shard) wait(ctx context.Context) (any, error) {
 	s.mu.Lock()
 	wake, idle := s.core.Wake(), s.core.phase == phaseIdle
 	s.mu.Unlock()
@@ -127,15 +131,17 @@ func (s *shard) wait(ctx context.Context) any {
 	}
 	select {
 	case <-ctx.Done():
-		return nil
+		return nil, nil
+	case err := <-s.reader.broken:
+		return nil, err
 	case streams := <-s.assigned:
-		return Assigned{streams}
+		return Assigned{streams}, nil
 	case <-s.intervalsChanged:
-		return Tick{}
+		return Tick{}, nil
 	case <-fetched:
-		return s.reader.take()
+		return s.reader.take(), nil
 	case <-timer:
-		return Tick{}
+		return Tick{}, nil
 	}
 }
 
@@ -252,7 +258,7 @@ func (s *shard) carryOut(ctx context.Context, effect any) (any, error) {
 		}
 		return Inited{s.producer.Init(ctx)}, nil
 	case ReadGeneration:
-		found, err := findGeneration(ctx, s.atTarget, s.cfg.positions())
+		found, err := findGeneration(ctx, s.atTarget, s.cfg.positions(), s.cfg.skipper(s.log))
 		return GenerationRead{found, err}, nil
 	case ReadPositions:
 		return s.readPositions(ctx), nil
@@ -278,6 +284,7 @@ func (s *shard) carryOut(ctx context.Context, effect any) (any, error) {
 				"kind", x.Kind.String(), "topic", x.Topic, "partition", x.Partition)
 			break
 		}
+		s.cfg.reportDefect(s.log, fmt.Sprintf("%s %s/%d", s.cfg.Name, x.Topic, x.Partition), e.Cause, "the link has parked the partition")
 		s.log.Error("incident on a link", "kind", x.Kind.String(), "topic", x.Topic, "partition", x.Partition,
 			"from", x.From, "until", x.Until, "parked", x.Kind.Parks(), "detail", x.Detail)
 	case Stop:
@@ -352,19 +359,32 @@ func (s *shard) cancelOnPolicyChange(ctx context.Context, e *Produce) (context.C
 }
 
 // findGeneration finds the record, read to a high watermark listed now.
-func findGeneration(ctx context.Context, a *leaderClient, topic string) (Found, error) {
+// A record that cannot be read is skipped; it is an error only if there is no other.
+func findGeneration(ctx context.Context, a *leaderClient, topic string, skip func(at topicPartition, offset int64, err error)) (Found, error) {
 	ctx, cancel := context.WithTimeout(ctx, readWait)
 	defer cancel()
 	var found Found
+	var malformed error
 	counts := func(r *txn.Record) bool { return string(r.Key) == GenerationKey }
 	err := a.readWithoutWaiting(ctx, topicPartition{Topic: topic}, counts, func(r *txn.Record) error {
 		if !counts(r) {
 			return nil
 		}
 		g, err := ParseGeneration(r.Value)
-		found = Found{g, true}
-		return err
+		switch {
+		case err == nil:
+			found, malformed = Found{g, true}, nil
+		case !found.Exists:
+			malformed = err // compaction may have dropped the link's own
+		}
+		if err != nil {
+			skip(topicPartition{Topic: topic}, r.Offset, err)
+		}
+		return nil
 	})
+	if err == nil {
+		err = malformed
+	}
 	if err != nil {
 		return Found{}, fmt.Errorf("find generation: %w", err)
 	}
@@ -375,46 +395,22 @@ func findGeneration(ctx context.Context, a *leaderClient, topic string) (Found, 
 func (s *shard) readPositions(ctx context.Context) PositionsRead {
 	ctx, cancel := context.WithTimeout(ctx, readWait)
 	defer cancel()
-	type key struct {
-		id  event.TopicID
-		num int32
-	}
-	last := map[key]PositionRecord{}
-	var out PositionsRead
+	skip := s.cfg.skipper(s.log)
+	read := positionRecords{last: map[posKey]PositionRecord{}}
 	for slot := s.number; slot < control.LinkPartitions; slot += s.gen.Shards {
 		at := topicPartition{Topic: s.cfg.positions(), Partition: int32(slot)}
 		_, err := s.atTarget.readToEnd(ctx, at, 0, func(r *txn.Record) error {
-			if string(r.Key) == GenerationKey || r.Value == nil {
-				return nil
+			if err := read.take(r.Key, r.Value); err != nil {
+				skip(at, r.Offset, err)
 			}
-			x, ok, err := ParseIncident(r.Key, r.Value)
-			if ok {
-				out.Incidents = append(out.Incidents, x)
-				return nil
-			}
-			var k key
-			if err == nil {
-				k.id, k.num, err = offsets.ParsePositionKey(r.Key)
-			}
-			if err != nil { // not the link's, and no partition's: it must not stop any
-				s.log.Error("position record is malformed", "slot", slot, "offset", r.Offset, "err", err)
-				return nil
-			}
-			pos, err := offsets.ParsePosition(r.Value)
-			if _, known := last[k]; err != nil && known {
-				// What the link itself wrote last still holds. Without it the partition
-				// would be copied twice, so then the error is returned.
-				s.log.Error("position is malformed", "slot", slot, "offset", r.Offset, "err", err)
-				return nil
-			}
-			last[k] = PositionRecord{k.id, k.num, pos}
-			return err
+			return nil
 		})
 		if err != nil {
 			return PositionsRead{Err: fmt.Errorf("read positions: %w", err)}
 		}
 	}
-	for _, p := range last {
+	out := PositionsRead{Incidents: read.incidents}
+	for _, p := range read.last {
 		out.Positions = append(out.Positions, p)
 	}
 	return out

@@ -108,6 +108,8 @@ func (c *Core) view() (streams []streamView, counts Counts) {
 				reason += ": " + s.parked.Detail
 			}
 			v.parked = &ParkedEntry{part.Topic, part.Number, reason}
+		case s.unplaced:
+			v.parked = &ParkedEntry{part.Topic, part.Number, errUnplaced.Error()}
 		case s.held != nil:
 			v.parked = &ParkedEntry{part.Topic, part.Number, s.held.Error()}
 		}

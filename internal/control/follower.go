@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"maps"
 	"slices"
 	"sync"
 	"time"
@@ -13,6 +14,7 @@ import (
 	"github.com/twmb/franz-go/pkg/kgo"
 	"golang.org/x/sync/errgroup"
 
+	"github.com/geogate/geogate/internal/defect"
 	"github.com/geogate/geogate/internal/event"
 	"github.com/geogate/geogate/internal/sleep"
 	"github.com/geogate/geogate/internal/txn"
@@ -38,6 +40,8 @@ type Config struct {
 	ListEvery time.Duration
 	// Skipped remembers records that cannot be used; nil: nobody does.
 	Skipped *warning.Skipped
+	// Defects remembers panics; nil: nobody does.
+	Defects *defect.Log
 }
 
 // Validate says what is missing.
@@ -81,6 +85,24 @@ func New(cfg Config) (*Follower, error) {
 		return nil, err
 	}
 	cfg.ListEvery = cmp.Or(cfg.ListEvery, 20*time.Millisecond)
+	f := newFollower(cfg)
+	var err error
+	if f.ownControl, err = newConsumer(cfg.Opts, BarriersCommitted, []string{TopicControl}, f.log); err != nil {
+		return nil, err
+	}
+	if f.committed, err = newConsumer(cfg.Opts, true, slices.Sorted(maps.Keys(f.routes())), f.log); err != nil {
+		f.ownControl.client.Close()
+		return nil, err
+	}
+	f.ownControl.take, f.ownControl.readTo = f.takeUncommitted, f.uncommittedReadTo
+	routes := f.routes()
+	f.committed.take = func(r *kgo.Record) { f.takeCommitted(routes[r.Topic], r) }
+	f.committed.readTo = func(p txn.TopicPartition, next int64) { f.committedReadTo(routes[p.Topic], p, next) }
+	return f, nil
+}
+
+// newFollower makes a follower without clients.
+func newFollower(cfg Config) *Follower {
 	f := &Follower{
 		cfg: cfg, log: cmp.Or(cfg.Logger, slog.New(slog.DiscardHandler)),
 		listingWanted: make(chan struct{}, 1), ready: make(chan struct{}), changed: make(chan struct{}),
@@ -93,27 +115,12 @@ func New(cfg Config) (*Follower, error) {
 		restricted:    make(map[string]uint16),
 		links:         make(map[event.RegionID]*LinkIndex),
 	}
-	wanted := []string{TopicControl, TopicTopics, TopicIncarnations}
-	for id, name := range cfg.Regions {
+	for id := range cfg.Regions {
 		if id != cfg.Region {
 			f.links[id] = NewLinkIndex()
-			wanted = append(wanted, ControlFrom(name), PositionsFrom(name), RunsFrom(name))
 		}
 	}
-	slices.Sort(wanted)
-	var err error
-	if f.ownControl, err = newConsumer(cfg.Opts, BarriersCommitted, []string{TopicControl}, f.log); err != nil {
-		return nil, err
-	}
-	if f.committed, err = newConsumer(cfg.Opts, true, wanted, f.log); err != nil {
-		f.ownControl.client.Close()
-		return nil, err
-	}
-	f.ownControl.take, f.ownControl.readTo = f.applyUncommitted, f.uncommittedReadTo
-	routes := f.routes()
-	f.committed.take = func(r *kgo.Record) { f.applyCommitted(routes[r.Topic], r) }
-	f.committed.readTo = func(p txn.TopicPartition, next int64) { f.committedReadTo(routes[p.Topic], p, next) }
-	return f, nil
+	return f
 }
 
 // route says what a topic's records are.
@@ -215,26 +222,37 @@ func (f *Follower) notify() {
 // reportSkipped remembers and logs a record that cannot be used. It is passed over: one
 // bad record must not stop the rest.
 func (f *Follower) reportSkipped(r *kgo.Record, err error) {
+	var d *defect.Error
+	if errors.As(err, &d) {
+		f.cfg.Defects.Add(fmt.Sprintf("%s/%d", r.Topic, r.Partition), d, "a record of the topic was passed over")
+		f.log.Error("the program has a defect; it met it at a control record", "topic", r.Topic, "partition", r.Partition, "offset", r.Offset, "panic", d.Value, "at", d.Place, "stack", d.Stack)
+	}
 	if f.cfg.Skipped.Add(r.Topic, r.Partition, r.Offset, err) {
 		f.log.Error("control record cannot be used and is skipped", "topic", r.Topic, "partition", r.Partition, "offset", r.Offset, "err", err)
 	}
 }
 
-// applyUncommitted takes a record of the own control topic, committed or not.
-func (f *Follower) applyUncommitted(r *kgo.Record) {
-	if r.Value == nil {
-		return
-	}
+// takeUncommitted takes a record of the own control topic, committed or not.
+func (f *Follower) takeUncommitted(r *kgo.Record) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
+	if err := f.applyUncommitted(r); err != nil {
+		f.reportSkipped(r, err)
+	}
+}
+
+// applyUncommitted applies a record; the caller holds mu.
+func (f *Follower) applyUncommitted(r *kgo.Record) (err error) {
+	defer defect.Catch(&err)
+	if r.Value == nil {
+		return nil
+	}
 	t, _ := TypeOf(r.Key)
 	rt, _ := registered(t)
 	if rt.applyUncommitted == nil {
-		return
+		return nil // takeCommitted says what there is to say
 	}
-	if err := rt.applyUncommitted(f, r.Key, r.Value); err != nil {
-		f.reportSkipped(r, err)
-	}
+	return rt.applyUncommitted(f, r.Key, r.Value)
 }
 
 func (f *Follower) uncommittedReadTo(_ txn.TopicPartition, next int64) {
@@ -244,33 +262,37 @@ func (f *Follower) uncommittedReadTo(_ txn.TopicPartition, next int64) {
 	f.notify()
 }
 
-func (f *Follower) applyCommitted(rt route, r *kgo.Record) {
+func (f *Follower) takeCommitted(rt route, r *kgo.Record) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	var err error
+	if err := f.applyCommitted(rt, r); err != nil {
+		f.reportSkipped(r, err)
+	}
+}
+
+// applyCommitted applies a record; the caller holds mu.
+func (f *Follower) applyCommitted(rt route, r *kgo.Record) (err error) {
+	defer defect.Catch(&err)
 	switch rt.kind {
 	case routeControl:
-		err = f.applyControl(rt.from, r)
+		return f.applyControl(rt.from, r)
 	case routeTopics:
-		err = f.applyTopic(r)
+		return f.applyTopic(r)
 	case routeIncarnations:
-		if r.Value != nil {
-			err = f.applyIncarnation(r.Key, r.Value)
-		}
+		return f.applyIncarnation(r.Key, r.Value)
 	case routeRuns:
-		err = f.links[rt.from].ApplyRuns(r.Key, r.Value)
+		return f.links[rt.from].ApplyRuns(r.Key, r.Value)
 	case routePositions:
-		var ok bool
-		if ok, err = f.links[rt.from].ApplyPosition(r.Partition, r.Key, r.Value); ok {
+		ok, err := f.links[rt.from].ApplyPosition(r.Partition, r.Key, r.Value)
+		if ok {
 			select {
 			case f.listingWanted <- struct{}{}:
 			default:
 			}
 		}
+		return err
 	}
-	if err != nil {
-		f.reportSkipped(r, err)
-	}
+	return nil
 }
 
 func (f *Follower) committedReadTo(rt route, p txn.TopicPartition, next int64) {
@@ -285,12 +307,17 @@ func (f *Follower) committedReadTo(rt route, p txn.TopicPartition, next int64) {
 // applyControl takes a committed record of a region's control topic; the caller
 // holds mu.
 func (f *Follower) applyControl(from event.RegionID, r *kgo.Record) error {
-	t, _ := TypeOf(r.Key)
-	rt, _ := registered(t)
-	if r.Value == nil || rt.apply == nil {
+	t, known := TypeOf(r.Key)
+	switch rt, _ := registered(t); {
+	case len(r.Key) == 0:
+		return fmt.Errorf("%w: control record without a key", event.ErrMalformed)
+	case !known:
+		return fmt.Errorf("control record of type %d: %w", t, warning.ErrUnknown)
+	case r.Value == nil || rt.apply == nil:
 		return nil
+	default:
+		return rt.apply(f, from, r.Key, r.Value)
 	}
-	return rt.apply(f, from, r.Key, r.Value)
 }
 
 func (f *Follower) applyTopic(r *kgo.Record) error { return f.topics.Apply(r.Key, r.Value) }

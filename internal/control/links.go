@@ -2,6 +2,7 @@ package control
 
 import (
 	"fmt"
+	"strings"
 
 	"github.com/geogate/geogate/internal/event"
 	"github.com/geogate/geogate/internal/offsets"
@@ -150,12 +151,24 @@ func (l *LinkIndex) RunsReadTo(slot int32, next int64) {
 	}
 }
 
-// ApplyPosition takes one record of the positions topic; other records of that
-// topic (generations) are passed over with ok false.
+// What a link keeps in its positions topic beside positions.
+const (
+	// GenerationKey is the key of the record of the link's generation.
+	GenerationKey = "generation"
+	// IncidentKey is how the keys of its incidents begin.
+	IncidentKey = "incident"
+)
+
+// ApplyPosition takes one record of the positions topic; what else a link keeps there is
+// passed over with ok false. An error says that the record does not parse; it changes
+// nothing.
 func (l *LinkIndex) ApplyPosition(slot int32, key, value []byte) (ok bool, err error) {
+	if string(key) == GenerationKey || strings.HasPrefix(string(key), IncidentKey) {
+		return false, nil // the link's own
+	}
 	topic, num, err := offsets.ParsePositionKey(key)
 	if err != nil {
-		return false, nil
+		return false, fmt.Errorf("apply position record: %w", err)
 	}
 	if value == nil {
 		return false, nil

@@ -39,7 +39,7 @@ var mayImport = map[string][]string{
 	"internal/offsets":  {"internal/event"},
 	"internal/expr":     {"internal/event"},
 	"internal/txn":      {"internal/sleep", "internal/event"},
-	"internal/control":  {"internal/sleep", "internal/warning", "internal/event", "internal/offsets", "internal/txn"},
+	"internal/control":  {"internal/sleep", "internal/warning", "internal/defect", "internal/event", "internal/offsets", "internal/txn"},
 	"internal/seat":     {"internal/sleep", "internal/defect", "internal/event", "internal/judged", "internal/hlc", "internal/txn", "internal/control"},
 	"conflict":          {"internal/event", "internal/judged", "internal/hlc"},
 	"conflict/view": {
@@ -51,12 +51,12 @@ var mayImport = map[string][]string{
 	"router/ownership": {"conflict", "internal/sleep", "internal/event", "internal/expr", "internal/strict", "router"},
 	// The client takes both by interface: whoever wires connects them.
 	"router/ownership/register": {"router/ownership"},
-	"router/ownership/mirror":   {"internal/sleep", "internal/event", "internal/txn", "router/ownership"},
+	"router/ownership/mirror":   {"internal/sleep", "internal/warning", "internal/defect", "internal/event", "internal/txn", "router/ownership"},
 	"gateway": {
 		"internal/loopback", "internal/sleep", "internal/warning", "internal/event", "internal/judged", "internal/hlc", "internal/control", "internal/seat", "internal/txn", "router", "router/ownership", "conflict", "conflict/view",
 	},
 	"replicate": {
-		"internal/sleep", "internal/event", "internal/offsets", "internal/txn", "internal/control", "router", "residency",
+		"internal/sleep", "internal/warning", "internal/defect", "internal/event", "internal/offsets", "internal/txn", "internal/control", "router", "residency",
 	},
 	"residency/policyfile": {"internal/sleep", "residency"},
 	"internal/topics": {

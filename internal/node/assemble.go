@@ -26,7 +26,7 @@ func (n *Node) assemble(secret []byte) (err error) {
 	n.control, err = control.New(control.Config{
 		Region: n.own, Regions: names, Names: n.topology,
 		Ahead: func(s event.Stamp) bool { return hlc.Bounds{}.Ahead(s, time.Now()) },
-		Opts:  n.kafkaOpts("control"), Skipped: &n.skipped, Logger: n.log,
+		Opts:  n.kafkaOpts("control"), Skipped: &n.skipped, Defects: &n.defects, Logger: n.log,
 	})
 	if err != nil {
 		return err
@@ -80,7 +80,8 @@ func (n *Node) assembleLink(l LinkConfig) error {
 			return n.control.Incarnations(n.own, topic, partition)
 		},
 		Intervals: n.intervals, IntervalsChanged: n.intervalsChanged,
-		Unit:   func(topic string) string { return n.policy.Domain(topic).Unit(n.cfg.Region) },
+		Unit:    func(topic string) string { return n.policy.Domain(topic).Unit(n.cfg.Region) },
+		Skipped: &n.skipped, Defects: &n.defects,
 		Logger: n.log, Registerer: n.deps.Registry,
 	})
 	if err != nil {
@@ -115,7 +116,7 @@ func (n *Node) assembleGateway(secret []byte) error {
 			{Name: "seats", Ready: n.seats.Ready},
 			{Name: "writes", Writes: true, Ready: owner.writable},
 		},
-		Kafka: n.kafkaOpts("reads"), Configz: configz,
+		Kafka: n.kafkaOpts("reads"), Configz: configz, Skipped: &n.skipped,
 		Logger: n.log, Registry: n.deps.Registry,
 	})
 	return err

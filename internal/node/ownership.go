@@ -35,7 +35,7 @@ func (n *Node) assembleOwnership() (err error) {
 			}, h)
 		},
 		Mirror: mirror.New(mirror.Config{
-			Region: n.cfg.Region, Opts: n.kafkaOpts("mirror"), Client: n.client, Topics: txn.NewTopics(n.client), Logger: log,
+			Region: n.cfg.Region, Opts: n.kafkaOpts("mirror"), Client: n.client, Topics: txn.NewTopics(n.client), Skipped: &n.skipped, Logger: log,
 		}),
 		Logs: n.seats, Logger: log,
 		Orphans: n.seats.OrphanCounts,

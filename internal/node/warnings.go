@@ -36,9 +36,9 @@ func (w *watch) Warnings(out *warning.List) {
 type warningMetrics struct{ node *Node }
 
 var (
-	warningsDesc = prometheus.NewDesc("geogate_warnings", "Warnings in the status by code; absent where there is none.", []string{"code", "severity"}, nil)
+	warningsDesc = prometheus.NewDesc("geogate_warnings", "Warnings in the status by code.", []string{"code", "severity"}, nil)
 	defectsDesc  = prometheus.NewDesc("geogate_defects_total", "Panics that were recovered.", nil, nil)
-	skippedDesc  = prometheus.NewDesc("geogate_skipped_records_total", "Records of internal topics that cannot be used.", []string{"topic"}, nil)
+	skippedDesc  = prometheus.NewDesc("geogate_skipped_records_total", "Records of internal topics that cannot be used.", nil, nil)
 )
 
 // Describe implements prometheus.Collector.
@@ -50,11 +50,10 @@ func (w warningMetrics) Describe(out chan<- *prometheus.Desc) {
 
 // Collect implements prometheus.Collector.
 func (w warningMetrics) Collect(out chan<- prometheus.Metric) {
-	for c, n := range w.node.warnings().Count() {
-		out <- prometheus.MustNewConstMetric(warningsDesc, prometheus.GaugeValue, float64(n), string(c), string(c.Severity()))
+	count := w.node.warnings().Count()
+	for _, c := range warning.Codes() {
+		out <- prometheus.MustNewConstMetric(warningsDesc, prometheus.GaugeValue, float64(count[c]), string(c), string(c.Severity()))
 	}
 	out <- prometheus.MustNewConstMetric(defectsDesc, prometheus.CounterValue, float64(w.node.defects.Total()))
-	for topic, n := range w.node.skipped.Totals() {
-		out <- prometheus.MustNewConstMetric(skippedDesc, prometheus.CounterValue, float64(n), topic)
-	}
+	out <- prometheus.MustNewConstMetric(skippedDesc, prometheus.CounterValue, float64(w.node.skipped.Total()))
 }

@@ -22,7 +22,7 @@ const maxSkippedPlaces = 1000
 type Skipped struct {
 	mu    sync.Mutex // guards what follows
 	by    map[skippedPlace]*skipped
-	total map[string]uint64 // by topic
+	total uint64
 }
 
 type skippedPlace struct {
@@ -47,13 +47,13 @@ func (s *Skipped) Add(topic string, partition int32, offset int64, err error) (f
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.by == nil {
-		s.by, s.total = make(map[skippedPlace]*skipped), make(map[string]uint64)
+		s.by = make(map[skippedPlace]*skipped)
 	}
 	at := skippedPlace{topic, partition, errors.Is(err, ErrUnknown)}
 	x := s.by[at]
 	switch {
 	case x == nil && len(s.by) >= maxSkippedPlaces:
-		s.total[topic]++
+		s.total++
 		return true
 	case x == nil:
 		x = &skipped{offset: -1}
@@ -62,18 +62,18 @@ func (s *Skipped) Add(topic string, partition int32, offset int64, err error) (f
 		return false
 	}
 	x.count, x.offset, x.why = x.count+1, offset, err.Error()
-	s.total[topic]++
+	s.total++
 	return true
 }
 
-// Totals gives how many records of each topic were skipped.
-func (s *Skipped) Totals() map[string]uint64 {
+// Total is how many records were skipped.
+func (s *Skipped) Total() uint64 {
 	if s == nil {
-		return nil
+		return 0
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return maps.Clone(s.total)
+	return s.total
 }
 
 // Warnings appends a warning for each partition, in order, with the latest record.

@@ -44,6 +44,17 @@ const (
 	WaitsForRegister    Code = "WAITS_FOR_REGISTER"
 )
 
+// Codes are all codes.
+func Codes() []Code {
+	return []Code{
+		ClockAhead, CutPending, Defect, FoldFailing, ForeignRecords,
+		KafkaUnreachable, LinkFailed, LinkParked, MalformedRecord, MoreWarnings,
+		PartitionHeld, PartitionNotReady, PartitionsUnused, PatternUnmatched, Quarantined,
+		RegisterDegraded, RegisterRegressed, RegisterUnreachable, ResidencyInvalid, ResidencyStopped,
+		TopicBlocked, UnknownRecord, WaitsForRegister,
+	}
+}
+
 // Severity says whether something is wrong.
 type Severity string
 

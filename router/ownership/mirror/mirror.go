@@ -14,9 +14,11 @@ import (
 	"github.com/twmb/franz-go/pkg/kadm"
 	"github.com/twmb/franz-go/pkg/kgo"
 
+	"github.com/geogate/geogate/internal/defect"
 	"github.com/geogate/geogate/internal/event"
 	"github.com/geogate/geogate/internal/sleep"
 	"github.com/geogate/geogate/internal/txn"
+	"github.com/geogate/geogate/internal/warning"
 	"github.com/geogate/geogate/router/ownership"
 )
 
@@ -36,7 +38,9 @@ type Config struct {
 	// Client writes; it carries transactions.
 	Client *kgo.Client
 	Topics *txn.Topics
-	Logger *slog.Logger
+	// Skipped remembers records that cannot be used; nil: nobody does.
+	Skipped *warning.Skipped
+	Logger  *slog.Logger
 }
 
 // Mirror copies the register into the region's own Kafka: the audit of who owned
@@ -98,17 +102,36 @@ func (m *Mirror) Load(ctx context.Context) (map[string]event.Epoch, error) {
 			if r.Attrs.IsControl() {
 				return
 			}
-			t, err := readTestimony(r.Value)
-			if err != nil {
-				return
-			}
-			m.last = max(m.last, t.Revision)
-			if u, err := ownership.DecodeUnit(t.Record); err == nil && u.Unit != "" {
-				epochs[u.Unit] = max(epochs[u.Unit], u.Epoch)
+			if err := m.take(r.Value, epochs); err != nil && m.cfg.Skipped.Add(r.Topic, r.Partition, r.Offset, err) {
+				m.cfg.Logger.Error("record of the register's copy cannot be used and is skipped", "topic", r.Topic, "offset", r.Offset, "err", err)
 			}
 		})
 	}
 	return epochs, nil
+}
+
+// take takes a record of the topic. An error says that it cannot be used. That its revision
+// is in the topic counts all the same, for a later version may have written it.
+func (m *Mirror) take(value []byte, epochs map[string]event.Epoch) (err error) {
+	defer defect.Catch(&err)
+	t, err := readTestimony(value)
+	if err != nil {
+		return err
+	}
+	m.last = max(m.last, t.Revision)
+	u, err := ownership.DecodeUnit(t.Record)
+	if err != nil {
+		return fmt.Errorf("%w: %w", errForeignRecord, err)
+	}
+	if u.Unit != "" {
+		epochs[u.Unit] = max(epochs[u.Unit], u.Epoch)
+		return nil
+	}
+	var region ownership.RegionRecord
+	if json.Unmarshal(t.Record, &region) != nil || region.Region == "" {
+		return fmt.Errorf("%w: neither of a unit nor of a region", errForeignRecord)
+	}
+	return nil
 }
 
 // See takes a message of the register, in its order. It waits while Kafka lags.

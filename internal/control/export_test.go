@@ -1,0 +1,22 @@
+package control
+
+import (
+	"github.com/twmb/franz-go/pkg/kgo"
+
+	"github.com/geogate/geogate/internal/txn"
+)
+
+// NewUnconnected makes a follower that reads nothing.
+func NewUnconnected(cfg Config) *Follower { return newFollower(cfg) }
+
+// Take takes a record as its consumers give it.
+func (f *Follower) Take(r *kgo.Record) {
+	p := txn.TopicPartition{Topic: r.Topic, Partition: r.Partition}
+	if r.Topic == TopicControl {
+		f.takeUncommitted(r)
+		f.uncommittedReadTo(p, r.Offset+1)
+	}
+	rt := f.routes()[r.Topic]
+	f.takeCommitted(rt, r)
+	f.committedReadTo(rt, p, r.Offset+1)
+}

@@ -1,0 +1,29 @@
+package mirror
+
+import (
+	"testing"
+
+	"github.com/geogate/geogate/internal/event"
+)
+
+// FuzzOwnershipTopic: whatever lies in _geogate.ownership or _geogate.owners, it is taken
+// or refused.
+func FuzzOwnershipTopic(f *testing.F) {
+	for _, s := range []string{
+		`{"v":1,"revision":13,"record":{"v":1,"unit":"air/eu","epoch":33,"owner":"","state":"FENCED","by":"us","prev":12,"epochs":null}}`,
+		`{"v":1,"revision":13,"record":{"v":1,"region":"eu","id":2,"live_epoch":1,"state":"UP","by":"us"}}`,
+		`{"v":1,"revision":13,"record":{"v":1}}`, `{"v":2}`, `{"v":1,"revision":-1}`, `null`, "\x01", ``,
+	} {
+		f.Add([]byte(s))
+	}
+	f.Fuzz(func(t *testing.T, value []byte) {
+		m := Mirror{}
+		epochs := map[string]event.Epoch{}
+		if err := m.take(value, epochs); err != nil && len(epochs) > 0 {
+			t.Errorf("%q is refused, %v, and taken: %v", value, err, epochs)
+		}
+		if _, u, err := ParseTestimony(value); err == nil && epochs[u.Unit] != u.Epoch {
+			t.Errorf("%q names epoch %d of %s, taken are %v", value, u.Epoch, u.Unit, epochs)
+		}
+	})
+}
