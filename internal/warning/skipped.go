@@ -76,7 +76,12 @@ func (s *Skipped) Total() uint64 {
 	return s.total
 }
 
-// Warnings appends a warning for each partition, in order, with the latest record.
+// listedPerTopic bounds the partitions of a topic that are listed one by one: a topic with
+// many must not crowd the others out.
+const listedPerTopic = 8
+
+// Warnings appends a warning for each partition, in order, with the latest record; for a
+// topic with many partitions the last one stands for the rest.
 func (s *Skipped) Warnings(out *List) {
 	if s == nil {
 		return
@@ -84,13 +89,36 @@ func (s *Skipped) Warnings(out *List) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	places := slices.SortedFunc(maps.Keys(s.by), func(a, b skippedPlace) int {
-		return cmp.Or(cmp.Compare(a.topic, b.topic), cmp.Compare(a.partition, b.partition))
+		return cmp.Or(boolCompare(a.unknown, b.unknown), cmp.Compare(a.topic, b.topic), cmp.Compare(a.partition, b.partition))
 	})
-	for _, at := range places {
+	var topic skippedPlace
+	listed := 0
+	for i, at := range places {
 		x, code := s.by[at], MalformedRecord
 		if at.unknown {
 			code = UnknownRecord
 		}
+		if at.topic != topic.topic || at.unknown != topic.unknown {
+			topic, listed = at, 0
+		}
+		if listed++; listed > listedPerTopic {
+			last := i == len(places)-1 || places[i+1].topic != at.topic || places[i+1].unknown != at.unknown
+			if last {
+				out.Add(code, at.topic, "there are such records in %d more partitions", listed-listedPerTopic)
+			}
+			continue
+		}
 		out.Add(code, fmt.Sprintf("%s/%d", at.topic, at.partition), "%d records were passed over, the latest at offset %d: %s", x.count, x.offset, x.why)
 	}
+}
+
+// boolCompare orders false before true.
+func boolCompare(a, b bool) int {
+	switch {
+	case a == b:
+		return 0
+	case b:
+		return -1
+	}
+	return 1
 }
