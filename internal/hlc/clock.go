@@ -13,13 +13,13 @@ import (
 // it observed): a stamp made now could beat writes of the future.
 var ErrDrift = errors.New("hlc: clock is ahead of its wall beyond the drift bound")
 
-// ErrAhead is returned by Observe for a stamp further ahead of the wall than
-// Bounds.MaxDrift; the clock does not follow it.
-var ErrAhead = errors.New("hlc: stamp is ahead of the wall beyond the drift bound")
+// ErrAhead is returned by Observe for a stamp further ahead of the wall than half
+// of Bounds.MaxDrift; the clock does not follow it.
+var ErrAhead = errors.New("hlc: stamp is too far ahead of the wall to be followed")
 
 // Bounds limit how far stamps may run ahead of the wall clock.
 type Bounds struct {
-	MaxDrift time.Duration // beyond it no stamp is made or followed, and a remote event is held; default 5 s
+	MaxDrift time.Duration // beyond it no stamp is made, and a remote event is held; default 5 s
 	HoldMax  time.Duration // beyond it a remote origin partition is paused for an operator; default 60 s
 }
 
@@ -94,8 +94,11 @@ func (c *Clock) Now() (Stamp, error) {
 }
 
 // Observe moves the clock up to s, or returns ErrAhead and does nothing.
+//
+// It follows half as far as stamps may be made: a clock that had been dragged to the
+// very bound could make no stamp, and who sends tokens could keep it there.
 func (c *Clock) Observe(s Stamp) error {
-	if wall := c.wall(); c.bounds.Ahead(s, wall) {
+	if wall := c.wall(); s > FromMillis(wall.UnixMilli()).Add(c.bounds.MaxDrift/2) {
 		return fmt.Errorf("%w: %s against wall %s", ErrAhead, s, FromMillis(wall.UnixMilli()))
 	}
 	c.Restore(s)

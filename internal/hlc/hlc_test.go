@@ -126,3 +126,22 @@ func TestJudge(t *testing.T) {
 		}
 	}
 }
+
+// TestFollowedStampLeavesRoom: however often a clock is told of the highest stamp that it
+// follows, it can make stamps.
+func TestFollowedStampLeavesRoom(t *testing.T) {
+	wall := time.UnixMilli(1_700_000_000_000)
+	c := hlc.NewClock(func() time.Time { return wall }, hlc.Bounds{})
+	highest := hlc.FromMillis(wall.UnixMilli()).Add(c.Bounds().MaxDrift / 2)
+	if err := c.Observe(highest + 1); !errors.Is(err, hlc.ErrAhead) || c.Last() != 0 {
+		t.Errorf("a stamp beyond what is followed: %v, the clock is at %s", err, c.Last())
+	}
+	for range 100 {
+		if err := c.Observe(highest); err != nil {
+			t.Fatal(err)
+		}
+		if s, err := c.Now(); err != nil || s <= highest {
+			t.Fatalf("the next stamp is %s, %v", s, err)
+		}
+	}
+}
