@@ -44,7 +44,8 @@ const (
 )
 
 // ErrSuperseded is returned by an instance's components when another instance of
-// the region has taken its seats: it has stopped them and must not take them back.
+// the region has taken its seats, or another process its name: it has stopped and must
+// not take them back.
 var ErrSuperseded = seat.ErrSuperseded
 
 // ErrRefused is wrapped by errors that say that the instance must not run as the
@@ -224,7 +225,7 @@ func (n *Node) Components() []Component {
 	if n.ownership != nil {
 		// Before the seats, which ask it, and stopped after them: an instance says
 		// that it holds nothing any more when it answers nothing any more.
-		cs = append(cs, Component{Name: "ownership", Run: n.ownership.Run})
+		cs = append(cs, Component{Name: "ownership", Run: n.runOwnership})
 	}
 	cs = append(cs, Component{Name: "seats", Run: n.seats.Run})
 	if n.residency != nil {

@@ -2,6 +2,7 @@ package node
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"time"
 
@@ -50,6 +51,15 @@ func (n *Node) assembleOwnership() (err error) {
 	n.tables = ownership.NewIntervals(n.ownership.Tokens, n.policy, n.topology, alone)
 	n.seats.UseRegister(n.ownership, n.tables)
 	return registerMetrics(n.deps.Registry, "ownership", n.ownership)
+}
+
+// runOwnership runs the instance's part in the register.
+func (n *Node) runOwnership(ctx context.Context) error {
+	err := n.ownership.Run(ctx)
+	if errors.Is(err, ownership.ErrNameTaken) {
+		return fmt.Errorf("%w: %w", ErrSuperseded, err)
+	}
+	return err
 }
 
 // gatewayOwnership implements gateway.Ownership.

@@ -25,11 +25,11 @@ func (c *Core) ensureRegion(now time.Duration) {
 // before it was first sent: so long the lease holds.
 func (c *Core) renew(now time.Duration) {
 	region := c.regions[c.cfg.Region]
-	if region == nil || region.rec.State != RegionUp || now < c.renewAt || !c.free(now, "lease") {
+	if region == nil || region.rec.State != RegionUp || c.name.claimed == 0 || now < c.renewAt || !c.free(now, "lease") {
 		return
 	}
 	rev, first := region.rev, now
-	r := LeaseRecord{Version: recordVersion, Region: c.cfg.Region, Instance: c.cfg.Instance, Guard: rev, Hold: c.cfg.Lease.hold().Milliseconds()}
+	r := c.leaseRecord(now, rev)
 	w := Write{Subject: leaseSubject(r.Region, r.Instance), Data: encode(r), Guard: RegionSubject(r.Region), Expect: rev}
 	c.write(now, "lease", w, now+2*c.cfg.Lease.Renew, func(now time.Duration, seq uint64, ok bool) {
 		if !ok {
@@ -40,7 +40,7 @@ func (c *Core) renew(now time.Duration) {
 		if c.seen >= seq {
 			c.awaitedRenewals = c.awaitedRenewals[:len(c.awaitedRenewals)-1]
 		}
-		c.renewAt = first + c.cfg.Lease.Renew
+		c.renewAt, c.name.written = first+c.cfg.Lease.Renew, max(c.name.written, seq)
 		if c.regions[c.cfg.Region].rev == rev {
 			c.lease = lease{rev: rev, seq: seq, until: first + c.cfg.Lease.hold()}
 		}
@@ -97,9 +97,12 @@ func (c *Core) own(now time.Duration, purpose string, next UnitRecord, expect ui
 		u := c.units[next.Unit]
 		if ok && c.lease.rev == rev && u.rec.State == UnitActive && u.rec.Owner == c.cfg.Region && u.rec.Epoch == next.Epoch {
 			c.changes++
-			p := proof{epoch: next.Epoch, rev: rev, mark: c.markOf(next.Unit, next.Epoch)}
+			p := proof{epoch: next.Epoch, rev: rev, mark: c.markOf(next.Unit, next.Epoch), after: expect}
 			if fresh {
-				p.after, c.renewAt = seq, now
+				p.after = seq
+			}
+			if p.after >= c.lease.seq {
+				c.renewAt = now
 			}
 			c.proofs[next.Unit] = p
 		}
@@ -148,11 +151,12 @@ func (c *Core) claimable(u *UnitRecord) bool {
 // watch has passed the write that made the leases void.
 func (c *Core) wait(region string) time.Duration {
 	w := c.cfg.Lease.Wait()
-	for _, l := range c.leases[region] {
-		if hold := time.Duration(l.Hold) * time.Millisecond; !l.Gone && l.Hold > 0 && l.Hold < mostDuration.Milliseconds() {
-			w = max(w, outlast(hold))
+	c.eachLife(region, func(_ instanceName, _ string, l life) bool {
+		if !l.gone {
+			w = max(w, outlast(l.hold))
 		}
-	}
+		return true
+	})
 	return w
 }
 
@@ -273,6 +277,9 @@ func (c *Core) drain(now time.Duration, unit string) {
 	if u == nil || u.rec.Last != c.cfg.Region || u.rec.State != UnitFenced || c.settled[unit] >= u.rec.Epoch || !c.free(now, "drain "+unit) {
 		return
 	}
+	if !c.alone(now) {
+		return // what it says, it says for the lives that it has ended, too
+	}
 	if n := len(u.rec.Epochs); n > 0 && u.rec.Epochs[n-1].Ended {
 		return
 	}
@@ -289,7 +296,7 @@ func (c *Core) writeDrained(now time.Duration, ev Settled) {
 		c.notBefore["drain "+ev.Unit] = now + retryLimit
 		return
 	}
-	r := DrainedRecord{Version: recordVersion, Region: c.cfg.Region, Instance: c.cfg.Instance, Unit: ev.Unit, Epoch: ev.Epoch, Ends: ev.Ends}
+	r := DrainedRecord{Version: recordVersion, Region: c.cfg.Region, Instance: c.cfg.Instance, Life: c.cfg.Life, Unit: ev.Unit, Epoch: ev.Epoch, Ends: ev.Ends}
 	c.write(now, fmt.Sprintf("drained %s %d", ev.Unit, ev.Epoch), Write{Subject: drainedSubject(r.Region, r.Instance, r.Unit), Data: encode(r)}, 0,
 		func(time.Duration, uint64, bool) {})
 }
@@ -301,12 +308,12 @@ func (c *Core) release(now time.Duration) {
 	c.changes++
 	c.drop()
 	c.quit("lease")
-	r := LeaseRecord{Version: recordVersion, Region: c.cfg.Region, Instance: c.cfg.Instance, Gone: true}
-	c.write(now, "gone", Write{Subject: leaseSubject(r.Region, r.Instance), Data: encode(r)}, 0, func(time.Duration, uint64, bool) {})
+	c.sayGone(now)
 }
 
-// Released tells whether the last word of an instance that stops has been stored.
-func (c *Core) Released() bool { return c.released && c.opByPurpose["gone"] == nil }
+// Released tells whether the last word of an instance that stops has been stored, or
+// need not be.
+func (c *Core) Released() bool { return c.gone }
 
 // Regressed says why the register is not believed any more, "" while it is.
 func (c *Core) Regressed() string { return c.distrust }

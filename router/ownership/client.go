@@ -3,6 +3,7 @@ package ownership
 import (
 	"context"
 	"crypto/rand"
+	"encoding/hex"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -115,8 +116,11 @@ func clockSkew() (skew time.Duration, ok bool) {
 
 // Run owns the connection to the register and every goroutine of the client.
 // It returns nil when the context ends, after it has said that the instance holds
-// nothing any more.
+// nothing any more, and an error that wraps [ErrNameTaken] when another process has
+// taken over the instance's name.
 func (c *Client) Run(ctx context.Context) error {
+	ctx, stop := context.WithCancel(ctx)
+	defer stop()
 	mark, err := loadMark(c.cfg.DataDir)
 	if err != nil {
 		return err
@@ -131,7 +135,7 @@ func (c *Client) Run(ctx context.Context) error {
 	}
 	c.core = NewCore(CoreConfig{
 		Region: c.cfg.Region, ID: c.cfg.ID, Regions: c.cfg.Regions, Instance: c.cfg.Instance,
-		Life: fmt.Sprintf("%s-%s-%x", c.cfg.Region, c.cfg.Instance, life),
+		Life: hex.EncodeToString(life),
 		Home: c.cfg.Policy.Home(c.cfg.Region), Lease: c.cfg.Lease, Mark: mark, Mirrored: mirrored,
 	})
 	// Tasks outlive ctx by the last word of a stopping instance.
@@ -155,10 +159,11 @@ func (c *Client) Run(ctx context.Context) error {
 	g.Go(func() error { c.countVoters(ctx); return nil })
 	g.Go(func() error { c.open(ctx); return nil })
 	g.Go(func() error { c.follow(ctx); return nil })
-	c.loop(ctx, tctx)
+	taken := c.loop(ctx, tctx)
+	stop()
 	c.sendGone(tctx)
 	cancel()
-	err = errors.Join(c.tasks.Wait(), c.reads.Wait(), g.Wait())
+	err = errors.Join(taken, c.tasks.Wait(), c.reads.Wait(), g.Wait())
 	c.delayed.Wait()
 	c.reg.Close() // after it none of the handlers runs
 	return err
@@ -183,8 +188,9 @@ func (c *Client) loadMirror(ctx context.Context) (map[string]event.Epoch, error)
 	}
 }
 
-// loop gives the state machine its events and time.
-func (c *Client) loop(ctx, tctx context.Context) {
+// loop gives the state machine its events and time until the context ends, or another
+// process has the instance's name.
+func (c *Client) loop(ctx, tctx context.Context) error {
 	timer := time.NewTimer(0)
 	defer timer.Stop()
 	skew, ran := time.Duration(math.MaxInt64), leaseTime() // the first that is read counts
@@ -192,7 +198,7 @@ func (c *Client) loop(ctx, tctx context.Context) {
 		var ev Event = Wake{}
 		select {
 		case <-ctx.Done():
-			return
+			return nil
 		case ev = <-c.events:
 		case <-timer.C:
 		}
@@ -209,6 +215,9 @@ func (c *Client) loop(ctx, tctx context.Context) {
 			c.step(tctx, Paused{})
 		}
 		c.step(tctx, ev)
+		if why := c.core.NameTaken(); why != "" {
+			return fmt.Errorf("%w: %s; give every instance of region %s a name of its own, and stop one of the two", ErrNameTaken, why, c.cfg.Region)
+		}
 		ran = leaseTime()
 		timer.Reset(c.core.Wait(leaseTime(), mostWait))
 	}

@@ -17,8 +17,8 @@ type CoreConfig struct {
 	ID       event.RegionID
 	Regions  *router.Topology
 	Instance string
-	// Life is a text that no other life of any instance has: message ids begin
-	// with it.
+	// Life is a random id that no other process has: it stands in lease and drained
+	// records, and in message ids.
 	Life string
 	// Home are the units that the region claims when nobody ever owned them.
 	Home  []string
@@ -69,8 +69,11 @@ type Core struct {
 
 	regions map[string]*known[RegionRecord]
 	units   map[string]*known[UnitRecord]
-	leases  map[string]map[string]LeaseRecord // by region and instance, newest
-	drained map[string]map[string]DrainedRecord
+	names   map[instanceName]*livesOf
+	drained map[drainedBy]DrainedRecord // newest
+
+	name ownName
+	gone bool // the last word is stored, or need not be
 
 	lease   lease
 	renewAt time.Duration
@@ -122,9 +125,11 @@ type proof struct {
 	epoch event.Epoch
 	rev   uint64
 	mark  uint64 // version of the mark that holds the epoch
-	// after is the claim's own revision: it counts once the lease was renewed after
-	// it. A fence of the region takes the units that it finds when it is stored, so
-	// a claim that was stored after it must not count, and one before it is found.
+	// after is the revision of the record that makes the region the owner, the claim's
+	// own or the one that was proven: the proof counts once the lease was renewed after
+	// it. A fence of the region takes the units that it finds when it is stored, so a
+	// claim that was stored after it must not count, whoever of the region's instances
+	// wrote it, and one before it is found.
 	after uint64
 }
 
@@ -163,7 +168,7 @@ func NewCore(cfg CoreConfig) *Core {
 	c := &Core{
 		cfg:     cfg,
 		regions: make(map[string]*known[RegionRecord]), units: make(map[string]*known[UnitRecord]),
-		leases: make(map[string]map[string]LeaseRecord), drained: make(map[string]map[string]DrainedRecord),
+		names: make(map[instanceName]*livesOf), drained: make(map[drainedBy]DrainedRecord), name: ownName{known: make(map[string]struct{})},
 		proofs: make(map[string]proof), bumps: make(map[string]bump), starts: make(map[string]listing),
 		settled: make(map[string]event.Epoch),
 		ops:     make(map[uint64]*op), opByPurpose: make(map[string]*op), notBefore: make(map[string]time.Duration),
@@ -227,6 +232,7 @@ func (c *Core) advance(now time.Duration) {
 	}
 	if !c.released {
 		c.ensureRegion(now)
+		c.takeName(now)
 		c.renew(now)
 		for _, unit := range c.ours() {
 			c.prove(now, unit)
@@ -235,6 +241,7 @@ func (c *Core) advance(now time.Duration) {
 		}
 		c.checkRenewals(now)
 	}
+	c.sayGone(now)
 	for _, p := range slices.Clone(c.plans) {
 		p.advance(now)
 	}
@@ -346,22 +353,15 @@ func (c *Core) note(now time.Duration, subject string, seq uint64, data []byte) 
 	case strings.HasPrefix(subject, subjectLease):
 		var r LeaseRecord
 		if r, err = decode[LeaseRecord](data); err == nil {
-			put(c.leases, r.Region, r.Instance, r)
+			c.noteLease(now, seq, &r)
 		}
 	case strings.HasPrefix(subject, subjectDrained):
 		var r DrainedRecord
 		if r, err = decode[DrainedRecord](data); err == nil {
-			put(c.drained, r.Region, r.Instance+" "+r.Unit, r)
+			c.noteDrained(&r)
 		}
 	}
 	return err
-}
-
-func put[T any](m map[string]map[string]T, region, key string, v T) {
-	if m[region] == nil {
-		m[region] = make(map[string]T)
-	}
-	m[region][key] = v
 }
 
 func (c *Core) noteRegion(now time.Duration, seq uint64, data []byte) error {
@@ -471,7 +471,9 @@ func (c *Core) write(now time.Duration, purpose string, w Write, quit time.Durat
 }
 
 // nextID is the message id of the write that comes next.
-func (c *Core) nextID() string { return fmt.Sprintf("%s-%d", c.cfg.Life, c.serial+1) }
+func (c *Core) nextID() string {
+	return fmt.Sprintf("%s-%s-%s-%d", c.cfg.Region, c.cfg.Instance, c.cfg.Life, c.serial+1)
+}
 
 // free tells whether a purpose has no write in flight and no pause.
 func (c *Core) free(now time.Duration, purpose string) bool {
@@ -566,6 +568,9 @@ func (c *Core) Wait(now, most time.Duration) time.Duration {
 	}
 	if r := c.regions[c.cfg.Region]; r != nil && r.rec.State == RegionUp && c.opByPurpose["lease"] == nil && c.renewAt > now {
 		sooner(c.renewAt)
+	}
+	if t := c.name.since + outlast(c.othersHold()); t > now {
+		sooner(t)
 	}
 	for region, b := range c.bumps {
 		if t := b.at + c.wait(region); t > now {

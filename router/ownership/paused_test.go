@@ -151,6 +151,10 @@ func pausedInstance(t *testing.T, leads bool) {
 	if err := c.p.Signal(syscall.SIGSTOP); err != nil {
 		t.Fatal(err)
 	}
+	// A signal is sent before it is obeyed: what the child still hears it answers.
+	if _, err := syscall.Wait4(c.p.Pid(), nil, syscall.WUNTRACED, nil); err != nil {
+		t.Fatal(err)
+	}
 	ctx, cancel := context.WithTimeout(context.Background(), 60*time.Second)
 	defer cancel()
 	began := time.Now()

@@ -356,8 +356,9 @@ func (p *plan) bump(now time.Duration) {
 	})
 }
 
-// awaitDrained waits until every instance of the region has recorded that it
-// holds nothing of the units, or until none can hold a lease any more.
+// awaitDrained waits until every life of the region has recorded that it holds
+// nothing of the units, or until none can hold a lease any more; a little longer for
+// one that waits for others, and is about to say where the logs end.
 func (p *plan) awaitDrained(now time.Duration) {
 	c := p.c
 	// Renewals from before the fence lie before it in the register, and none comes
@@ -365,43 +366,16 @@ func (p *plan) awaitDrained(now time.Duration) {
 	if c.seen < p.rev {
 		return
 	}
-	if now >= p.waitFrom+c.wait(p.region) {
-		p.stage = stageCut
-		return
-	}
+	late := now - p.waitFrom - c.wait(p.region)
 	for unit, t := range p.units {
+		if late >= 0 && (late >= c.silence() || !c.outwaiting(p.region, unit, t.epoch)) {
+			continue
+		}
 		if !t.cutWritten && !c.allDrained(p.region, unit, t.epoch) && !c.allGone(p.region) {
 			return
 		}
 	}
 	p.stage = stageCut
-}
-
-// allDrained tells whether every instance of a region that ever renewed a lease,
-// and has not left, has drained a unit for a fence.
-func (c *Core) allDrained(region, unit string, epoch event.Epoch) bool {
-	all, anyDrained := true, false
-	for instance, l := range c.leases[region] {
-		switch d, ok := c.drained[region][instance+" "+unit]; {
-		case ok && d.Epoch >= epoch:
-			anyDrained = true
-		case !l.Gone:
-			all = false
-		}
-	}
-	return all && anyDrained
-}
-
-// allGone tells whether every instance of a region that ever renewed a lease has
-// stopped cleanly: none answers anything, and none is there to say where the
-// logs end.
-func (c *Core) allGone(region string) bool {
-	for _, l := range c.leases[region] {
-		if !l.Gone {
-			return false
-		}
-	}
-	return len(c.leases[region]) > 0
 }
 
 // cut lists where the last owner's epochs end, and writes it.
@@ -441,11 +415,7 @@ func (p *plan) list(unit string, t *unitFence) {
 	c := p.c
 	if c.allDrained(p.region, unit, t.epoch) {
 		t.cutAtEnd = true
-		for _, instance := range slices.Sorted(maps.Keys(c.leases[p.region])) {
-			if d, ok := c.drained[p.region][instance+" "+unit]; ok && d.Epoch >= t.epoch {
-				t.ends = mergeExtents(t.ends, d.Ends)
-			}
-		}
+		t.ends = mergeExtents(t.ends, c.drainedEnds(p.region, unit, t.epoch))
 	}
 	if p.region == c.cfg.Region {
 		t.cutAtEnd = true

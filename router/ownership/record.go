@@ -176,23 +176,34 @@ type LeaseRecord struct {
 	Version  int    `json:"v"`
 	Region   string `json:"region"`
 	Instance string `json:"instance"`
-	// Guard is the revision of the region's record that the renewal depends on.
+	// Life is the process that wrote it; "" in records of versions that had none.
+	Life string `json:"life,omitempty"`
+	// After is the revision of the newest lease record of another life under this name
+	// that the life knows. It speaks for those lives: it has ended them, and drains
+	// only once they can believe in no lease any more; then it is 0.
+	After uint64 `json:"after,omitempty"`
+	// Guard is the revision of the region's record that the renewal depends on; 0 in
+	// the first record of a life, which depends on the newest one under the name, and
+	// in the last.
 	Guard uint64 `json:"guard"`
-	// Hold is how long the instance believes in it, in milliseconds; 0 in records
-	// of instances that do not say: what the reader's own times say.
+	// Hold is how long the life, or one that it has ended, believes in a renewal, in
+	// milliseconds; 0 in records of instances that do not say: what the reader's own
+	// times say.
 	Hold int64 `json:"hold_ms,omitempty"`
-	// Gone is set in the last one of an instance that has stopped: it holds
-	// nothing and answers nothing any more.
+	// Gone is set in the last one of a life that has stopped: it, and those it speaks
+	// for, hold nothing and answer nothing any more.
 	Gone bool `json:"gone,omitempty"`
 }
 
-// DrainedRecord says that an instance holds nothing of a unit any more: it has
-// dropped its token for the epochs before Epoch and answers nothing under them.
+// DrainedRecord says that a life, and those that it speaks for, hold nothing of a unit
+// any more: it has dropped its token for the epochs before Epoch and answers nothing
+// under them.
 // It stays, whatever becomes of the unit.
 type DrainedRecord struct {
 	Version  int         `json:"v"`
 	Region   string      `json:"region"`
 	Instance string      `json:"instance"`
+	Life     string      `json:"life,omitempty"`
 	Unit     string      `json:"unit"`
 	Epoch    event.Epoch `json:"epoch"` // the fence's
 	// Ends are where the region's logs ended after that.

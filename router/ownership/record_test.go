@@ -22,10 +22,12 @@ var golden = []struct {
 		Version: 1, Unit: "air/eu", Epoch: 33, State: UnitFenced, Last: "eu", Scope: ScopeRegion, By: "us", Reason: "planned maintenance", Prev: 12,
 		PrevHash: "9c1f", Epochs: []Tenure{{Epoch: 18, Owner: "eu", Ended: true, Cut: []Extent{{Topic: "flights", Offsets: []int64{120, 96}}}}},
 	}, `{"v":1,"unit":"air/eu","epoch":33,"owner":"","state":"FENCED","last":"eu","scope":"region","by":"us","reason":"planned maintenance","prev":12,"prev_hash":"9c1f","epochs":[{"epoch":18,"owner":"eu","ended":true,"cut":[{"topic":"flights","incarnation":0,"offsets":[120,96]}]}]}`},
-	{leaseSubject("eu", "eu.0"), LeaseRecord{Version: 1, Region: "eu", Instance: "eu.0", Guard: 11, Hold: 18000}, `{"v":1,"region":"eu","instance":"eu.0","guard":11,"hold_ms":18000}`},
+	{leaseSubject("eu", "eu.0"), LeaseRecord{
+		Version: 1, Region: "eu", Instance: "eu.0", Life: "0a1b2c3d4e5f", After: 9, Guard: 11, Hold: 18000,
+	}, `{"v":1,"region":"eu","instance":"eu.0","life":"0a1b2c3d4e5f","after":9,"guard":11,"hold_ms":18000}`},
 	{drainedSubject("eu", "eu-0", "air/eu"), DrainedRecord{
-		Version: 1, Region: "eu", Instance: "eu-0", Unit: "air/eu", Epoch: 33, Ends: []Extent{{Topic: "flights", Offsets: []int64{120, 96}}},
-	}, `{"v":1,"region":"eu","instance":"eu-0","unit":"air/eu","epoch":33,"ends":[{"topic":"flights","incarnation":0,"offsets":[120,96]}]}`},
+		Version: 1, Region: "eu", Instance: "eu-0", Life: "0a1b2c3d4e5f", Unit: "air/eu", Epoch: 33, Ends: []Extent{{Topic: "flights", Offsets: []int64{120, 96}}},
+	}, `{"v":1,"region":"eu","instance":"eu-0","life":"0a1b2c3d4e5f","unit":"air/eu","epoch":33,"ends":[{"topic":"flights","incarnation":0,"offsets":[120,96]}]}`},
 }
 
 func TestOwnershipGolden(t *testing.T) {
@@ -41,6 +43,9 @@ func TestOwnershipGolden(t *testing.T) {
 		if !bytes.Contains(doc, []byte(g.want)) || !bytes.Contains(doc, []byte("`"+g.subject+"`")) {
 			t.Errorf("docs/format/ownership.md does not show %s: %s", g.subject, g.want)
 		}
+	}
+	if old, err := decode[LeaseRecord]([]byte(`{"v":1,"region":"eu","instance":"eu.0","guard":11,"hold_ms":18000}`)); err != nil || old.Life != "" || old.Guard != 11 {
+		t.Errorf("a renewal without a life reads as %+v, %v", old, err)
 	}
 	u, err := decode[UnitRecord]([]byte(golden[1].want))
 	if err != nil || u.Epoch != 33 || len(u.Epochs) != 1 {

@@ -26,7 +26,8 @@ func TestScripts(t *testing.T) {
 }
 
 // ownersScript is one register that stores everything at once, and an instance of us
-// and one of eu that drive their cores by it.
+// and one of eu that drive their cores by it. Each may have a second process under its
+// name, us+ and eu+.
 type ownersScript struct {
 	trace     *script.Trace
 	began     time.Duration
@@ -39,10 +40,12 @@ type ownersScript struct {
 	asked     uint64
 }
 
-// owner is one instance.
+// owner is one process of an instance.
 type owner struct {
 	name    string
+	region  string
 	id      event.RegionID
+	cut     bool            // it runs, and the register does not reach it, nor it the register
 	core    *ownership.Core // nil: it does not run
 	mark    ownership.Mark
 	lives   int
@@ -59,12 +62,15 @@ func newOwnersScript(t *testing.T) *ownersScript {
 	}
 	return &ownersScript{
 		began: time.Hour, now: time.Hour, topology: topology, newest: map[string]uint64{},
-		instances: map[string]*owner{"us": {name: "us", id: 1}, "eu": {name: "eu", id: 2}},
+		instances: map[string]*owner{
+			"us": {name: "us", region: "us", id: 1}, "us+": {name: "us+", region: "us", id: 1},
+			"eu": {name: "eu", region: "eu", id: 2}, "eu+": {name: "eu+", region: "eu", id: 2},
+		},
 	}
 }
 
-// names of the instances, in the order in which they are served.
-func (s *ownersScript) names() []string { return []string{"us", "eu"} }
+// names of the processes, in the order in which they are served.
+func (s *ownersScript) names() []string { return []string{"us", "us+", "eu", "eu+"} }
 
 func (s *ownersScript) say(format string, args ...any) {
 	s.trace.Say("%5.1f s  %s", (s.now - s.began).Seconds(), fmt.Sprintf(format, args...))
@@ -83,11 +89,15 @@ func (s *ownersScript) run(t *testing.T, c *script.Command) {
 	case "stop": // it is killed, or nothing reaches it any more
 		s.instances[name].core = nil
 		s.say("%s does not run", name)
+	case "cut": // it runs, and nothing of the register reaches it, nor it the register
+		s.instances[name].cut = true
+		s.say("%s is cut off", name)
 	case "log": // where the log of a region ends, and how much of it the other has applied
 		o := s.instances[name]
 		c.ScanArgs(t, "end", &o.ends)
 		o.applied = o.ends
 		c.MaybeScanArgs(t, "applied", &o.applied)
+		s.instances[name+"+"].ends, s.instances[name+"+"].applied = o.ends, o.applied
 	case "fence", "unfence": // of a region, by=<region>
 		var by string
 		c.ScanArgs(t, "by", &by)
@@ -117,8 +127,8 @@ func (s *ownersScript) run(t *testing.T, c *script.Command) {
 func (s *ownersScript) start(o *owner) {
 	o.lives++
 	o.core = ownership.NewCore(ownership.CoreConfig{
-		Region: o.name, ID: o.id, Regions: s.topology, Instance: o.name + "-0", Life: fmt.Sprintf("%s.%d", o.name, o.lives),
-		Home: []string{home(o.name)}, Lease: ownership.DefaultLease(), Mark: o.mark,
+		Region: o.region, ID: o.id, Regions: s.topology, Instance: o.region + "-0", Life: fmt.Sprintf("%s.%d", o.name, o.lives),
+		Home: []string{home(o.region)}, Lease: ownership.DefaultLease(), Mark: o.mark,
 	})
 	s.give(o, ownership.Opened{Created: 1, Last: uint64(len(s.register))})
 	for _, m := range s.register {
@@ -138,20 +148,25 @@ func (s *ownersScript) serve() {
 // give queues an event for an instance.
 func (s *ownersScript) give(o *owner, ev ownership.Event) {
 	s.queue = append(s.queue, func() {
-		if o.core == nil {
+		_, heard := ev.(ownership.Seen)
+		if o.core == nil || o.cut && heard {
 			return
 		}
 		for _, e := range append([]ownership.Effect(nil), o.core.Step(s.now, ev)...) {
 			s.effect(o, e)
 		}
 		s.rights(o)
+		if why := o.core.NameTaken(); why != "" {
+			s.say("%s stops for good: %s", o.name, why)
+			o.core = nil
+		}
 	})
 }
 
 // rights says when the right to write has changed.
 func (s *ownersScript) rights(o *owner) {
 	now := ""
-	if g, err := o.core.Tokens().Grant(s.now, home(o.name)); err == nil {
+	if g, err := o.core.Tokens().Grant(s.now, home(o.region)); err == nil {
 		now = fmt.Sprintf("may write in epoch %d", g.Epoch)
 	} else {
 		now = "may not write"
@@ -199,6 +214,10 @@ func (s *ownersScript) effect(o *owner, e ownership.Effect) {
 
 // write stores a message if its condition holds, and shows it to every watch.
 func (s *ownersScript) write(o *owner, w ownership.Write) {
+	if o.cut {
+		s.give(o, ownership.Written{Op: w.Op, Outcome: ownership.Unknown})
+		return
+	}
 	if w.Guard != "" && s.newest[w.Guard] != w.Expect {
 		s.say("%s: refused, %s has changed: %s", o.name, w.Guard, what(w))
 		s.give(o, ownership.Written{Op: w.Op, Outcome: ownership.Conflict})
@@ -266,7 +285,7 @@ func intervals(all []ownership.Tenure) string {
 
 // view shows the newest record of every region and unit.
 func (s *ownersScript) view() {
-	for _, n := range s.names() {
+	for _, n := range []string{"us", "eu"} {
 		for _, subject := range []string{ownership.RegionSubject(n), ownership.UnitSubject(home(n))} {
 			if seq := s.newest[subject]; seq > 0 {
 				m := s.register[seq-1]

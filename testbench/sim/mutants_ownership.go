@@ -3,6 +3,7 @@ package main
 const (
 	ownershipCore     = "router/ownership/core.go"
 	ownershipClaim    = "router/ownership/claim.go"
+	ownershipLives    = "router/ownership/lives.go"
 	ownershipPlan     = "router/ownership/plan.go"
 	ownershipWatchdog = "router/ownership/watchdog.go"
 )
@@ -62,7 +63,7 @@ var ownershipMutants = []mutant{
 		{ownershipClaim, "} else if c.seen < b.rev || now < b.at+c.wait(last) {", "} else if now < b.at {"},
 	}},
 	{"seal-without-others", "a cut at the end does not wait for the other instance", []edit{
-		{ownershipPlan, "			all = false\n", "			all = all || anyDrained\n"},
+		{ownershipLives, "			all = false\n", "			all = true\n"},
 	}},
 	{"start-before-revision", "the start is listed before the revision that the claim is conditional on", []edit{
 		{ownershipClaim, "	if l.rev != u.rev || !l.asked {", "	if !l.asked {"},
@@ -93,6 +94,23 @@ var ownershipMutants = []mutant{
 	{"suspend-unnoticed", "the lease's clock stops while the machine is suspended, and nobody tells", []edit{
 		{"router/ownership/lease.go", "{ return t.Elapsed }", "{ return t.Running }"},
 		{ownershipCore, "	case Slept:\n		c.drop()\n", "	case Slept:\n"},
+	}},
+	{"proof-beside-fence", "a proof counts though nothing proves that the unit was the region's before a fence of the region", []edit{
+		{ownershipClaim, "mark: c.markOf(next.Unit, next.Epoch), after: expect}", "mark: c.markOf(next.Unit, next.Epoch)}"},
+	}},
+	{"lives-by-name", "a fence knows instances by name: a later process's record stands for all", []edit{
+		{ownershipLives, "	n.lives[r.Life] = l\n", "	n.lives = map[string]life{r.Life: l}\n"},
+	}},
+	{"drained-at-once", "a process that has another one's name drains without outwaiting that one", []edit{
+		{ownershipClaim, "	if !c.alone(now) {\n", "	if c.name.claimed == 0 {\n"},
+	}},
+	{"gone-unconditional", "a process that stops says that nobody under its name holds anything", []edit{
+		{ownershipLives, "	if n.writer != c.cfg.Life || !c.alone(now) {\n", "	if c.name.claimed == 0 {\n"},
+		{ownershipLives, "r.Gone, r.Hold = true, 0\n", "r.Gone, r.Hold, r.After = true, 0, n.newest\n"},
+		{ownershipLives, "\"gone\", Write{Subject: subject, Data: encode(r), Guard: subject, Expect: n.newest}", "\"gone\", Write{Subject: subject, Data: encode(r)}"},
+	}},
+	{"name-taken-ignored", "a process goes on when another one has taken its name over", []edit{
+		{ownershipLives, "		c.yield(r.Life)\n", "		own.known[r.Life] = struct{}{}\n"},
 	}},
 	{"start-from-watch", "a record that was read makes its owner hold the unit", []edit{
 		{ownershipCore, "	if p, ok := c.proofs[r.Unit]; ok && ", "	if r.State == UnitActive && r.Owner == c.cfg.Region && c.lease.rev != 0 {\n		c.proofs[r.Unit] = proof{epoch: r.Epoch, rev: c.lease.rev}\n	}\n	if p, ok := c.proofs[r.Unit]; ok && "},

@@ -266,12 +266,19 @@ func (w *World) DeleteStore(region string) {
 }
 
 // AddInstance starts one more instance of a region beside those that run. It is
-// the one that [Region] methods talk to from then on.
-func (w *World) AddInstance(region string) *Instance {
+// the one that [Region] methods talk to from then on. What is to be done before it
+// starts, when its connections can already be held, is done in order.
+func (w *World) AddInstance(region string, before ...func(*Instance)) *Instance {
 	w.t.Helper()
 	r := w.Region(region)
 	in := r.instance(len(r.instances))
 	r.instances = append(r.instances, in)
+	if err := in.proxies(); err != nil {
+		w.t.Fatal(err)
+	}
+	for _, do := range before {
+		do(in)
+	}
 	if err := in.start(); err != nil {
 		w.t.Fatal(err)
 	}

@@ -53,9 +53,12 @@ func (in *Instance) useRegister(c *node.Config, d *node.Deps) {
 // arrives any more, and no connection tells.
 func (w *World) CutRegister(region string) {
 	for _, in := range w.Region(region).instances {
-		in.door.Shut()
+		in.CutRegister()
 	}
 }
+
+// CutRegister makes the ownership register unreachable for one instance.
+func (in *Instance) CutRegister() { in.door.Shut() }
 
 // HealRegister takes CutRegister back.
 func (w *World) HealRegister(region string) {

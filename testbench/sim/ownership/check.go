@@ -49,7 +49,13 @@ func (s *sim) checkEnd() {
 		s.checkLog(unit)
 	}
 	s.counts["commands without an answer"] += len(s.asked)
+	names := map[string]string{}
 	for _, p := range s.procs {
+		if other := names[p.As]; p.Alive() && other != "" {
+			s.Violate("I16", "%s and %s run under the name %s", other, p.Name, p.As)
+		} else if p.Alive() {
+			names[p.As] = p.Name
+		}
 		if p.Blinded() {
 			s.Violate("I13", "the watch of %s is still blind", p.Name)
 		}

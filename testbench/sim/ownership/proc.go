@@ -22,6 +22,16 @@ func (p *proc) died() {
 	})
 }
 
+// exited has the process started again, also one whose name another one has, as by a
+// supervisor that knows no better; of those only one is left in the calm.
+func (p *proc) exited(nameTaken bool) {
+	p.sim.After(p.sim.Between(time.Second, 40*time.Second), func() {
+		if !p.Alive() && !(nameTaken && p.sim.calmed) {
+			p.Boot()
+		}
+	})
+}
+
 func extent(n int64) []ownership.Extent {
 	return []ownership.Extent{{Topic: topic, Offsets: []int64{n}}}
 }

@@ -49,6 +49,7 @@ type sim struct {
 	logs    map[string]*unitLog
 	calmed  bool
 	noCasts bool // every broadcast is lost, whatever the seed says
+	equal   bool // all instances of a region have one name
 	fast    bool // what is not lost is quick: the wait is tight
 	refs    uint64
 	asked   map[uint64]bool
@@ -77,6 +78,7 @@ const topic = "t"
 // Run plays the history of a seed.
 func Run(seed uint64, o Options) world.Result {
 	s := newSim(seed, o)
+	s.equal = drawEqualNames(seed)
 	s.build()
 	if drawTight(seed) {
 		s.tighten()
@@ -158,9 +160,13 @@ func (s *sim) instance(region string, i int) *proc {
 		home = append(home, "single")
 	}
 	p := &proc{sim: s}
+	as := ""
+	if s.equal {
+		as = region + "-0"
+	}
 	p.Instance = s.reg.Add(register.Config{
-		Region: region, Name: fmt.Sprintf("%s-%d", region, i), Home: home, Topology: s.topology,
-		Rate: 1, Offset: s.Between(0, time.Hour), Logs: p, Answered: s.answered, Died: p.died,
+		Region: region, Name: fmt.Sprintf("%s-%d", region, i), As: as, Home: home, Topology: s.topology,
+		Rate: 1, Offset: s.Between(0, time.Hour), Logs: p, Answered: s.answered, Died: p.died, Exited: p.exited,
 	})
 	s.procs = append(s.procs, p)
 	return p
@@ -179,6 +185,16 @@ func (s *sim) every(a, b time.Duration, run func()) {
 	s.After(s.Between(a, b), again)
 }
 
+// running is an instance that has a process, the first if none has.
+func (s *sim) running() *proc {
+	for _, p := range s.procs {
+		if p.Alive() {
+			return p
+		}
+	}
+	return s.procs[0]
+}
+
 func (s *sim) pick() *proc { return s.procs[s.Rand().IntN(len(s.procs))] }
 
 // schedule lets things go wrong until the calm.
@@ -188,11 +204,15 @@ func (s *sim) schedule() {
 	s.every(3*time.Second, 30*time.Second, func() { s.pick().Pause(s.Between(100*time.Millisecond, 45*time.Second)) })
 	s.every(5*time.Second, 60*time.Second, func() { s.pick().Cut(s.Between(time.Second, 40*time.Second)) })
 	s.every(20*time.Second, 120*time.Second, func() { s.pick().Die() })
+	s.every(30*time.Second, 150*time.Second, func() { s.pick().Stop() })
 	s.every(20*time.Second, 90*time.Second, func() { s.pick().Blind(s.Between(5*time.Second, 30*time.Second)) })
 	s.every(10*time.Second, 90*time.Second, func() { s.pick().SetRate(1 + drift*[]float64{-1, 0, 1}[s.Rand().IntN(3)]) })
 	s.every(30*time.Second, 150*time.Second, func() { s.reg.Elect(s.Between(200*time.Millisecond, 24*time.Second)) })
 	for _, p := range s.procs {
 		s.every(20*time.Millisecond, 300*time.Millisecond, p.clientWrite)
+	}
+	if s.equal {
+		s.every(10*time.Second, 40*time.Second, s.succeed)
 	}
 	if s.Chance(0.12) {
 		s.After(s.Between(30*time.Second, turmoil), s.forget)
@@ -333,7 +353,7 @@ func (s *sim) answered(a ownership.Answer) {
 	if f, ok := s.fences[a.Ref]; ok && done {
 		// It may be answered long after it was undone, while another one is on its way.
 		r, known := s.reg.Region(f.region)
-		if known && r.State == ownership.RegionFenced && strings.HasPrefix(r.Plan, f.by+"/") {
+		if known && r.State == ownership.RegionFenced && strings.Contains(r.Plan, "-"+f.by+"/") {
 			s.firm[f.region] = r.Plan
 		}
 	}
@@ -357,10 +377,10 @@ func (s *sim) calm() {
 		p.Heal()
 	}
 	for _, r := range s.topology.Regions() {
-		s.After(85*time.Second, func() { s.ask(s.procs[0], ownership.Command{Verb: ownership.VerbUnfence, Region: r.Name}) })
+		s.After(85*time.Second, func() { s.ask(s.running(), ownership.Command{Verb: ownership.VerbUnfence, Region: r.Name}) })
 	}
 	for _, unit := range s.units() {
-		s.After(90*time.Second, func() { s.ask(s.procs[0], ownership.Command{Verb: ownership.VerbUnfence, Unit: unit}) })
+		s.After(90*time.Second, func() { s.ask(s.running(), ownership.Command{Verb: ownership.VerbUnfence, Unit: unit}) })
 	}
 	s.repeat(90*time.Second+held, 5*time.Second, func() {
 		for _, unit := range s.units() {

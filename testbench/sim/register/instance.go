@@ -12,8 +12,11 @@ import (
 
 // Config of an Instance.
 type Config struct {
-	Region   string
-	Name     string
+	Region string
+	Name   string
+	// As is the name under which the register knows the instance, which another one
+	// may have, too; "" is Name.
+	As       string
 	Home     []string // the units that its region claims
 	Topology *router.Topology
 	Rate     float64       // of its clock, against the world's
@@ -25,6 +28,9 @@ type Config struct {
 	Answered func(ownership.Answer)
 	// Died is told that the process is no more.
 	Died func()
+	// Exited is told that it has ended by itself: it was stopped, or another one has
+	// its name.
+	Exited func(nameTaken bool)
 }
 
 // Instance is one instance of a region: the product's state machine with a
@@ -50,6 +56,7 @@ type Instance struct {
 	unitWritesFrom time.Duration    // what it writes of units comes no sooner
 	lastRenewal    time.Duration    // when its last renewal was stored
 	targeted       bool             // is cut off at the moment at which its leases are made void
+	stopping       bool             // it was told to stop, and has not ended yet
 	late           func()           // the next renewal is stored and not answered; then this runs
 	await          string           // id of that renewal: its next answer is the last that is heard
 	seen           uint64           // the watch has sent that far
@@ -84,6 +91,9 @@ type sending struct {
 
 // Add makes an instance; it does nothing before Boot.
 func (r *Stream) Add(c Config) *Instance {
+	if c.As == "" {
+		c.As = c.Name
+	}
 	p := &Instance{Config: c, s: r, base: c.Offset, sent: map[string]sending{}}
 	r.Instances = append(r.Instances, p)
 	return p
@@ -129,10 +139,11 @@ func (p *Instance) Boot() {
 	p.life++
 	testified := maps.Clone(p.s.testified[p.Region])
 	p.core = ownership.NewCore(ownership.CoreConfig{
-		Region: p.Region, ID: p.id(), Regions: p.Topology, Instance: p.Name,
+		Region: p.Region, ID: p.id(), Regions: p.Topology, Instance: p.As,
 		Life: fmt.Sprintf("%s/%d", p.Name, p.life), Home: p.Home, Lease: p.s.Lease, Mark: p.disk, Mirrored: testified,
 	})
 	p.tokens = p.core.Tokens()
+	p.stopping = false
 	p.seen, p.watch, p.moving, p.slept, p.timer = 0, p.watch+1, false, false, 0
 	p.observed = map[string]event.Epoch{}
 	p.knows, p.behind, p.another, p.regress = map[string]event.Epoch{}, 0, false, false
@@ -162,6 +173,48 @@ func (p *Instance) Die() {
 	p.core, p.tokens = nil, nil
 	if p.Died != nil {
 		p.Died()
+	}
+}
+
+// stopTime is how long a process that stops waits for its last word to be stored.
+const stopTime = time.Second
+
+// Stop ends the process as SIGTERM does: it says that it holds nothing any more.
+func (p *Instance) Stop() {
+	if p.core == nil || p.stopping {
+		return
+	}
+	p.Later(0, func() {
+		p.s.Count("stops")
+		p.s.Logf("%s stops", p.Name)
+		p.stopping = true
+		p.Later(p.real(stopTime), p.exit)
+		p.step(ownership.Release{})
+	})
+}
+
+// endIfDone ends a process that has nothing left to do: it was stopped, or another
+// one has its name.
+func (p *Instance) endIfDone() {
+	switch {
+	case p.core == nil:
+	case p.core.NameTaken() != "":
+		p.s.Count("names taken over")
+		p.s.Logf("%s: %s", p.Name, p.core.NameTaken())
+		p.exit()
+	case p.stopping && p.core.Released():
+		p.exit()
+	}
+}
+
+// exit ends the process by itself.
+func (p *Instance) exit() {
+	taken := p.core.NameTaken() != ""
+	p.s.Logf("%s exits", p.Name)
+	p.life++
+	p.core, p.tokens, p.stopping = nil, nil, false
+	if p.Exited != nil {
+		p.Exited(taken)
 	}
 }
 
@@ -333,6 +386,7 @@ func (p *Instance) step(ev ownership.Event) {
 		p.Changed()
 	}
 	p.do(effects)
+	p.endIfDone()
 	p.timer++
 	mine := p.timer
 	if p.core == nil {

@@ -231,5 +231,5 @@ func (r *Stream) testify(region string, u *ownership.UnitRecord) {
 
 // live tells whether a message is an instance's renewal.
 func (p *Instance) live(subject string) bool {
-	return subject == "own.live."+p.Region+"."+strings.ReplaceAll(p.Name, ".", "~")
+	return subject == "own.live."+p.Region+"."+strings.ReplaceAll(p.As, ".", "~")
 }
