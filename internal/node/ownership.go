@@ -183,6 +183,10 @@ func (n *registerWarnings) Warnings(out *warning.List) {
 		return
 	}
 	const subject = "register"
+	for _, rumour := range n.ownership.Tokens().Unconfirmed {
+		out.Add(warning.RegisterRumour, subject,
+			"another instance says of the ownership register what that has not shown: %s; until it does, or denies it, nothing is written that this speaks against", rumour)
+	}
 	switch r := n.ownership.Status(); {
 	case r.State == "regressed":
 		out.Add(warning.RegisterRegressed, subject, "the ownership register went backwards, and this instance takes no writes: %s", r.Regressed)

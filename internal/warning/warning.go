@@ -36,6 +36,7 @@ const (
 	Quarantined         Code = "QUARANTINED"
 	RegisterDegraded    Code = "REGISTER_DEGRADED"
 	RegisterRegressed   Code = "REGISTER_REGRESSED"
+	RegisterRumour      Code = "REGISTER_RUMOUR"
 	RegisterUnreachable Code = "REGISTER_UNREACHABLE"
 	ResidencyInvalid    Code = "RESIDENCY_INVALID"
 	ResidencyStopped    Code = "RESIDENCY_STOPPED"
@@ -50,7 +51,7 @@ func Codes() []Code {
 		ClockAhead, CutPending, Defect, FoldFailing, ForeignRecords,
 		KafkaUnreachable, LinkFailed, LinkParked, MalformedRecord, MoreWarnings,
 		PartitionHeld, PartitionNotReady, PartitionsUnused, PatternUnmatched, Quarantined,
-		RegisterDegraded, RegisterRegressed, RegisterUnreachable, ResidencyInvalid, ResidencyStopped,
+		RegisterDegraded, RegisterRegressed, RegisterRumour, RegisterUnreachable, ResidencyInvalid, ResidencyStopped,
 		TopicBlocked, UnknownRecord, WaitsForRegister,
 	}
 }

@@ -25,7 +25,8 @@ func (c *Core) ensureRegion(now time.Duration) {
 // before it was first sent: so long the lease holds.
 func (c *Core) renew(now time.Duration) {
 	region := c.regions[c.cfg.Region]
-	if region == nil || region.rec.State != RegionUp || c.name.claimed == 0 || now < c.renewAt || !c.free(now, "lease") {
+	if region == nil || region.rec.State != RegionUp || c.name.claimed == 0 || now < c.renewAt || !c.free(now, "lease") ||
+		c.rumoured(RegionSubject(c.cfg.Region)) {
 		return
 	}
 	rev, first := region.rev, now
@@ -64,7 +65,7 @@ func (c *Core) leased(now time.Duration) bool {
 func (c *Core) prove(now time.Duration, unit string) {
 	purpose := "unit " + unit
 	u, rev := c.units[unit], c.lease.rev
-	if !c.leased(now) || c.proofs[unit].rev == rev || !c.free(now, purpose) {
+	if !c.leased(now) || c.proofs[unit].rev == rev || !c.free(now, purpose) || c.rumoured(UnitSubject(unit)) {
 		return
 	}
 	var next UnitRecord
@@ -165,7 +166,7 @@ func (c *Core) wait(region string) time.Duration {
 // the logs end, and claims.
 func (c *Core) claim(now time.Duration, unit string) {
 	u := c.units[unit]
-	if u == nil || !c.claimable(&u.rec) {
+	if u == nil || !c.claimable(&u.rec) || c.rumoured(UnitSubject(unit)) {
 		return
 	}
 	last := u.rec.Last

@@ -14,7 +14,6 @@ import (
 
 	"golang.org/x/sync/errgroup"
 
-	"github.com/geogate/geogate/internal/event"
 	"github.com/geogate/geogate/internal/sleep"
 )
 
@@ -170,22 +169,24 @@ func (c *Client) Run(ctx context.Context) error {
 }
 
 // loadMirror reads the region's own Kafka until it answers.
-func (c *Client) loadMirror(ctx context.Context) (map[string]event.Epoch, error) {
+func (c *Client) loadMirror(ctx context.Context) (Memory, error) {
 	for {
-		tctx, cancel := context.WithTimeout(ctx, listTime)
-		epochs, err := c.cfg.Mirror.Load(tctx)
-		cancel()
-		if err == nil {
-			return epochs, nil
-		}
-		if ctx.Err() != nil {
-			return nil, ctx.Err()
-		}
-		c.log.Warn("cannot read the copy of the ownership register in kafka; will try again", "err", err)
-		if sleep.For(ctx, openPause) != nil {
-			return nil, ctx.Err()
+		memory, err := c.recall(ctx)
+		if err == nil || sleep.For(ctx, openPause) != nil {
+			return memory, err
 		}
 	}
+}
+
+// recall asks the region's own Kafka once what it has of the register.
+func (c *Client) recall(ctx context.Context) (Memory, error) {
+	tctx, cancel := context.WithTimeout(ctx, listTime)
+	defer cancel()
+	memory, err := c.cfg.Mirror.Load(tctx)
+	if err != nil && ctx.Err() == nil {
+		c.log.Warn("cannot read the copy of the ownership register in kafka; will try again", "err", err)
+	}
+	return memory, err
 }
 
 // loop gives the state machine its events and time until the context ends, or another
@@ -274,6 +275,11 @@ func (c *Client) effect(ctx context.Context, e Effect) {
 		})
 	case Read:
 		c.read(ctx, e.Subject)
+	case Recall:
+		c.task(ctx, Recalled{}, func() Event {
+			memory, err := c.recall(ctx)
+			return Recalled{Memory: memory, OK: err == nil}
+		})
 	case Broadcast:
 		c.reg.Broadcast(e)
 		for _, pause := range []time.Duration{50 * time.Millisecond, 300 * time.Millisecond} {

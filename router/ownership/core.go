@@ -23,10 +23,10 @@ type CoreConfig struct {
 	// Home are the units that the region claims when nobody ever owned them.
 	Home  []string
 	Lease LeaseConfig
-	// Mark is what the instance remembers of the register, Mirrored the highest
-	// epoch of each unit that the region's own Kafka knows of.
+	// Mark is what the instance remembers of the register, Mirrored what the region's
+	// own Kafka has copied of it.
 	Mark     Mark
-	Mirrored map[string]event.Epoch
+	Mirrored Memory
 }
 
 // Mark is the durable high-water mark of an instance: what it has seen of the
@@ -71,6 +71,12 @@ type Core struct {
 	units   map[string]*known[UnitRecord]
 	names   map[instanceName]*livesOf
 	drained map[drainedBy]DrainedRecord // newest
+
+	rumours       map[string]*rumour // by subject
+	recalling     bool               // the region's own Kafka is being asked
+	recalledLast  uint64             // its highest revision when it was asked about a rumour
+	mistrustUntil time.Duration
+	falseRumours  uint64
 
 	name ownName
 	gone bool // the last word is stored, or need not be
@@ -169,7 +175,8 @@ func NewCore(cfg CoreConfig) *Core {
 		cfg:     cfg,
 		regions: make(map[string]*known[RegionRecord]), units: make(map[string]*known[UnitRecord]),
 		names: make(map[instanceName]*livesOf), drained: make(map[drainedBy]DrainedRecord), name: ownName{known: make(map[string]struct{})},
-		proofs: make(map[string]proof), bumps: make(map[string]bump), starts: make(map[string]listing),
+		rumours: make(map[string]*rumour),
+		proofs:  make(map[string]proof), bumps: make(map[string]bump), starts: make(map[string]listing),
 		settled: make(map[string]event.Epoch),
 		ops:     make(map[uint64]*op), opByPurpose: make(map[string]*op), notBefore: make(map[string]time.Duration),
 		mark: cfg.Mark,
@@ -200,6 +207,8 @@ func (c *Core) Step(now time.Duration, ev Event) []Effect {
 		c.writeDrained(now, ev)
 	case Applied:
 		c.applied(now, ev)
+	case Recalled:
+		c.recalled(now, ev)
 	case Persisted:
 		c.savedMark = max(c.savedMark, ev.Version)
 	case Slept:
@@ -224,6 +233,7 @@ func (c *Core) advance(now time.Duration) {
 	c.expire(now)
 	c.inquire(now)
 	c.checkSilence(now)
+	c.settleRumours(now)
 	if !c.ready() {
 		if c.distrust != "" {
 			c.failPlans()
@@ -262,14 +272,14 @@ func (c *Core) open(now time.Duration, ev Opened) {
 	case c.mark.Created != 0 && ev.Created != c.mark.Created:
 		c.fail("the register is another one: its stream was recreated")
 		return
-	case ev.Last < c.mark.Seq || ev.Last < c.seen:
+	case ev.Last < max(c.mark.Seq, c.seen, c.recalledLast):
 		// A server that lags answers like this for a moment; one that forgot does
 		// so for good.
 		if c.shortSince == 0 {
 			c.shortSince = max(now, 1)
 		}
 		if now-c.shortSince > c.cfg.Lease.Duration {
-			c.fail(fmt.Sprintf("the register ends at sequence %d, but sequence %d was seen before", ev.Last, max(c.mark.Seq, c.seen)))
+			c.fail(fmt.Sprintf("the register ends at sequence %d, but sequence %d was seen before", ev.Last, max(c.mark.Seq, c.seen, c.recalledLast)))
 			return
 		}
 		c.do(Reopen{})
@@ -288,10 +298,20 @@ func (c *Core) open(now time.Duration, ev Opened) {
 	}
 }
 
-// compare looks for units whose epoch has gone back, once the watch has brought
+// compare looks for units and regions whose epochs have gone back, once the watch has brought
 // the register as far as it went.
 func (c *Core) compare() {
-	for _, remembered := range []map[string]event.Epoch{c.mark.Epochs, c.cfg.Mirrored} {
+	for _, region := range slices.Sorted(maps.Keys(c.cfg.Mirrored.Live)) {
+		live := uint64(0)
+		if r := c.regions[region]; r != nil {
+			live = r.rec.Live
+		}
+		if live < c.cfg.Mirrored.Live[region] {
+			c.fail(fmt.Sprintf("the register has liveness epoch %d of region %s, but %d was seen before", live, region, c.cfg.Mirrored.Live[region]))
+			return
+		}
+	}
+	for _, remembered := range []map[string]event.Epoch{c.mark.Epochs, c.cfg.Mirrored.Epochs} {
 		for _, unit := range slices.Sorted(maps.Keys(remembered)) {
 			var epoch event.Epoch
 			if u := c.units[unit]; u != nil {
@@ -313,33 +333,35 @@ func (c *Core) fail(why string) {
 	c.changes++
 	c.drop()
 	c.ops, c.opByPurpose = make(map[uint64]*op), make(map[string]*op)
+	clear(c.rumours)
 }
 
-// saw takes a message of the register.
+// saw takes a message of the register, or what is said to be one.
 func (c *Core) saw(now time.Duration, ev Seen) {
-	c.lastAnswer = now
-	if !ev.Rumour {
-		c.lastWatchEvent = now
-		if ev.Seq <= c.seen {
-			return
-		}
-		before := c.seen >= c.watchGoal
-		c.seen = ev.Seq
-		c.awaitedRenewals = slices.DeleteFunc(c.awaitedRenewals, func(l awaitedRenewal) bool { return l.seq <= ev.Seq })
-		if len(c.awaitedRenewals) == 0 {
-			c.silentWatches = 0
-		}
-		if err := c.note(now, ev.Subject, ev.Seq, ev.Data); err != nil {
-			c.fail(fmt.Sprintf("message %d of the register: %v", ev.Seq, err))
-			return
-		}
-		if !before && c.opened && c.seen >= c.watchGoal {
-			c.compare()
-		}
+	switch ev.Source {
+	case Answered:
+		c.askedRegister(now, ev)
+		return
+	case Rumoured:
+		c.hear(now, ev)
 		return
 	}
+	c.lastAnswer, c.lastWatchEvent = now, now
+	if ev.Seq <= c.seen {
+		return
+	}
+	before := c.seen >= c.watchGoal
+	c.seen = ev.Seq
+	c.awaitedRenewals = slices.DeleteFunc(c.awaitedRenewals, func(l awaitedRenewal) bool { return l.seq <= ev.Seq })
+	if len(c.awaitedRenewals) == 0 {
+		c.silentWatches = 0
+	}
 	if err := c.note(now, ev.Subject, ev.Seq, ev.Data); err != nil {
-		c.drop() // whatever it was, to stop is safe; only the watch says what is true
+		c.fail(fmt.Sprintf("message %d of the register: %v", ev.Seq, err))
+		return
+	}
+	if !before && c.opened && c.seen >= c.watchGoal {
+		c.compare()
 	}
 }
 
@@ -571,6 +593,12 @@ func (c *Core) Wait(now, most time.Duration) time.Duration {
 	}
 	if t := c.name.since + outlast(c.othersHold()); t > now {
 		sooner(t)
+	}
+	for _, r := range c.rumours {
+		sooner(r.askAt)
+		if t := r.heard + rumourPatience; t > now {
+			sooner(t)
+		}
 	}
 	for region, b := range c.bumps {
 		if t := b.at + c.wait(region); t > now {

@@ -13,13 +13,12 @@ type (
 		Created int64
 		Last    uint64
 	}
-	// Seen: the watch has delivered a message of the register, in order, or
-	// an instance or server gave one (Rumour): then nothing follows about those before it.
+	// Seen: a message of the register, from one of three sources.
 	Seen struct {
+		Source  Source
 		Subject string
-		Seq     uint64
+		Seq     uint64 // 0: the register has none of the subject
 		Data    []byte
-		Rumour  bool
 	}
 	// Written: what became of one attempt of a [Write].
 	Written struct {
@@ -49,6 +48,11 @@ type (
 		Ends []Extent
 		OK   bool
 	}
+	// Recalled answers a [Recall].
+	Recalled struct {
+		Memory Memory
+		OK     bool
+	}
 	// Persisted: the mark of this version is on disk.
 	Persisted struct{ Version uint64 }
 	// Slept: the machine was suspended.
@@ -72,12 +76,27 @@ func (Written) isEvent()   {}
 func (Listed) isEvent()    {}
 func (Settled) isEvent()   {}
 func (Applied) isEvent()   {}
+func (Recalled) isEvent()  {}
 func (Persisted) isEvent() {}
 func (Slept) isEvent()     {}
 func (Paused) isEvent()    {}
 func (Ask) isEvent()       {}
 func (Release) isEvent()   {}
 func (Wake) isEvent()      {}
+
+// Source says where a message of the register comes from.
+type Source uint8
+
+// The sources.
+const (
+	// Watched: the watch has delivered it, in order.
+	Watched Source = iota
+	// Answered: the register was asked for its newest message of the subject. The
+	// server that answered may lag; nothing follows about messages before it.
+	Answered
+	// Rumoured: another instance says so. It may be false.
+	Rumoured
+)
 
 // Outcome is what is known of one attempt to write.
 type Outcome uint8
@@ -106,9 +125,11 @@ type (
 		Guard   string
 		Expect  uint64
 	}
-	// Read asks for the newest message of a subject; it comes as a Seen that is
-	// a rumour.
+	// Read asks the register and the other instances for the newest message of a
+	// subject; it comes as a Seen that is Answered or Rumoured.
 	Read struct{ Subject string }
+	// Recall asks what the region's own Kafka has copied of the register.
+	Recall struct{}
 	// Broadcast tells all instances of a message, by the fastest way there is.
 	Broadcast struct {
 		Subject string
@@ -157,6 +178,7 @@ type (
 
 func (Write) isEffect()      {}
 func (Read) isEffect()       {}
+func (Recall) isEffect()     {}
 func (Broadcast) isEffect()  {}
 func (List) isEffect()       {}
 func (Settle) isEffect()     {}

@@ -41,15 +41,19 @@ func newWrittenRegister(t *testing.T) *writtenRegister {
 	return &writtenRegister{t, core, NewIntervals(nil, policy, topology, 0)}
 }
 
-// sees has the watch, or a rumour, bring a unit's record.
-func (g *writtenRegister) sees(seq uint64, rumour bool, r UnitRecord) {
+// sees has the watch, or an answer of the register, bring a unit's record.
+func (g *writtenRegister) sees(seq uint64, answered bool, r UnitRecord) {
 	g.t.Helper()
 	r.Version = 1
 	data, err := json.Marshal(r)
 	if err != nil {
 		g.t.Fatal(err)
 	}
-	g.core.Step(0, Seen{Subject: UnitSubject(r.Unit), Seq: seq, Data: data, Rumour: rumour})
+	source := Watched
+	if answered {
+		source = Answered
+	}
+	g.core.Step(0, Seen{Source: source, Subject: UnitSubject(r.Unit), Seq: seq, Data: data})
 }
 
 func (g *writtenRegister) table(topic string, partition int32) *event.ValidityTable {

@@ -82,6 +82,7 @@ var (
 	registerVoters    = describe("register_voters", "Servers of the register.")
 	registerReachable = describe("register_voters_reachable", "Servers of the register that its leader reaches.")
 	registerGap       = describe("register_write_gap_seconds", "Time since a write of the register was stored last; absent before the first.")
+	falseRumours      = describe("false_rumours_total", "Rumours of the register that it denied, and that were dropped.")
 	watchBlind        = describe("watch_blind", "1 while the watch of the register, or the register, is silent.")
 	regressed         = describe("regressed", "1 while the register is not believed because it went backwards.")
 	unitState         = describe("unit_state", "1 for the state that the unit is in, 0 for the others.", "unit", "state")
@@ -96,7 +97,7 @@ var unitStates = []UnitState{UnitActive, UnitDraining, UnitSealed, UnitFenced, U
 // Describe implements prometheus.Collector.
 func (c *Client) Describe(out chan<- *prometheus.Desc) {
 	for _, d := range []*prometheus.Desc{
-		leaseSeconds, softFenced, softFences, registerUp, registerVoters, registerReachable, registerGap, watchBlind, regressed,
+		leaseSeconds, softFenced, softFences, registerUp, registerVoters, registerReachable, registerGap, falseRumours, watchBlind, regressed,
 		unitState, unitHeld, unitEpoch, unitOrphans,
 	} {
 		out <- d
@@ -121,6 +122,7 @@ func (c *Client) Collect(out chan<- prometheus.Metric) {
 	if last := time.Duration(c.lasts.Load()); last != 0 {
 		gauge(registerGap, max(now-last, 0).Seconds())
 	}
+	out <- prometheus.MustNewConstMetric(falseRumours, prometheus.CounterValue, float64(t.FalseRumours))
 	gauge(watchBlind, bit(t.WatchSilent))
 	gauge(regressed, bit(t.Regressed != ""))
 	for unit, u := range t.Units {

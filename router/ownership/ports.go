@@ -29,8 +29,9 @@ type Register interface {
 	Open(ctx context.Context) (Opened, error)
 	// Write is one attempt; seq counts where the outcome is [Stored].
 	Write(ctx context.Context, w Write) (o Outcome, seq uint64)
-	// Read gives the newest message of a subject, as a rumour.
-	Read(ctx context.Context, subject string) (Seen, bool)
+	// Read asks for the newest message of a subject; Seq is 0 where there is none. It
+	// is not ok when there was no answer.
+	Read(ctx context.Context, subject string) (s Seen, ok bool)
 	// Watch delivers what follows a sequence, in order and one at a time, until the
 	// context or the watch ends; it never returns nil. When it returns, deliver is
 	// not running and will not be called. deliver returns once the context has ended.
@@ -65,8 +66,8 @@ type Handlers struct {
 
 // Mirror is the copy of the register in the region's own Kafka.
 type Mirror interface {
-	// Load reads the highest epoch of each unit that the copy has.
-	Load(ctx context.Context) (map[string]event.Epoch, error)
+	// Load reads what the copy has. It may be called at any time.
+	Load(ctx context.Context) (Memory, error)
 	// See takes a message of the register, in its order.
 	See(ctx context.Context, s Seen)
 	// Run writes what See takes until the context ends.

@@ -277,6 +277,10 @@ func decode[T versioned](b []byte) (T, error) {
 // another version of the record.
 func DecodeUnit(b []byte) (UnitRecord, error) { return decode[UnitRecord](b) }
 
+// DecodeRegion reads a region's record from the bytes in the register. It fails for
+// another version of the record.
+func DecodeRegion(b []byte) (RegionRecord, error) { return decode[RegionRecord](b) }
+
 func hash(b []byte) string {
 	sum := sha256.Sum256(b)
 	return hex.EncodeToString(sum[:])

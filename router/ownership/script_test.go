@@ -188,7 +188,7 @@ func (s *ownersScript) effect(o *owner, e ownership.Effect) {
 		s.say("%s tells everybody of revision %d", o.name, e.Seq)
 		for _, n := range s.names() {
 			if n != o.name {
-				s.give(s.instances[n], ownership.Seen{Subject: e.Subject, Seq: e.Seq, Data: e.Data, Rumour: true})
+				s.give(s.instances[n], ownership.Seen{Subject: e.Subject, Seq: e.Seq, Data: e.Data, Source: ownership.Rumoured})
 			}
 		}
 	case ownership.List:

@@ -8,7 +8,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/geogate/geogate/internal/event"
 	"github.com/geogate/geogate/router"
 	"github.com/geogate/geogate/router/ownership"
 )
@@ -86,9 +85,9 @@ func (r *deaf) Close() {
 // noMirror is a copy in Kafka of which nothing is known.
 type noMirror struct{}
 
-func (noMirror) Load(context.Context) (map[string]event.Epoch, error) { return nil, nil }
-func (noMirror) See(context.Context, ownership.Seen)                  {}
-func (noMirror) Run(ctx context.Context) error                        { <-ctx.Done(); return nil }
+func (noMirror) Load(context.Context) (ownership.Memory, error) { return ownership.Memory{}, nil }
+func (noMirror) See(context.Context, ownership.Seen)            {}
+func (noMirror) Run(ctx context.Context) error                  { <-ctx.Done(); return nil }
 
 // TestOneWatchAtATime: a watch that is requested again begins when the one before
 // has ended, and nothing uses the register after Run has closed it.

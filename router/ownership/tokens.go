@@ -21,6 +21,10 @@ type Tokens struct {
 	// Units and Regions are the newest records known, with their revisions.
 	Units   map[string]Known[UnitRecord]
 	Regions map[string]Known[RegionRecord]
+	// Unconfirmed says what other instances have said of the register and it has not
+	// shown; what that speaks against is not held. FalseRumours counts what was denied.
+	Unconfirmed  []string
+	FalseRumours uint64
 	// Regressed says why the register is not believed, "" while it is.
 	Regressed string
 	// WatchSilent tells that the watch, or the whole register, has been found silent.
@@ -31,6 +35,9 @@ type Tokens struct {
 	SoftFenced bool
 	region     string
 	seen       uint64
+	// What is rumoured of the own region and of units.
+	heardRegion *RegionRecord
+	heardUnits  map[string]Known[UnitRecord]
 }
 
 // Known is a record with its revision.
@@ -47,6 +54,17 @@ func (c *Core) Tokens() *Tokens {
 		Regressed: c.distrust, WatchSilent: c.WatchSilent(), region: c.cfg.Region, seen: c.seen,
 	}
 	t.SoftFences, t.SoftFenced = c.SoftFences()
+	t.Unconfirmed, t.FalseRumours = c.unconfirmed(), c.falseRumours
+	for _, r := range c.rumours {
+		if r.unit != nil {
+			if t.heardUnits == nil {
+				t.heardUnits = make(map[string]Known[UnitRecord])
+			}
+			t.heardUnits[r.unit.Unit] = Known[UnitRecord]{Revision: r.seq, Record: *r.unit}
+		} else if r.region.Region == c.cfg.Region {
+			t.heardRegion = r.region
+		}
+	}
 	for unit, u := range c.units {
 		t.Units[unit] = Known[UnitRecord]{u.rev, u.rec, u.data}
 	}
@@ -76,6 +94,13 @@ func (t *Tokens) Grant(now time.Duration, unit string) (Grant, error) {
 	}
 	u, known := t.Units[unit]
 	region, alive := t.Regions[t.region]
+	// A client is told of a rumour: it is soon confirmed, or dropped.
+	if heard, ok := t.heardUnits[unit]; ok {
+		u, known = heard, true
+	}
+	if t.heardRegion != nil {
+		region.Record, alive = *t.heardRegion, true
+	}
 	if t.Regressed != "" || !known {
 		return Grant{}, ErrUnproven
 	}
@@ -103,7 +128,8 @@ func (t *Tokens) Holds(now time.Duration, unit string, g Grant) bool {
 	return ok && now < t.Until && epoch == g.Epoch && t.Live == g.Live
 }
 
-// newest is the newest record of a subject of a region or unit, if one is known.
+// newest is the newest record of a subject of a region or unit that the register has
+// shown, if it has. What is only rumoured is not passed on.
 func (t *Tokens) newest(subject string) (rev uint64, data []byte) {
 	for region, r := range t.Regions {
 		if RegionSubject(region) == subject {
@@ -122,7 +148,7 @@ func (t *Tokens) newest(subject string) (rev uint64, data []byte) {
 // it may lack a cut, and a retry would be answered with a write that the region
 // itself has lost. The watch brings the record in a moment.
 func (t *Tokens) Outdates(table *event.ValidityTable, unit string) bool {
-	return table == nil || table.Revision < t.Units[unit].Revision
+	return table == nil || table.Revision < max(t.Units[unit].Revision, t.heardUnits[unit].Revision)
 }
 
 // Revision is how far the register is known without a gap.

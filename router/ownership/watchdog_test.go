@@ -19,6 +19,11 @@ type machine struct {
 	silent bool
 	deaf   bool                  // the watch brings nothing
 	before func(ownership.Write) // called before a write is stored
+	// newest is what was stored of each subject; answers tells whether it is given to
+	// whoever asks.
+	newest  map[string]ownership.Seen
+	answers bool
+	recall  *ownership.Memory // what the region's own Kafka has; nil: it does not answer
 	// regions are revisions of other regions' writes which the instance has not
 	// heard of: whatever is conditional on an older one is refused.
 	regions map[string]uint64
@@ -45,7 +50,7 @@ func startMachine(t *testing.T) *machine {
 	if err != nil {
 		t.Fatal(err)
 	}
-	return &machine{t: t, now: time.Hour, c: ownership.NewCore(ownership.CoreConfig{
+	return &machine{t: t, now: time.Hour, newest: map[string]ownership.Seen{}, c: ownership.NewCore(ownership.CoreConfig{
 		Region: "us", ID: 1, Regions: topology, Instance: "us-0", Life: "l", Home: []string{unit}, Lease: ownership.DefaultLease(),
 	})}
 }
@@ -64,6 +69,18 @@ func (m *machine) step(ev ownership.Event) {
 			m.step(ownership.Settled{Unit: e.Unit, Epoch: e.Epoch, OK: true})
 		case ownership.Persist:
 			m.step(ownership.Persisted{Version: e.Version})
+		case ownership.Read:
+			if s, ok := m.newest[e.Subject]; m.answers && ok {
+				m.step(s)
+			} else if m.answers {
+				m.step(ownership.Seen{Source: ownership.Answered, Subject: e.Subject})
+			}
+		case ownership.Recall:
+			if m.recall == nil {
+				m.step(ownership.Recalled{})
+			} else {
+				m.step(ownership.Recalled{Memory: *m.recall, OK: true})
+			}
 		}
 	}
 }
@@ -78,6 +95,7 @@ func (m *machine) write(w ownership.Write) {
 		m.step(ownership.Written{Op: w.Op, Outcome: ownership.Conflict})
 	default:
 		m.seq++
+		m.newest[w.Subject] = ownership.Seen{Source: ownership.Answered, Subject: w.Subject, Seq: m.seq, Data: w.Data}
 		m.step(ownership.Written{Op: w.Op, Outcome: ownership.Stored, Seq: m.seq})
 		if !m.deaf {
 			m.step(ownership.Seen{Subject: w.Subject, Seq: m.seq, Data: w.Data})
@@ -157,7 +175,7 @@ func TestRumourRefuses(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	m.step(ownership.Seen{Subject: ownership.RegionSubject("us"), Seq: m.seq + 50, Data: fence, Rumour: true})
+	m.step(ownership.Seen{Subject: ownership.RegionSubject("us"), Seq: m.seq + 50, Data: fence, Source: ownership.Rumoured})
 	_, err = m.c.Tokens().Grant(m.now, "default/us")
 	if foreign, ok := err.(*ownership.NotOwnerError); !ok || foreign.By != "eu" {
 		t.Errorf("a fenced instance says %v", err)
@@ -332,7 +350,7 @@ func TestSilentFromTheStart(t *testing.T) {
 	}
 	for range 8 {
 		m.pass(time.Second)
-		m.step(ownership.Seen{Subject: ownership.RegionSubject("us"), Seq: 40, Data: region, Rumour: true})
+		m.step(ownership.Seen{Subject: ownership.RegionSubject("us"), Seq: 40, Data: region, Source: ownership.Answered})
 	}
 	if count(m.took(), moves) == 0 {
 		t.Error("the watch is not restarted")
@@ -347,7 +365,7 @@ func TestHigherEpochUnderOlderRevision(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	m.step(ownership.Seen{Subject: ownership.UnitSubject(unit), Seq: 1, Data: fenced, Rumour: true})
+	m.step(ownership.Seen{Subject: ownership.UnitSubject(unit), Seq: 1, Data: fenced, Source: ownership.Rumoured})
 	if _, err := m.c.Tokens().Grant(m.now, unit); err == nil {
 		t.Error("the unit is held still")
 	}

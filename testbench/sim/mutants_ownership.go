@@ -5,6 +5,7 @@ const (
 	ownershipClaim    = "router/ownership/claim.go"
 	ownershipLives    = "router/ownership/lives.go"
 	ownershipPlan     = "router/ownership/plan.go"
+	ownershipRumours  = "router/ownership/rumours.go"
 	ownershipWatchdog = "router/ownership/watchdog.go"
 )
 
@@ -83,7 +84,7 @@ var ownershipMutants = []mutant{
 		{ownershipCore, "	case c.mark.Created != 0 && ev.Created != c.mark.Created:", "	case c.mark.Created == -1:"},
 	}},
 	{"shorter-register-believed", "a register that is shorter than what was seen is believed", []edit{
-		{ownershipCore, "	case ev.Last < c.mark.Seq || ev.Last < c.seen:", "	case ev.Last > 1<<60:"},
+		{ownershipCore, "	case ev.Last < max(c.mark.Seq, c.seen, c.recalledLast):", "	case ev.Last > 1<<60:"},
 	}},
 	{"mark-not-awaited", "an epoch is used before the mark that holds it is on disk", []edit{
 		{"router/ownership/tokens.go", "if p.rev == c.lease.rev && p.mark <= c.savedMark {", "if p.rev == c.lease.rev {"},
@@ -111,6 +112,12 @@ var ownershipMutants = []mutant{
 	}},
 	{"name-taken-ignored", "a process goes on when another one has taken its name over", []edit{
 		{ownershipLives, "		c.yield(r.Life)\n", "		own.known[r.Life] = struct{}{}\n"},
+	}},
+	{"rumour-believed", "what another instance says of the register is taken as the register's", []edit{
+		{ownershipCore, "		c.hear(now, ev)\n", "		c.askedRegister(now, ev)\n"},
+	}},
+	{"rumour-kept", "a rumour that the register denies is not dropped", []edit{
+		{ownershipRumours, "			denied = true\n", "			denied = denied && r.denied\n"},
 	}},
 	{"start-from-watch", "a record that was read makes its owner hold the unit", []edit{
 		{ownershipCore, "	if p, ok := c.proofs[r.Unit]; ok && ", "	if r.State == UnitActive && r.Owner == c.cfg.Region && c.lease.rev != 0 {\n		c.proofs[r.Unit] = proof{epoch: r.Epoch, rev: c.lease.rev}\n	}\n	if p, ok := c.proofs[r.Unit]; ok && "},

@@ -4,6 +4,7 @@ import (
 	"testing"
 
 	"github.com/geogate/geogate/internal/event"
+	"github.com/geogate/geogate/router/ownership"
 )
 
 // FuzzOwnershipTopic: whatever lies in _geogate.ownership or _geogate.owners, it is taken
@@ -17,10 +18,10 @@ func FuzzOwnershipTopic(f *testing.F) {
 		f.Add([]byte(s))
 	}
 	f.Fuzz(func(t *testing.T, value []byte) {
-		m := Mirror{}
 		epochs := map[string]event.Epoch{}
-		if err := m.take(value, epochs); err != nil && len(epochs) > 0 {
-			t.Errorf("%q is refused, %v, and taken: %v", value, err, epochs)
+		memory := ownership.Memory{Epochs: epochs, Live: map[string]uint64{}}
+		if err := take(value, &memory); err != nil && len(epochs)+len(memory.Live) > 0 {
+			t.Errorf("%q is refused, %v, and taken: %+v", value, err, memory)
 		}
 		if _, u, err := ParseTestimony(value); err == nil && epochs[u.Unit] != u.Epoch {
 			t.Errorf("%q names epoch %d of %s, taken are %v", value, u.Epoch, u.Unit, epochs)

@@ -73,15 +73,14 @@ type testimony struct {
 	Record   json.RawMessage `json:"record"`
 }
 
-// Load reads what the region's Kafka knows: the highest epoch of each unit.
-func (m *Mirror) Load(ctx context.Context) (map[string]event.Epoch, error) {
-	epochs := make(map[string]event.Epoch)
-	m.last = 0
+// Load reads what the region's Kafka has of the register.
+func (m *Mirror) Load(ctx context.Context) (ownership.Memory, error) {
+	memory := ownership.Memory{Epochs: make(map[string]event.Epoch), Live: make(map[string]uint64)}
 	cl, err := kgo.NewClient(append(append([]kgo.Opt(nil), m.cfg.Opts...),
 		kgo.FetchIsolationLevel(kgo.ReadCommitted()), kgo.KeepControlRecords(), kgo.FetchMaxWait(100*time.Millisecond),
 		kgo.ConsumePartitions(map[string]map[int32]kgo.Offset{OwnershipTopic: {0: kgo.NewOffset().AtStart()}}))...)
 	if err != nil {
-		return nil, fmt.Errorf("read %s: %w", OwnershipTopic, err)
+		return memory, fmt.Errorf("read %s: %w", OwnershipTopic, err)
 	}
 	defer cl.Close()
 	ends, err := kadm.NewClient(cl).ListCommittedOffsets(ctx, OwnershipTopic)
@@ -89,48 +88,49 @@ func (m *Mirror) Load(ctx context.Context) (map[string]event.Epoch, error) {
 		err = ends.Error()
 	}
 	if err != nil {
-		return nil, fmt.Errorf("list end of %s: %w", OwnershipTopic, err)
+		return memory, fmt.Errorf("list end of %s: %w", OwnershipTopic, err)
 	}
 	end, _ := ends.Lookup(OwnershipTopic, 0)
 	for next := int64(0); next < end.Offset; {
 		fs := cl.PollFetches(ctx)
 		if ctx.Err() != nil {
-			return nil, fmt.Errorf("read %s: %w", OwnershipTopic, ctx.Err())
+			return memory, fmt.Errorf("read %s: %w", OwnershipTopic, ctx.Err())
 		}
 		fs.EachRecord(func(r *kgo.Record) {
 			next = r.Offset + 1
 			if r.Attrs.IsControl() {
 				return
 			}
-			if err := m.take(r.Value, epochs); err != nil && m.cfg.Skipped.Add(r.Topic, r.Partition, r.Offset, err) {
+			if err := take(r.Value, &memory); err != nil && m.cfg.Skipped.Add(r.Topic, r.Partition, r.Offset, err) {
 				m.cfg.Logger.Error("record of the register's copy cannot be used and is skipped", "topic", r.Topic, "offset", r.Offset, "err", err)
 			}
 		})
 	}
-	return epochs, nil
+	return memory, nil
 }
 
 // take takes a record of the topic. An error says that it cannot be used. That its revision
 // is in the topic counts all the same, for a later version may have written it.
-func (m *Mirror) take(value []byte, epochs map[string]event.Epoch) (err error) {
+func take(value []byte, memory *ownership.Memory) (err error) {
 	defer defect.Catch(&err)
 	t, err := readTestimony(value)
 	if err != nil {
 		return err
 	}
-	m.last = max(m.last, t.Revision)
+	memory.Last = max(memory.Last, t.Revision)
 	u, err := ownership.DecodeUnit(t.Record)
 	if err != nil {
 		return fmt.Errorf("%w: %w", errForeignRecord, err)
 	}
 	if u.Unit != "" {
-		epochs[u.Unit] = max(epochs[u.Unit], u.Epoch)
+		memory.Epochs[u.Unit] = max(memory.Epochs[u.Unit], u.Epoch)
 		return nil
 	}
-	var region ownership.RegionRecord
-	if json.Unmarshal(t.Record, &region) != nil || region.Region == "" {
+	r, err := ownership.DecodeRegion(t.Record)
+	if err != nil || r.Region == "" {
 		return fmt.Errorf("%w: neither of a unit nor of a region", errForeignRecord)
 	}
+	memory.Live[r.Region] = max(memory.Live[r.Region], r.Live)
 	return nil
 }
 
@@ -197,10 +197,11 @@ func (m *Mirror) write(ctx context.Context, initialised *bool, pending []ownersh
 		if err := m.producer.Init(ctx); err != nil {
 			return fmt.Errorf("take over %s: %w", OwnershipTopic, err)
 		}
-		if _, err := m.Load(ctx); err != nil {
+		memory, err := m.Load(ctx)
+		if err != nil {
 			return err
 		}
-		*initialised = true
+		m.last, *initialised = memory.Last, true
 	}
 	var records []txn.Record
 	last := m.last

@@ -263,7 +263,7 @@ func (r *Register) Write(ctx context.Context, w ownership.Write) (ownership.Outc
 	return ownership.Unknown, 0
 }
 
-// Read is a hint: any server may answer, with what it has.
+// Read asks the register; a server that lags answers with what it has.
 func (r *Register) Read(ctx context.Context, subject string) (ownership.Seen, bool) {
 	r.mu.Lock()
 	stream := r.stream
@@ -274,10 +274,13 @@ func (r *Register) Read(ctx context.Context, subject string) (ownership.Seen, bo
 	ctx, cancel := context.WithTimeout(ctx, min(readTime, r.cfg.Timeout))
 	defer cancel()
 	m, err := stream.GetLastMsgForSubject(ctx, subject)
+	if errors.Is(err, jetstream.ErrMsgNotFound) {
+		return ownership.Seen{Source: ownership.Answered, Subject: subject}, true
+	}
 	if err != nil {
 		return ownership.Seen{}, false
 	}
-	return ownership.Seen{Subject: m.Subject, Seq: m.Sequence, Data: m.Data, Rumour: true}, true
+	return ownership.Seen{Source: ownership.Answered, Subject: m.Subject, Seq: m.Sequence, Data: m.Data}, true
 }
 
 // rumour is a broadcast's body.
@@ -331,7 +334,7 @@ func deliverRumour(deliver func(ownership.Seen)) nats.MsgHandler {
 	return func(m *nats.Msg) {
 		var x rumour
 		if json.Unmarshal(m.Data, &x) == nil && x.Seq > 0 {
-			deliver(ownership.Seen{Subject: x.Subject, Seq: x.Seq, Data: x.Record, Rumour: true})
+			deliver(ownership.Seen{Source: ownership.Rumoured, Subject: x.Subject, Seq: x.Seq, Data: x.Record})
 		}
 	}
 }

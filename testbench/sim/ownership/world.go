@@ -80,9 +80,12 @@ func Run(seed uint64, o Options) world.Result {
 	s := newSim(seed, o)
 	s.equal = drawEqualNames(seed)
 	s.build()
-	if drawTight(seed) {
+	switch {
+	case drawTight(seed):
 		s.tighten()
-	} else {
+	case drawUndone(seed):
+		s.undo()
+	default:
 		s.schedule()
 	}
 	s.play(turmoil + calm)
@@ -211,11 +214,18 @@ func (s *sim) schedule() {
 	for _, p := range s.procs {
 		s.every(20*time.Millisecond, 300*time.Millisecond, p.clientWrite)
 	}
+	if s.Chance(0.25) {
+		s.every(5*time.Second, 60*time.Second, s.reg.Lie)
+	}
 	if s.equal {
 		s.every(10*time.Second, 40*time.Second, s.succeed)
 	}
 	if s.Chance(0.12) {
-		s.After(s.Between(30*time.Second, turmoil), s.forget)
+		at := s.Between(30*time.Second, turmoil)
+		if s.Chance(0.5) {
+			s.After(at-s.Between(5*time.Second, 20*time.Second), func() { s.pick().Blind(25 * time.Second) })
+		}
+		s.After(at, s.forget)
 	}
 	s.After(turmoil, s.calm)
 }
@@ -236,6 +246,9 @@ func (s *sim) forget() {
 		}
 	}
 	s.reg.Rollback(n)
+	for range 3 { // which has everybody look at what is true
+		s.After(s.Between(time.Second, 20*time.Second), s.reg.Lie)
+	}
 }
 
 // faultTrap makes an instance deaf, or cuts it off, and has its region or one of its

@@ -67,8 +67,12 @@ type Instance struct {
 	acks  []ack                  // stored writes of regions' records
 	sent  map[string]sending     // by message id
 	knows map[string]event.Epoch // the highest epoch of each unit that it was told of
+	heard map[string]heard       // by other instances: it need not believe that for long
+	// It need not listen to others until then, after somebody has told it what is not so.
+	mistrusts time.Duration
 	// When it was told that the register is shorter than what it knows; 0: not so.
 	behind   time.Duration
+	lies     uint64        // that it has found out
 	regress  bool          // it has said that it does not believe the register
 	another  bool          // it was told that the register was recreated
 	disturb  time.Duration // the last time that something kept it from working
@@ -137,7 +141,7 @@ func (p *Instance) Later(d time.Duration, run func()) {
 // Boot starts a process on what the disk holds.
 func (p *Instance) Boot() {
 	p.life++
-	testified := maps.Clone(p.s.testified[p.Region])
+	testified := p.s.testified(p.Region)
 	p.core = ownership.NewCore(ownership.CoreConfig{
 		Region: p.Region, ID: p.id(), Regions: p.Topology, Instance: p.As,
 		Life: fmt.Sprintf("%s/%d", p.Name, p.life), Home: p.Home, Lease: p.s.Lease, Mark: p.disk, Mirrored: testified,
@@ -147,7 +151,8 @@ func (p *Instance) Boot() {
 	p.seen, p.watch, p.moving, p.slept, p.timer = 0, p.watch+1, false, false, 0
 	p.observed = map[string]event.Epoch{}
 	p.knows, p.behind, p.another, p.regress = map[string]event.Epoch{}, 0, false, false
-	for _, known := range []map[string]event.Epoch{p.disk.Epochs, testified} {
+	p.heard, p.mistrusts = map[string]heard{}, 0
+	for _, known := range []map[string]event.Epoch{p.disk.Epochs, testified.Epochs} {
 		for unit, e := range known {
 			p.knows[unit] = max(p.knows[unit], e)
 		}
@@ -363,6 +368,8 @@ func (p *Instance) checkGrant(unit string, g ownership.Grant) {
 	switch {
 	case g.Epoch < p.knows[unit]:
 		p.s.Violate("I11", "%s acts on %s in epoch %d, and was told of epoch %d", p.Name, unit, g.Epoch, p.knows[unit])
+	case g.Epoch < p.heard[unit].epoch && p.Clock() < p.heard[unit].until:
+		p.s.Violate("I11", "%s acts on %s in epoch %d, and just heard of epoch %d", p.Name, unit, g.Epoch, p.heard[unit].epoch)
 	case g.Epoch > p.disk.Epochs[unit]:
 		p.s.Violate("I11", "%s acts on %s in epoch %d, which the mark on its disk does not have", p.Name, unit, g.Epoch)
 	case p.another:
@@ -402,6 +409,10 @@ func (p *Instance) step(ev ownership.Event) {
 // observe (I1): what an observer knows of a unit never goes back. A register that
 // has forgotten nothing is believed.
 func (p *Instance) observe() {
+	if n := p.tokens.FalseRumours; n != p.lies {
+		p.lies, p.mistrusts = n, p.Clock()+mistrust
+		p.s.Count("false rumours dropped")
+	}
 	if why := p.core.Regressed(); why != "" && !p.regress {
 		p.regress = true
 		p.s.Count("regressed")
@@ -439,6 +450,8 @@ func (p *Instance) effect(e ownership.Effect) {
 		p.send(e)
 	case ownership.Read:
 		p.read(e.Subject)
+	case ownership.Recall:
+		p.recall()
 	case ownership.Broadcast:
 		p.broadcast(e)
 	case ownership.List:
@@ -508,10 +521,27 @@ func (p *Instance) read(subject string) {
 		}
 		for seq := upTo; seq > 0; seq-- {
 			if m := s.log[seq-1]; m.subject == subject {
-				p.hear(ownership.Seen{Subject: m.subject, Seq: uint64(seq), Data: m.data, Rumour: true})
+				p.hear(ownership.Seen{Source: ownership.Answered, Subject: m.subject, Seq: uint64(seq), Data: m.data})
 				return
 			}
 		}
+		p.hear(ownership.Seen{Source: ownership.Answered, Subject: subject})
+	})
+}
+
+// recall reads what the region's own Kafka has copied of the register.
+func (p *Instance) recall() {
+	p.s.Count("recalls")
+	p.Later(p.s.Quick(), func() {
+		if !p.s.Calm() && chance(p.s, 0.2) {
+			p.step(ownership.Recalled{})
+			return
+		}
+		memory := p.s.testified(p.Region)
+		for unit, e := range memory.Epochs {
+			p.knows[unit] = max(p.knows[unit], e)
+		}
+		p.step(ownership.Recalled{Memory: memory, OK: true})
 	})
 }
 
@@ -523,7 +553,7 @@ func (p *Instance) broadcast(e ownership.Broadcast) {
 		}
 		q.Later(between(s, time.Millisecond, s.Lease.Renew), func() {
 			if q.core != nil && q.hears(&e) {
-				q.hear(ownership.Seen{Subject: e.Subject, Seq: e.Seq, Data: e.Data, Rumour: true})
+				q.hear(ownership.Seen{Subject: e.Subject, Seq: e.Seq, Data: e.Data, Source: ownership.Rumoured})
 			}
 		})
 	}
@@ -531,14 +561,32 @@ func (p *Instance) broadcast(e ownership.Broadcast) {
 
 // hear takes a message of the register, from wherever it comes.
 func (p *Instance) hear(ev ownership.Seen) {
-	if u, ok := unitRecord(ev.Data); ok {
-		p.knows[u.Unit] = max(p.knows[u.Unit], u.Epoch)
-		if !ev.Rumour {
-			p.s.testify(p.Region, &u)
+	u, ok := unitRecord(ev.Data)
+	switch {
+	case ev.Source == ownership.Rumoured:
+		if now := p.Clock(); ok && now >= p.mistrusts && u.Epoch > p.heard[u.Unit].epoch {
+			p.heard[u.Unit] = heard{u.Epoch, now + believed}
 		}
+	case ok:
+		p.knows[u.Unit] = max(p.knows[u.Unit], u.Epoch)
+	}
+	if ev.Source == ownership.Watched {
+		p.s.testify(p.Region, &ev)
 	}
 	p.step(ev)
 }
+
+// heard is an epoch that another instance has told of, and until when it counts.
+type heard struct {
+	epoch event.Epoch
+	until time.Duration
+}
+
+// The times of rumours (router/ownership/rumours.go).
+const (
+	believed = 5 * time.Second
+	mistrust = time.Minute
+)
 
 // wakeWatch delivers what the watch has not brought yet, in order.
 func (p *Instance) wakeWatch() {

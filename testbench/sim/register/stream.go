@@ -3,6 +3,7 @@ package register
 import (
 	"encoding/json"
 	"fmt"
+	"maps"
 	"strings"
 	"time"
 
@@ -23,6 +24,8 @@ type Stream struct {
 	// before it hears of it.
 	Crash func(by *Instance, subject string) bool
 
+	// Stored, if set, is told of each write that was stored, before its writer is.
+	Stored func(by *Instance, subject string)
 	// Beside, if set, has a region fenced by somebody of another one, now.
 	Beside func(region string)
 
@@ -37,10 +40,10 @@ type Stream struct {
 	epochs map[string]event.Epoch
 	units  map[string]ownership.UnitRecord // newest of each unit
 
-	half      map[string]bool                   // units whose next fencer dies as soon as the unit is FENCED
-	slow      map[string]bool                   // units whose next fencer pauses when it has made leases void
-	testified map[string]map[string]event.Epoch // by region: what its own Kafka has copied
-	overtakes map[string]time.Duration          // until when claims are held back, by message id
+	half      map[string]bool              // units whose next fencer dies as soon as the unit is FENCED
+	slow      map[string]bool              // units whose next fencer pauses when it has made leases void
+	memories  map[string]*ownership.Memory // by region: what its own Kafka has copied
+	overtakes map[string]time.Duration     // until when claims are held back, by message id
 }
 
 type message struct {
@@ -53,7 +56,7 @@ func NewStream(h Host, lease ownership.LeaseConfig) *Stream {
 	return &Stream{
 		Host: h, Lease: lease, created: 1, last: map[string]uint64{}, ids: map[string]uint64{},
 		owners: map[string]string{}, epochs: map[string]event.Epoch{}, units: map[string]ownership.UnitRecord{},
-		half: map[string]bool{}, slow: map[string]bool{}, testified: map[string]map[string]event.Epoch{}, overtakes: map[string]time.Duration{},
+		half: map[string]bool{}, slow: map[string]bool{}, memories: map[string]*ownership.Memory{}, overtakes: map[string]time.Duration{},
 	}
 }
 
@@ -135,6 +138,9 @@ func (r *Stream) write(p *Instance, w ownership.Write) (ownership.Outcome, uint6
 	r.cutOffTargets(p, w)
 	for _, q := range r.Instances {
 		q.wakeWatch()
+	}
+	if r.Stored != nil {
+		r.Stored(p, w.Subject)
 	}
 	if r.Crash != nil && r.Crash(p, w.Subject) {
 		p.Die()
@@ -222,11 +228,28 @@ func (r *Stream) checkIntervals(u *ownership.UnitRecord) {
 
 // testify is what a region's Kafka remembers of the register: every instance of
 // the region copies what its watch brings.
-func (r *Stream) testify(region string, u *ownership.UnitRecord) {
-	if r.testified[region] == nil {
-		r.testified[region] = map[string]event.Epoch{}
+func (r *Stream) testify(region string, ev *ownership.Seen) {
+	m := r.memories[region]
+	if m == nil {
+		m = &ownership.Memory{Epochs: map[string]event.Epoch{}, Live: map[string]uint64{}}
+		r.memories[region] = m
 	}
-	r.testified[region][u.Unit] = max(r.testified[region][u.Unit], u.Epoch)
+	if u, ok := unitRecord(ev.Data); ok {
+		m.Epochs[u.Unit] = max(m.Epochs[u.Unit], u.Epoch)
+	} else if x, err := ownership.DecodeRegion(ev.Data); err == nil && ownership.RegionSubject(x.Region) == ev.Subject {
+		m.Live[x.Region] = max(m.Live[x.Region], x.Live)
+	} else {
+		return
+	}
+	m.Last = max(m.Last, ev.Seq)
+}
+
+// testified is a copy of that.
+func (r *Stream) testified(region string) (m ownership.Memory) {
+	if known := r.memories[region]; known != nil {
+		m = ownership.Memory{Epochs: maps.Clone(known.Epochs), Live: maps.Clone(known.Live), Last: known.Last}
+	}
+	return m
 }
 
 // live tells whether a message is an instance's renewal.
