@@ -24,6 +24,8 @@ import (
 // *control.Follower implements it. An error means that it is not known yet.
 type BarrierChecker interface {
 	IsBarrier(ctx context.Context, topic event.TopicID, partition int32, producerID int64, producerEpoch int16) (bool, error)
+	// Decide returns once IsBarrier can tell about all markers from memory.
+	Decide(ctx context.Context, markers []control.Marker) error
 }
 
 // Config describes a link.

@@ -197,6 +197,9 @@ func (e *end) topics(t testing.TB) (out []string) {
 // barriers answers for the markers of one producer id.
 type barriers struct{ id int64 }
 
+// Decide implements BarrierChecker.
+func (b *barriers) Decide(context.Context, []control.Marker) error { return nil }
+
 func (b *barriers) IsBarrier(_ context.Context, _ event.TopicID, _ int32, id int64, _ int16) (bool, error) {
 	return id == b.id, nil
 }

@@ -12,6 +12,7 @@ import (
 	"github.com/twmb/franz-go/pkg/kgo"
 	"github.com/twmb/franz-go/pkg/kmsg"
 
+	"github.com/geogate/geogate/internal/control"
 	"github.com/geogate/geogate/internal/defect"
 	"github.com/geogate/geogate/internal/sleep"
 	"github.com/geogate/geogate/internal/txn"
@@ -446,6 +447,11 @@ func (r *reader) scan(ctx context.Context, s *Stream, rp *kmsg.FetchResponseTopi
 	if s.Control || r.barriers == nil {
 		return items, err
 	}
+	markers := make([]control.Marker, len(commits))
+	for i, m := range commits {
+		markers[i] = control.Marker{Topic: s.Source, Partition: s.Number, Producer: m.producer, Epoch: m.epoch}
+	}
+	_ = r.barriers.Decide(ctx, markers) // an error comes again below
 	for _, m := range commits {
 		barrier, berr := r.barriers.IsBarrier(ctx, s.Source, s.Number, m.producer, m.epoch)
 		if berr != nil {

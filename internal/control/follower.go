@@ -390,12 +390,29 @@ func (f *Follower) listRunsOnce(ctx context.Context) (again bool) {
 // the high watermark listed after the call. The verdict holds for ever. The only
 // error is that of the context.
 func (f *Follower) IsBarrier(ctx context.Context, topic event.TopicID, num int32, producer int64, epoch int16) (bool, error) {
-	m := Marker{topic, num, producer, epoch}
-	f.mu.Lock()
-	verdict, ok := f.barriers.Known(m)
-	f.mu.Unlock()
+	m := []Marker{{topic, num, producer, epoch}}
+	for {
+		f.mu.Lock()
+		verdict, ok := f.barriers.Known(m[0])
+		f.mu.Unlock()
+		if ok {
+			return verdict, nil
+		}
+		if err := f.Decide(ctx, m); err != nil {
+			return false, err
+		}
+	}
+}
+
+// Decide returns once IsBarrier can tell about all of these commit markers from memory.
+// It reads the control topic once for all of them: a partition that takes hundreds of
+// transactions a second has that many markers.
+func (f *Follower) Decide(ctx context.Context, markers []Marker) error {
 	p := txn.TopicPartition{Topic: TopicControl}
-	for !ok {
+	f.mu.Lock()
+	open := slices.DeleteFunc(slices.Clone(markers), func(m Marker) bool { _, ok := f.barriers.Known(m); return ok })
+	f.mu.Unlock()
+	for len(open) > 0 {
 		ends, err := f.ownControl.highWatermarks(ctx, TopicControl)
 		end, exists := ends[p]
 		if err == nil && !exists {
@@ -406,17 +423,17 @@ func (f *Follower) IsBarrier(ctx context.Context, topic event.TopicID, num int32
 		}
 		if err != nil {
 			if ctx.Err() != nil {
-				return false, fmt.Errorf("decide whether a marker is a barrier: %w", ctx.Err())
+				return fmt.Errorf("decide whether a marker is a barrier: %w", ctx.Err())
 			}
 			f.log.Warn("cannot read the control topic to decide whether a marker is a barrier; will try again", "err", err)
 			_ = sleep.For(ctx, discoverEvery) // the loop looks at the context
 			continue
 		}
 		f.mu.Lock()
-		verdict, ok = f.barriers.Resolve(m, end)
+		open = slices.DeleteFunc(open, func(m Marker) bool { _, ok := f.barriers.Resolve(m, end); return ok })
 		f.mu.Unlock()
 	}
-	return verdict, nil
+	return nil
 }
 
 // Locate says where a remote record comes from: the region it was copied from,

@@ -70,7 +70,22 @@ func (l *localLog) ask() (q AskBarrier, ok bool) {
 	}
 	l.asked = true
 	e := &l.rest[0]
-	return AskBarrier{Offset: e.Offset, Producer: e.Producer, Epoch: e.ProducerEpoch}, true
+	q = AskBarrier{Offset: e.Offset, Producer: e.Producer, Epoch: e.ProducerEpoch}
+	for i := range l.rest[1:] {
+		if e := &l.rest[1+i]; e.Control != nil && Asks(e.Control) && len(q.More) < maxMore {
+			q.More = append(q.More, ProducerEpoch{e.Producer, e.ProducerEpoch})
+		}
+	}
+	return q, true
+}
+
+// maxMore bounds the markers that are asked about with another.
+const maxMore = 256
+
+// ProducerEpoch is what tells a producer's markers apart.
+type ProducerEpoch struct {
+	Producer int64
+	Epoch    int16
 }
 
 // told takes the answer to the question about the marker at an offset.

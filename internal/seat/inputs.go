@@ -74,11 +74,13 @@ type InputEffect interface{ isInputEffect() }
 // The input effects.
 type (
 	// AskBarrier: is the commit marker at an offset of the own log a barrier? The
-	// answer is BarrierKnown.
+	// answer is BarrierKnown. More are markers that will be asked about next: they were
+	// read, too, so one look at the control topic decides them all.
 	AskBarrier struct {
 		Offset   int64
 		Producer int64
 		Epoch    int16
+		More     []ProducerEpoch
 	}
 
 	// AskEpochEnd: where does a leader epoch of the origin's remote partition end?

@@ -3,6 +3,7 @@ package seat_test
 import (
 	"errors"
 	"fmt"
+	"reflect"
 	"slices"
 	"testing"
 	"time"
@@ -136,8 +137,12 @@ func marker(offset int64) seat.Entry {
 // whether it is a barrier, and it is asked once.
 func TestInputsWaitForMarkers(t *testing.T) {
 	b := newBench(t, false, seat.InputsStart{})
-	b.step(seat.Fetched{Origin: 1, Entries: append(entries(0, 0, "a"), marker(1), entries(2, 0, "b")[0])})
-	if b.asked != (seat.AskBarrier{Offset: 1, Producer: 7, Epoch: 3}) {
+	later := marker(9)
+	later.Producer, later.Control = 8, []byte{0, 0, 0, 0} // an abort marker asks nothing
+	next := marker(10)
+	next.ProducerEpoch = 4
+	b.step(seat.Fetched{Origin: 1, Entries: append(entries(0, 0, "a"), marker(1), entries(2, 0, "b")[0], later, next)})
+	if want := (seat.AskBarrier{Offset: 1, Producer: 7, Epoch: 3, More: []seat.ProducerEpoch{{Producer: 7, Epoch: 4}}}); !reflect.DeepEqual(b.asked, want) {
 		t.Errorf("asked %#v", b.asked)
 	}
 	b.want("a valid")
@@ -148,7 +153,7 @@ func TestInputsWaitForMarkers(t *testing.T) {
 	}
 	b.want()
 	b.step(seat.BarrierKnown{Offset: 1, Barrier: true})
-	b.want("1 to 2", "b valid")
+	b.want("1 to 2", "b valid", "1 to 10") // the next marker waits again
 }
 
 // TestInputsFollowTheIndex: the own log is passed on as far as its Readback has

@@ -151,6 +151,13 @@ func (s *Seat) readBack(ctx context.Context, e InputEffect) (answer InputEvent, 
 }
 
 func (s *Seat) askBarrier(ctx context.Context, e AskBarrier) (InputEvent, error) {
+	markers := []control.Marker{{Topic: s.cfg.ID, Partition: s.cfg.Partition, Producer: e.Producer, Epoch: e.Epoch}}
+	for _, m := range e.More {
+		markers = append(markers, control.Marker{Topic: s.cfg.ID, Partition: s.cfg.Partition, Producer: m.Producer, Epoch: m.Epoch})
+	}
+	if err := s.cfg.Control.Decide(ctx, markers); err != nil {
+		return nil, fmt.Errorf("judge marker at %d: %w", e.Offset, err)
+	}
 	is, err := s.cfg.Control.IsBarrier(ctx, s.cfg.ID, s.cfg.Partition, e.Producer, e.Epoch)
 	if err != nil {
 		return nil, fmt.Errorf("judge marker at %d: %w", e.Offset, err)
