@@ -2,7 +2,6 @@ package gateway
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"io"
 	"strings"
@@ -57,20 +56,17 @@ func (c *call) commandBody(verb ownership.Verb) (cmd ownership.Command, err erro
 		return cmd, newProblem(codeUnsupportedMediaType, "send the command with Content-Type %s", typeJSON)
 	}
 	c.readDeadline(c.partTime)
-	dec := json.NewDecoder(io.LimitReader(c.r.Body, maxCommand))
-	dec.DisallowUnknownFields()
-	var body struct {
-		Region string `json:"region"`
-		Unit   string `json:"unit"`
-		Reason string `json:"reason"`
-	}
-	if err := dec.Decode(&body); err != nil {
-		return cmd, invalid(codeMalformed, atPointer("", "must be an object with region or unit, and reason"))
-	}
-	_, after := dec.Token()
+	raw, err := io.ReadAll(io.LimitReader(c.r.Body, maxCommand+1))
 	switch {
-	case after != io.EOF:
-		return cmd, invalid(codeMalformed, atPointer("", "more data follows the object"))
+	case err != nil:
+		return cmd, errGone
+	case len(raw) > maxCommand:
+		return cmd, newProblem(codeBodyTooLarge, "a command has at most %d bytes", maxCommand)
+	}
+	body, err := parseCommand(raw)
+	switch {
+	case err != nil:
+		return cmd, invalid(codeMalformed, atPointer("", "must be an object with region or unit, and reason, each once and a string: %v", err))
 	case (body.Region == "") == (body.Unit == ""):
 		return cmd, invalid(codeMalformed, atPointer("", "needs either region or unit, not both"))
 	case verb == ownership.VerbFence && body.Reason == "":
@@ -79,6 +75,40 @@ func (c *call) commandBody(verb ownership.Verb) (cmd ownership.Command, err erro
 		return cmd, invalid(codeMalformed, atPointer("/reason", "must be one line of text of up to %d bytes", maxReason))
 	}
 	return ownership.Command{Verb: verb, Region: body.Region, Unit: body.Unit, Reason: body.Reason}, nil
+}
+
+// commandMembers are the members of a command.
+type commandMembers struct{ Region, Unit, Reason string }
+
+// parseCommand reads exactly one object: no member twice, none that is not known, names as
+// they are written. A command is too dear to guess what was meant.
+func parseCommand(raw []byte) (body commandMembers, err error) {
+	r, err := newJSONReader(raw)
+	if err != nil {
+		return body, err
+	}
+	if r.kind() != '{' {
+		return body, errors.New("not an object")
+	}
+	seen := map[string]bool{}
+	err = r.members(func(name string) (err error) {
+		into := map[string]*string{"region": &body.Region, "unit": &body.Unit, "reason": &body.Reason}[name]
+		switch {
+		case into == nil:
+			return errors.New("a member that is not known")
+		case seen[name]:
+			return errors.New("a member twice")
+		case r.kind() != '"':
+			return errors.New("a value that is no string")
+		}
+		seen[name] = true
+		*into, err = r.str()
+		return err
+	})
+	if err == nil {
+		err = r.end()
+	}
+	return body, err
 }
 
 func (s *Server) refuseCommand(err error) error {

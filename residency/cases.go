@@ -47,6 +47,9 @@ func LoadCases(path string, regions []string) (*Cases, error) {
 // deployment's regions; nil accepts any. The error is a [*strict.Errors].
 func ParseCases(name string, src []byte, regions []string) (*Cases, error) {
 	var f Cases
+	if err := strict.CheckKind(name, src, casesKind); err != nil {
+		return nil, err
+	}
 	doc, err := strict.Read(name, src, &f)
 	if err != nil {
 		return nil, err
@@ -55,8 +58,8 @@ func ParseCases(name string, src []byte, regions []string) (*Cases, error) {
 	if f.Version != 1 {
 		bad.Add(strict.At("version"), "must be 1, the version of this file's form")
 	}
-	if f.Kind != "ResidencyCases" {
-		bad.Add(strict.At("kind"), "must be ResidencyCases")
+	if f.Kind != casesKind {
+		bad.Add(strict.At("kind"), "must be %s", casesKind)
 	}
 	if len(f.Cases) == 0 {
 		bad.Add(strict.At("cases"), "needs at least one case")

@@ -116,11 +116,20 @@ func readFile(what, path string) ([]byte, error) {
 	return src, nil
 }
 
+// The kinds of the files.
+const (
+	policyKind = "ResidencyPolicy"
+	casesKind  = "ResidencyCases"
+)
+
 // Parse reads a policy, which messages call name. regions are the names of the
 // deployment's regions; nil accepts any. The error is a [*strict.Errors] with all
 // mistakes and their places, those inside predicates included.
 func Parse(name string, src []byte, regions []string) (*Policy, error) {
 	var f File
+	if err := strict.CheckKind(name, src, policyKind); err != nil {
+		return nil, err
+	}
 	doc, err := strict.Read(name, src, &f)
 	if err != nil {
 		return nil, err
@@ -151,8 +160,8 @@ func (c *compiler) policy(f *File) *Policy {
 	if f.Version != 1 {
 		c.bad.Add(strict.At("version"), "must be 1, the version of this file's form")
 	}
-	if f.Kind != "ResidencyPolicy" {
-		c.bad.Add(strict.At("kind"), "must be ResidencyPolicy")
+	if f.Kind != policyKind {
+		c.bad.Add(strict.At("kind"), "must be %s", policyKind)
 	}
 	if !nameForm.MatchString(f.Name) {
 		c.bad.Add(strict.At("name"), "%q is no policy name, %s", f.Name, nameRule)

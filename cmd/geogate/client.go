@@ -95,7 +95,7 @@ func problemError(resp *http.Response, body []byte) error {
 		case resp.StatusCode == http.StatusNotFound: // no register, no such thing there
 			code = exitPrecondition
 		}
-		return exitWith(code, "gateway answers %s: %s: %s", problem.Code, problem.Title, problem.Detail)
+		return exitWith(code, "gateway answers %s: %s: %s", cell(problem.Code), cell(problem.Title), cell(problem.Detail))
 	}
 	return exitWith(exitUnreachable, "the server there answered %s; is it a gateway's management listener?", resp.Status)
 }

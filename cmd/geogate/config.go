@@ -56,6 +56,9 @@ func (f *configFlags) load(env environment) (configuration, error) {
 		return c, err
 	}
 	c.Config = node.Defaults()
+	if err := strict.CheckKind(f.file, src, ""); err != nil {
+		return c, &exitError{code: exitPrecondition, err: err}
+	}
 	doc, err := strict.Read(f.file, src, &c.Config, append(overlays, fromFlags...)...)
 	if err != nil {
 		return c, &exitError{code: exitPrecondition, err: err}

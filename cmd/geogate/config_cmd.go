@@ -2,7 +2,6 @@ package main
 
 import (
 	"encoding/json"
-	"fmt"
 
 	"github.com/spf13/cobra"
 
@@ -41,7 +40,7 @@ func newConfigCheck(env environment) *cobra.Command {
 				if _, err := loadWitness(flags.file); err != nil {
 					return err
 				}
-				fmt.Fprintf(cmd.OutOrStdout(), "%s: ok (witness)\n", flags.file)
+				newPrinter(cmd.OutOrStdout()).line("%s: ok (witness)", flags.file)
 				return nil
 			}
 			c, err := flags.load(env)
@@ -52,9 +51,9 @@ func newConfigCheck(env environment) *cobra.Command {
 				return err
 			}
 			for _, w := range c.warnings {
-				cmd.PrintErrln("warning: " + w)
+				newPrinter(cmd.ErrOrStderr()).line("warning: %s", w)
 			}
-			fmt.Fprintf(cmd.OutOrStdout(), "%s: ok\n", flags.file)
+			newPrinter(cmd.OutOrStdout()).line("%s: ok", flags.file)
 			return nil
 		},
 	}

@@ -332,7 +332,7 @@ func (d *demo) guide(ctx context.Context, sd fx.Shutdowner, log *slog.Logger) er
 		return fmt.Errorf("print guide: %w", err)
 	}
 	if d.once {
-		if err := sd.Shutdown(); err != nil {
+		if err := sd.Shutdown(fx.ExitCode(exitDone)); err != nil {
 			return fmt.Errorf("end demo: %w", err)
 		}
 	}

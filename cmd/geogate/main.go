@@ -18,9 +18,13 @@ func main() {
 // carries answers only, standard error everything that is for people.
 func run(args, environ []string, stdout, stderr io.Writer) int {
 	env := newEnvironment(environ)
+	out, errs := &terminal{to: stdout}, &terminal{to: stderr}
 	root := newRoot(env)
 	root.SetArgs(args)
-	root.SetOut(stdout)
-	root.SetErr(stderr)
-	return report(root.Execute(), stderr)
+	root.SetOut(out)
+	root.SetErr(errs)
+	if err := checkHelp(root, args); err != nil {
+		return report(err, errs)
+	}
+	return report(root.Execute(), errs)
 }

@@ -150,6 +150,9 @@ func fxLog(log *slog.Logger) fx.Option {
 	})
 }
 
+// exitDone ends an app that has nothing left to do; the program's exit code is exitOK.
+const exitDone = -1
+
 // startTimeout bounds the hooks of starting, which only start goroutines.
 // Opening stores and engines happens before, when the app is built.
 const startTimeout = 30 * time.Second
@@ -167,8 +170,14 @@ func runApp(app *fx.App, drain time.Duration, log *slog.Logger) error {
 		return startError(err)
 	}
 	reason := <-app.Wait()
-	if reason.Signal != nil {
-		log.Info("stopping", "signal", reason.Signal.String(), "drain", drain.String())
+	switch reason.ExitCode {
+	case exitOK: // nothing but a signal ends an app with this code
+		log.Info("stopping", "signal", fmt.Sprint(reason.Signal), "drain", drain.String())
+	case exitDone:
+		log.Info("stopping, since all is done", "drain", drain.String())
+		reason.ExitCode = exitOK
+	default:
+		log.Error("stopping, since a component ended by itself; the last line says which", "exit_code", reason.ExitCode, "drain", drain.String())
 	}
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()

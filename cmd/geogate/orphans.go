@@ -2,11 +2,9 @@ package main
 
 import (
 	"encoding/json"
-	"fmt"
 	"io"
 	"net/url"
 	"strconv"
-	"text/tabwriter"
 
 	"github.com/spf13/cobra"
 )
@@ -89,12 +87,12 @@ func orphans(cmd *cobra.Command, address *gatewayFlag, unit string) ([]json.RawM
 }
 
 func printOrphans(out io.Writer, list []json.RawMessage) error {
+	p := newPrinter(out)
 	if len(list) == 0 {
-		_, err := fmt.Fprintln(out, "There are none.")
-		return err
+		p.line("There are none.")
+		return nil
 	}
-	w := tabwriter.NewWriter(out, 0, 0, 2, ' ', 0)
-	fmt.Fprintln(w, "TOPIC\tDOT\tEPOCH\tTIME\tOP\tKEY\tINSTEAD")
+	p.row("TOPIC", "DOT", "EPOCH", "TIME", "OP", "KEY", "INSTEAD")
 	for _, raw := range list {
 		var o orphanAnswer
 		if err := decodeAnswer(raw, &o); err != nil {
@@ -107,9 +105,9 @@ func printOrphans(out io.Writer, list []json.RawMessage) error {
 		if o.Instead != nil {
 			instead = *o.Instead
 		}
-		fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%s\t%s\t%s\n", o.Topic, o.Dot, epoch, o.Timestamp, o.Op, keyText(o.Key), instead)
+		p.row(o.Topic, o.Dot, epoch, o.Timestamp, o.Op, keyText(o.Key), instead)
 	}
-	return w.Flush()
+	return p.flush()
 }
 
 // keyText is a key for people: quoted, or what it is in JSON.

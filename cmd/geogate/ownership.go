@@ -4,7 +4,6 @@ import (
 	"fmt"
 	"io"
 	"strings"
-	"text/tabwriter"
 
 	"github.com/spf13/cobra"
 
@@ -89,37 +88,38 @@ func (t *target) run(cmd *cobra.Command, path string) error {
 		return err
 	}
 	if t.output == "json" {
-		if _, err := cmd.OutOrStdout().Write(body); err != nil {
+		if err := printJSON(cmd, body); err != nil {
 			return err
 		}
 	} else if err := printResult(cmd.OutOrStdout(), result); err != nil {
 		return err
 	}
+	detail := visible(result.Detail, "")
 	switch exit := resultExit(result.Code); exit {
 	case exitOK:
 		return nil
 	case exitLoss:
-		return exitWith(exitLoss, "%s; see where with: geogate owner get UNIT", result.Detail)
+		return exitWith(exitLoss, "%s; see where with: geogate owner get UNIT", detail)
 	case exitInProgress:
-		return exitWith(exitInProgress, "%s; follow it with: geogate owner list", result.Detail)
+		return exitWith(exitInProgress, "%s; follow it with: geogate owner list", detail)
 	default:
-		return exitWith(exit, "%s", result.Detail)
+		return exitWith(exit, "%s", detail)
 	}
 }
 
 func printResult(out io.Writer, r ownership.Result) error {
+	p := newPrinter(out)
 	if r.Code == ownership.ResultDone {
-		fmt.Fprintln(out, r.Detail)
+		p.line("%s", r.Detail)
 	}
 	if len(r.Units) == 0 {
 		return nil
 	}
-	w := tabwriter.NewWriter(out, 0, 0, 2, ' ', 0)
-	fmt.Fprintln(w, "UNIT\tEPOCH\tCUT")
+	p.row("UNIT", "EPOCH", "CUT")
 	for _, u := range r.Units {
-		fmt.Fprintf(w, "%s\t%d\t%s\n", u.Unit, u.Epoch, u.Cut)
+		p.row(u.Unit, u.Epoch, u.Cut)
 	}
-	return w.Flush()
+	return p.flush()
 }
 
 func newOwner(env environment) *cobra.Command {
@@ -195,15 +195,14 @@ func newOwnerList(env environment) *cobra.Command {
 				return err
 			}
 			if output == "json" {
-				_, err := cmd.OutOrStdout().Write(body)
-				return err
+				return printJSON(cmd, body)
 			}
-			w := tabwriter.NewWriter(cmd.OutOrStdout(), 0, 0, 2, ' ', 0)
-			fmt.Fprintln(w, "UNIT\tOWNER\tEPOCH\tSTATE\tBY\tREASON")
+			p := newPrinter(cmd.OutOrStdout())
+			p.row("UNIT", "OWNER", "EPOCH", "STATE", "BY", "REASON")
 			for _, u := range list {
-				fmt.Fprintf(w, "%s\t%s\t%d\t%s\t%s\t%s\n", u.Unit, ownerOf(u), u.Epoch, u.State, u.By, orDash(u.Reason))
+				p.row(u.Unit, ownerOf(u), u.Epoch, u.State, u.By, orDash(u.Reason))
 			}
-			return w.Flush()
+			return p.flush()
 		},
 	}
 	address.bind(cmd, env)
@@ -237,12 +236,12 @@ func newOwnerGet(env environment) *cobra.Command {
 }
 
 func printUnit(out io.Writer, u unitAnswer) error {
-	fmt.Fprintf(out, "UNIT %s  OWNER %s  EPOCH %d  STATE %s  REVISION %d\n", u.Unit, ownerOf(u), u.Epoch, u.State, u.Revision)
+	p := newPrinter(out)
+	p.line("UNIT %s  OWNER %s  EPOCH %d  STATE %s  REVISION %d", u.Unit, ownerOf(u), u.Epoch, u.State, u.Revision)
 	if u.Reason != "" {
-		fmt.Fprintf(out, "BY %s: %s\n", u.By, u.Reason)
+		p.line("BY %s: %s", u.By, u.Reason)
 	}
-	w := tabwriter.NewWriter(out, 0, 0, 2, ' ', 0)
-	fmt.Fprintln(w, "\nEPOCH\tOWNER\tLOG\tSTART\tCUT")
+	p.section("EPOCH", "OWNER", "LOG", "START", "CUT")
 	for _, e := range u.Epochs {
 		logs := places(e.Start, e.Cut)
 		if len(logs) == 0 {
@@ -250,17 +249,17 @@ func printUnit(out io.Writer, u unitAnswer) error {
 			if e.Ended {
 				cut = "0"
 			}
-			fmt.Fprintf(w, "%d\t%s\tall\t0\t%s\n", e.Epoch, e.Owner, cut)
+			p.row(e.Epoch, e.Owner, "all", 0, cut)
 		}
 		for _, l := range logs {
 			cut := "-"
 			if e.Ended {
 				cut = offsetIn(e.Cut, l)
 			}
-			fmt.Fprintf(w, "%d\t%s\t%s\t%s\t%s\n", e.Epoch, e.Owner, l, offsetIn(e.Start, l), cut)
+			p.row(e.Epoch, e.Owner, l, offsetIn(e.Start, l), cut)
 		}
 	}
-	return w.Flush()
+	return p.flush()
 }
 
 // logPlace is one partition in one incarnation.

@@ -8,7 +8,6 @@ import (
 	"os"
 	"slices"
 	"strings"
-	"text/tabwriter"
 
 	"github.com/spf13/cobra"
 
@@ -68,7 +67,7 @@ func newPolicyCheck(env environment) *cobra.Command {
 			if err != nil {
 				return err
 			}
-			fmt.Fprintf(cmd.OutOrStdout(), "%s: ok, policy %s revision %d, %d rules, sha256 %s\n", args[0], p.Name, p.Revision, len(p.Rules()), p.SHA256())
+			newPrinter(cmd.OutOrStdout()).line("%s: ok, policy %s revision %d, %d rules, sha256 %s", args[0], p.Name, p.Revision, len(p.Rules()), p.SHA256())
 			return nil
 		},
 	}
@@ -109,7 +108,7 @@ out: null), headers, expect (allow or deny) and, if it matters, rule. Exit code 
 				if name == "" {
 					name = fmt.Sprintf("case %d", i+1)
 				}
-				fmt.Fprintf(cmd.OutOrStdout(), "%s %s: %s%s\n", mark, name, v, wrong)
+				newPrinter(cmd.OutOrStdout()).line("%s %s: %s%s", mark, name, v, wrong)
 			}
 			if bad > 0 {
 				return exitWith(exitPrecondition, "%d of %d cases failed", bad, len(cases.Cases))
@@ -192,21 +191,19 @@ func explain(out io.Writer, output string, p *residency.Policy, q *question, rec
 		_, err = fmt.Fprintf(out, "%s\n", b)
 		return err
 	}
-	fmt.Fprintf(out, "policy %s, revision %d\n%s from %s to %s: %s (%s)\n", p.Name, p.Revision, q.topic, q.from, q.to, ruling.Effect, ruling.Reason())
-	w := tabwriter.NewWriter(out, 0, 0, 2, ' ', 0)
+	t := newPrinter(out)
+	t.line("policy %s, revision %d", p.Name, p.Revision)
+	t.line("%s from %s to %s: %s (%s)", q.topic, q.from, q.to, ruling.Effect, ruling.Reason())
 	if len(steps) > 0 {
-		fmt.Fprintln(w, "\n\tRULE\tEFFECT\tTHIS RECORD")
+		t.section("", "RULE", "EFFECT", "THIS RECORD")
 	}
 	for _, s := range steps {
 		mark := ""
 		if s.Decides {
 			mark = "=>"
 		}
-		fmt.Fprintf(w, "%s\t%s\t%s\t%s\n", mark, s.Rule, s.Effect, s.Outcome)
+		t.row(mark, s.Rule, s.Effect, s.Outcome)
 	}
-	if err := w.Flush(); err != nil {
-		return err
-	}
-	_, err := fmt.Fprintf(out, "\nthis record: %s\n", v)
-	return err
+	t.line("\nthis record: %s", v)
+	return t.flush()
 }

@@ -3,6 +3,7 @@ package main
 import (
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 
 	"github.com/spf13/cobra"
@@ -30,11 +31,52 @@ progress, 10 done with possible loss, 12 the gateway or the ownership register c
 	}
 	root.SetFlagErrorFunc(flagError)
 	root.SetVersionTemplate("geogate {{.Version}}\n")
+	root.SetHelpCommand(newHelp(root))
 	root.AddCommand(
 		newServe(env), newWitness(env), newDemo(env), newStatus(env), newTopic(env), newFence(env), newUnfence(env), newOwner(env),
 		newConfig(env), newPolicy(env), newVersion(),
 	)
 	return root
+}
+
+// newHelp is the help command, for which an unknown command is an error.
+func newHelp(root *cobra.Command) *cobra.Command {
+	return &cobra.Command{
+		Use:   "help [command]",
+		Short: "Help about any command",
+		RunE: func(_ *cobra.Command, args []string) error {
+			if err := knownCommand(root, args); err != nil {
+				return err
+			}
+			cmd, _, err := root.Find(args)
+			if err != nil {
+				return err
+			}
+			return cmd.Help()
+		},
+	}
+}
+
+// checkHelp refuses a request for help with a command that there is none of, which
+// would get that of the command above it.
+func checkHelp(root *cobra.Command, args []string) error {
+	if !slices.Contains(args, "--help") && !slices.Contains(args, "-h") {
+		return nil
+	}
+	return knownCommand(root, args)
+}
+
+// knownCommand looks up the command that arguments begin with. The error is that of using
+// it.
+func knownCommand(root *cobra.Command, args []string) error {
+	cmd, rest, err := root.Find(args)
+	if err != nil {
+		return exitWith(exitUsage, "%w", err)
+	}
+	if len(rest) == 0 || strings.HasPrefix(rest[0], "-") || !cmd.HasAvailableSubCommands() {
+		return nil
+	}
+	return usageArgs(cobra.NoArgs)(cmd, rest)
 }
 
 // needsSubcommand ends a command that only groups others. Asked for without

@@ -3,8 +3,6 @@ package main
 import (
 	"fmt"
 	"io"
-	"strings"
-	"text/tabwriter"
 
 	"github.com/spf13/cobra"
 
@@ -43,7 +41,7 @@ backwards; with --check, 3 when there is a warning of severity error. With --liv
 				return err
 			}
 			if output == "json" {
-				if _, err = cmd.OutOrStdout().Write(body); err != nil {
+				if err := printJSON(cmd, body); err != nil {
 					return err
 				}
 			} else if err := printStatus(cmd.OutOrStdout(), answer); err != nil {
@@ -95,27 +93,26 @@ func statusVerdict(s gateway.Status, check bool) error {
 }
 
 func printStatus(out io.Writer, s gateway.Status) error {
-	fmt.Fprintf(out, "REGION %s  INSTANCE %s  VERSION %s  MODE %s  RESIDENCY %s\n", s.Region, s.Instance, s.Version, s.Mode, s.Residency.State)
+	p := newPrinter(out)
+	p.line("REGION %s  INSTANCE %s  VERSION %s  MODE %s  RESIDENCY %s", s.Region, s.Instance, s.Version, s.Mode, s.Residency.State)
 	if s.Register == nil {
-		fmt.Fprintln(out, "There is no ownership register: every region accepts writes to its own units, and none can be fenced.")
+		p.line("There is no ownership register: every region accepts writes to its own units, and none can be fenced.")
 	}
 	if r := s.Register; r != nil {
-		fmt.Fprintf(out, "REGISTER %s  %d of %d voters  write %s ms\n", r.State, r.Reachable, r.Voters, orUnknown("%.1f", r.WriteMS))
+		p.line("REGISTER %s  %d of %d voters  write %s ms", r.State, r.Reachable, r.Voters, orUnknown("%.1f", r.WriteMS))
 	}
-	w := tabwriter.NewWriter(out, 0, 0, 2, ' ', 0)
-	fmt.Fprintln(w, "\nREGION\tID\tSTATE\tKAFKA")
+	p.section("REGION", "ID", "STATE", "KAFKA")
 	for _, r := range s.Regions {
-		fmt.Fprintf(w, "%s\t%d\t%s\t%s\n", r.Name, r.ID, r.State, r.Kafka)
+		p.row(r.Name, r.ID, r.State, r.Kafka)
 	}
 	if len(s.Links) > 0 {
-		fmt.Fprintln(w, "\nLINK\tFROM\tTO\tSTATE\tTOPICS\tLAG\tAGE\tCOPIED\tPARKED")
+		p.section("LINK", "FROM", "TO", "STATE", "TOPICS", "LAG", "AGE", "COPIED", "PARKED")
 	}
 	for _, l := range s.Links {
-		fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%d\t%s\t%s\t%d\t%d\n", l.Name, l.From, l.To, l.State, l.Topics,
-			orUnknown("%d records", l.LagRecords), orUnknown("%.1f s", l.LagSeconds), l.Copied, len(l.Parked))
+		p.row(l.Name, l.From, l.To, l.State, l.Topics, orUnknown("%d records", l.LagRecords), orUnknown("%.1f s", l.LagSeconds), l.Copied, len(l.Parked))
 	}
 	if len(s.Units) > 0 {
-		fmt.Fprintln(w, "\nUNIT\tOWNER\tEPOCH\tSTATE\tLEASE\tORPHANS")
+		p.section("UNIT", "OWNER", "EPOCH", "STATE", "LEASE", "ORPHANS")
 	}
 	for _, u := range s.Units {
 		owner, lease := "nobody", "none"
@@ -125,8 +122,14 @@ func printStatus(out io.Writer, s gateway.Status) error {
 		if u.LeaseSeconds != nil {
 			lease = fmt.Sprintf("%.1f s", *u.LeaseSeconds)
 		}
-		fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%s\t%s\n", u.Unit, owner, fmt.Sprint(u.Epoch), u.State, lease, fmt.Sprint(u.Orphans))
+		p.row(u.Unit, owner, u.Epoch, u.State, lease, u.Orphans)
 	}
+	printNotes(p, s)
+	return p.flush()
+}
+
+// printNotes prints what an operator should know, a line each.
+func printNotes(p *printer, s gateway.Status) {
 	var notes []string
 	for _, l := range s.Links {
 		notes = append(notes, stoppedNotes(l)...)
@@ -139,9 +142,11 @@ func printStatus(out io.Writer, s gateway.Status) error {
 		notes = append(notes, word+" "+w.String())
 	}
 	if len(notes) > 0 {
-		fmt.Fprintln(w, "\n"+strings.Join(notes, "\n"))
+		p.line("")
 	}
-	return w.Flush()
+	for _, note := range notes {
+		p.line("%s", note)
+	}
 }
 
 // stoppedNotes says, once for each reason, which partitions of a link have stopped at a

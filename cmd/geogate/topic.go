@@ -1,9 +1,7 @@
 package main
 
 import (
-	"fmt"
 	"io"
-	"text/tabwriter"
 
 	"github.com/spf13/cobra"
 
@@ -37,8 +35,7 @@ func newTopicList(env environment) *cobra.Command {
 				return err
 			}
 			if output == "json" {
-				_, err := cmd.OutOrStdout().Write(body)
-				return err
+				return printJSON(cmd, body)
 			}
 			var answer gateway.TopicList
 			if err := decodeAnswer(body, &answer); err != nil {
@@ -53,23 +50,25 @@ func newTopicList(env environment) *cobra.Command {
 }
 
 func printTopics(out io.Writer, topics []gateway.TopicEntry) error {
-	w := tabwriter.NewWriter(out, 0, 0, 2, ' ', 0)
-	fmt.Fprintln(w, "TOPIC\tROLE\tPARTITIONS\tDOMAIN\tKIND\tLINK\tSTATE\tRULE")
+	p := newPrinter(out)
+	p.row("TOPIC", "ROLE", "PARTITIONS", "DOMAIN", "KIND", "LINK", "STATE", "RULE")
 	for _, t := range topics {
-		facts := fmt.Sprintf("%s\t%s\t%d\t%s\t%s", t.Name, topicRole(t), t.Partitions, orDash(t.Domain), orDash(t.Kind))
+		facts := []any{t.Name, topicRole(t), t.Partitions, orDash(t.Domain), orDash(t.Kind)}
+		row := func(cells ...any) {
+			p.row(append(facts, cells...)...)
+			facts = []any{"", "", "", "", ""} // the topic's own columns are printed once
+		}
 		if t.Blocked != "" {
-			fmt.Fprintf(w, "%s\t-\tblocked\t%s\n", facts, t.Blocked)
-			facts = "\t\t\t\t"
+			row("-", "blocked", t.Blocked)
 		}
 		if len(t.Links) == 0 && t.Blocked == "" {
-			fmt.Fprintf(w, "%s\t-\t-\t-\n", facts)
+			row("-", "-", "-")
 		}
 		for _, l := range t.Links {
-			fmt.Fprintf(w, "%s\t%s\t%s\t%s\n", facts, l.Link, l.State, orDash(l.Rule))
-			facts = "\t\t\t\t" // the topic's own columns are printed once
+			row(l.Link, l.State, orDash(l.Rule))
 		}
 	}
-	return w.Flush()
+	return p.flush()
 }
 
 // topicRole says what a topic is and, where it comes from another, of which.

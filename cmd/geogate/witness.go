@@ -83,6 +83,9 @@ func loadWitness(file string) (node.WitnessConfig, error) {
 	if err != nil {
 		return c, exitWith(exitPrecondition, "read configuration: %w", err)
 	}
+	if err := strict.CheckKind(file, src, ""); err != nil {
+		return c, &exitError{code: exitPrecondition, err: err}
+	}
 	doc, err := strict.Read(file, src, &c)
 	if err != nil {
 		return c, &exitError{code: exitPrecondition, err: err}

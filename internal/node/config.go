@@ -164,7 +164,7 @@ type ManagementConfig struct {
 	// AllowedHosts and MaxConnections are like those of HTTPConfig.
 	AllowedHosts   []string `yaml:"allowed_hosts"`
 	MaxConnections int      `yaml:"max_connections"`
-	// Pprof serves profiles under /debug/pprof/.
+	// Pprof serves profiles under /debug/pprof/: what the process does and has in memory.
 	Pprof bool `yaml:"pprof"`
 }
 
@@ -211,7 +211,7 @@ func Defaults() Config {
 			Listen: "127.0.0.1:18081", AllowedHosts: []string{}, MaxConnections: 2048, MaxReaders: 64,
 			MaxBody: 32 * strict.MiB, MaxRecord: strict.MiB, MaxInflight: 256 * strict.MiB,
 		},
-		Management:  ManagementConfig{Listen: "127.0.0.1:18091", AllowedHosts: []string{}, MaxConnections: 64, Pprof: true},
+		Management:  ManagementConfig{Listen: "127.0.0.1:18091", AllowedHosts: []string{}, MaxConnections: 64},
 		Idempotency: IdempotencyConfig{Window: 24 * time.Hour},
 		Log:         LogConfig{Level: "info"},
 		Drain:       30 * time.Second,

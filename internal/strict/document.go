@@ -94,6 +94,26 @@ func Read(name string, src []byte, into any, overlays ...Overlay) (*Document, er
 	return d, nil
 }
 
+// CheckKind refuses a file whose member kind is another than the one wanted ("" for a file
+// that has none): what is wrong with it is that it is another file, not each key that the
+// wanted one does not have. A file without kind, or that cannot be read, passes: its reader
+// finds more to say.
+func CheckKind(name string, src []byte, want string) error {
+	d, errs := parse(name, src)
+	if d == nil || errs.err() != nil {
+		return nil
+	}
+	have, ok := d.Map()["kind"].(string)
+	if !ok || have == want {
+		return nil
+	}
+	wanted := "a file of kind " + want
+	if want == "" {
+		wanted = "a configuration, which has no kind,"
+	}
+	return &Errors{All: []*Error{{Position: d.Position("kind"), Path: At("kind"), Message: fmt.Sprintf("wrong kind of file: this is %q, and %s is wanted here", have, wanted)}}}
+}
+
 // Parse reads the shape of a file. The error is a [*Errors]: the first syntax
 // error, or every use of what this package refuses.
 func Parse(name string, src []byte) (*Document, error) {

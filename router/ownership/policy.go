@@ -190,10 +190,16 @@ func LoadPolicy(path string) (*Policy, error) {
 	return ParsePolicy(path, src)
 }
 
+// policyKind is the kind of an ownership file.
+const policyKind = "OwnershipPolicy"
+
 // ParsePolicy reads an ownership policy, which messages call name. The error
 // is a [*strict.Errors] with all mistakes and their places.
 func ParsePolicy(name string, src []byte) (*Policy, error) {
 	var file PolicyFile
+	if err := strict.CheckKind(name, src, policyKind); err != nil {
+		return nil, err
+	}
 	doc, err := strict.Read(name, src, &file)
 	if err != nil {
 		return nil, err
@@ -234,8 +240,8 @@ func (f *PolicyFile) compile() (*Policy, error) {
 	if f.Version != 1 {
 		bad.Add(strict.At("version"), "must be 1, the version of this file's form")
 	}
-	if f.Kind != "OwnershipPolicy" {
-		bad.Add(strict.At("kind"), "must be OwnershipPolicy")
+	if f.Kind != policyKind {
+		bad.Add(strict.At("kind"), "must be %s", policyKind)
 	}
 	policy := &Policy{}
 	named := make(map[string]bool)

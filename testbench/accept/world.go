@@ -184,7 +184,7 @@ nats:
   mode: solo
   embedded: {name: ctl-{{.Name}}}
 http: {listen: "127.0.0.1:{{.HTTP}}"}
-management: {listen: "127.0.0.1:{{.Manage}}"}
+management: {listen: "127.0.0.1:{{.Manage}}", pprof: true}
 idempotency: {window: 24h}
 policies: {ownership: {{.Ownership}}}
 log: {level: info}
