@@ -6,7 +6,9 @@ import (
 	"fmt"
 	"log/slog"
 	"maps"
+	"math"
 	"slices"
+	"strconv"
 	"strings"
 	"time"
 
@@ -305,27 +307,48 @@ func (d *discovery) register(ctx context.Context, t control.Topic) error {
 	return d.targetRegistry.Apply(t.AppendKey(nil), t.AppendValue(nil))
 }
 
-// carriedConfigs are the settings of a source topic that its remote topic gets
-// when it is made: without them records could be refused or vanish early.
-var carriedConfigs = []string{"max.message.bytes", "retention.ms", "retention.bytes"}
-
-func (d *discovery) create(ctx context.Context, t txn.Topic, remote string) (txn.Topic, error) {
-	configs := map[string]*string{
+// remoteConfigs are the settings that a remote topic is made with, given those of the
+// source topic as its broker applies them: without them records could be refused, or
+// vanish early because the target's defaults are others.
+//
+// The copy of a compacted topic keeps everything: compaction there could drop a record
+// that counts and keep one that is void, and an end of retention would lose keys.
+func remoteConfigs(source map[string]string) map[string]*string {
+	out := map[string]*string{
 		"cleanup.policy":         kadm.StringPtr("delete"),
 		"message.timestamp.type": kadm.StringPtr("CreateTime"),
 	}
+	for _, key := range []string{"max.message.bytes", "retention.ms", "retention.bytes"} {
+		if v, known := source[key]; known {
+			out[key] = &v
+		}
+	}
+	if strings.Contains(source["cleanup.policy"], "compact") {
+		out["retention.ms"], out["retention.bytes"] = kadm.StringPtr("-1"), kadm.StringPtr("-1")
+	}
+	// What the source topic took, whatever its time, the copy takes (KIP-937).
+	for _, key := range []string{"message.timestamp.before.max.ms", "message.timestamp.after.max.ms"} {
+		if _, known := source[key]; known {
+			out[key] = kadm.StringPtr(strconv.FormatInt(math.MaxInt64, 10))
+		}
+	}
+	return out
+}
+
+func (d *discovery) create(ctx context.Context, t txn.Topic, remote string) (txn.Topic, error) {
 	described, err := kadm.NewClient(d.source).DescribeTopicConfigs(ctx, t.Name)
 	if err != nil {
 		return txn.Topic{}, fmt.Errorf("describe settings of %s: %w", t.Name, err)
 	}
+	source := map[string]string{}
 	for _, rc := range described {
 		for _, c := range rc.Configs {
-			if c.Value != nil && c.Source.String() == "DYNAMIC_TOPIC_CONFIG" && slices.Contains(carriedConfigs, c.Key) {
-				configs[c.Key] = c.Value
+			if c.Value != nil {
+				source[c.Key] = *c.Value
 			}
 		}
 	}
-	if err := createTopic(ctx, d.target, remote, int32(len(t.Leaders)), configs); err != nil {
+	if err := createTopic(ctx, d.target, remote, int32(len(t.Leaders)), remoteConfigs(source)); err != nil {
 		return txn.Topic{}, err
 	}
 	d.cfg.Logger.Info("created remote topic", "topic", remote, "partitions", len(t.Leaders))

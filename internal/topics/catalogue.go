@@ -78,6 +78,7 @@ type Catalogue struct {
 	mu      sync.Mutex
 	known   kadm.TopicDetails
 	derived map[derivedOf]*derivation
+	differs map[string]string        // derived topics, and what of their settings is not as it should be
 	blocked map[string]string        // local topics of which nothing can be derived, and why
 	local   map[string]event.TopicID // what the registry, read to its end, did not have
 }
@@ -87,7 +88,7 @@ func New(cfg Config) *Catalogue {
 	return &Catalogue{
 		region: cfg.Region, own: cfg.ID, register: cfg.Register, window: cfg.Window, topology: cfg.Topology, policy: cfg.Policy,
 		client: cfg.Client, admin: kadm.NewClient(cfg.Client), registry: follower{cfg.Control}, follower: cfg.Control, log: cfg.Logger,
-		derived: make(map[derivedOf]*derivation), blocked: make(map[string]string), local: make(map[string]event.TopicID),
+		derived: make(map[derivedOf]*derivation), blocked: make(map[string]string), differs: make(map[string]string), local: make(map[string]event.TopicID),
 	}
 }
 
@@ -210,10 +211,15 @@ func (c *Catalogue) partitions(detail kadm.TopicDetail) int32 {
 // Warnings says which topics in use have partitions that are not used.
 func (c *Catalogue) Warnings(out *warning.List) {
 	c.mu.Lock()
-	known, blocked := maps.Clone(c.known), maps.Clone(c.blocked)
+	known, blocked, differs := maps.Clone(c.known), maps.Clone(c.blocked), maps.Clone(c.differs)
 	c.mu.Unlock()
 	for _, name := range slices.Sorted(maps.Keys(blocked)) {
 		out.Add(warning.TopicBlocked, name, "the region cannot make what it derives from the topic: %s", blocked[name])
+	}
+	for _, name := range slices.Sorted(maps.Keys(differs)) {
+		if differs[name] != "" {
+			out.Add(warning.SettingsDiffer, name, "%s", differs[name])
+		}
 	}
 	for _, detail := range known.Sorted() {
 		if _, inUse := known[control.StateOf(detail.Topic)]; !inUse {

@@ -226,3 +226,60 @@ func TestBlockedTopicsStopOnlyThemselves(t *testing.T) {
 		t.Errorf("%d warnings: %v", n, warnings.All())
 	}
 }
+
+// TestDerivedTopicsTakeWhatTheirTopicTakes: limits and retention follow the topic's; a
+// derived topic that exists is given the limits, and its retention is only reported.
+func TestDerivedTopicsTakeWhatTheirTopicTakes(t *testing.T) {
+	cluster := newCluster(t, existing{"large", 1, map[string]string{"max.message.bytes": "5000000", "retention.ms": "-1"}})
+	settings := func(admin *kadm.Client, name string) map[string]string {
+		t.Helper()
+		described, err := admin.DescribeTopicConfigs(t.Context(), name)
+		if err != nil {
+			t.Fatal(err)
+		}
+		out := map[string]string{}
+		for _, kv := range described[0].Configs {
+			out[kv.Key] = kv.MaybeValue()
+		}
+		return out
+	}
+	derive := func() (*topics.Catalogue, *kadm.Client) {
+		t.Helper()
+		c, admin := open(t, cluster)
+		topic, err := c.Topic(t.Context(), "large")
+		if err == nil {
+			err = c.Derive(t.Context(), topic)
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		return c, admin
+	}
+	check := func(admin *kadm.Client, retention string) {
+		t.Helper()
+		for name, want := range map[string]string{
+			"large.merged":         "max.message.bytes 5065536 retention.ms " + retention,
+			"_geogate.state.large": "max.message.bytes 10065536 retention.ms " + settings(admin, "_geogate.topics")["retention.ms"],
+		} {
+			have := settings(admin, name)
+			if got := "max.message.bytes " + have["max.message.bytes"] + " retention.ms " + have["retention.ms"]; got != want {
+				t.Errorf("%s has %s, want %s", name, got, want)
+			}
+		}
+	}
+	_, admin := derive()
+	check(admin, "-1")
+	small, week := "1000000", "604800000"
+	if _, err := admin.AlterTopicConfigs(t.Context(), []kadm.AlterConfig{
+		{Op: kadm.SetConfig, Name: "max.message.bytes", Value: &small}, {Op: kadm.SetConfig, Name: "retention.ms", Value: &week},
+	}, "large.merged"); err != nil {
+		t.Fatal(err)
+	}
+	c, admin := derive()
+	check(admin, week)
+	var warnings warning.List
+	c.Warnings(&warnings)
+	if all := warnings.All(); len(all) != 1 || all[0].Code != warning.SettingsDiffer || !strings.Contains(all[0].Detail, "retention.ms is 604800000, of the topic itself -1") {
+		t.Errorf("warnings %v", all)
+	}
+}

@@ -61,23 +61,8 @@ func (c *Catalogue) cleanup(ctx context.Context, name string) (string, error) {
 
 // config is a setting of a topic, "" if the broker does not say.
 func (c *Catalogue) config(ctx context.Context, name, key string) (string, error) {
-	configs, err := c.admin.DescribeTopicConfigs(ctx, name)
-	if err != nil {
-		return "", fmt.Errorf("describe topic %s: %w", name, err)
-	}
-	found, err := configs.On(name, nil)
-	if err == nil {
-		err = found.Err
-	}
-	if err != nil {
-		return "", fmt.Errorf("describe topic %s: %w", name, err)
-	}
-	for _, kv := range found.Configs {
-		if kv.Key == key && kv.Value != nil {
-			return *kv.Value, nil
-		}
-	}
-	return "", nil
+	configs, err := c.configs(ctx, name)
+	return configs[key], err
 }
 
 // checkRetention refuses a topic that forgets records sooner than idempotency keys:

@@ -30,7 +30,8 @@ type spec struct {
 	name       string
 	partitions int32
 	cleanup    string
-	mayHave    bool // more partitions than that
+	mayHave    bool              // more partitions than that
+	configs    map[string]string // further settings
 }
 
 // settings are what the topic is created with.
@@ -40,7 +41,11 @@ func (s spec) settings() map[string]*string {
 		cleanup = deleted
 		return map[string]*string{"cleanup.policy": &cleanup, "retention.ms": &none, "retention.bytes": &none}
 	}
-	return map[string]*string{"cleanup.policy": &cleanup}
+	out := map[string]*string{"cleanup.policy": &cleanup}
+	for key, value := range s.configs {
+		out[key] = &value
+	}
+	return out
 }
 
 // internals are the topics that every instance of the region needs.
@@ -193,10 +198,17 @@ func (c *Catalogue) deriveNow(ctx context.Context, topic gateway.Topic) error {
 	if err := c.checkKind(ctx, topic); err != nil {
 		return err
 	}
+	local, err := c.configs(ctx, topic.Name)
+	if err != nil {
+		return err
+	}
 	merged := spec{name: router.Merged(topic.Name), partitions: topic.Partitions, cleanup: deleted}
 	if entities {
 		merged.cleanup = compacted
 	}
+	merged.configs = derivedSettings(local, merged.cleanup, 1)
+	state := spec{name: control.StateOf(topic.Name), partitions: topic.Partitions, cleanup: compacted}
+	state.configs = derivedSettings(local, state.cleanup, len(c.topology.Regions()))
 	c.mu.Lock()
 	_, folded := c.known[control.StateOf(topic.Name)]
 	c.mu.Unlock()
@@ -204,7 +216,7 @@ func (c *Catalogue) deriveNow(ctx context.Context, topic gateway.Topic) error {
 		spec
 		use control.Use
 	}{
-		{spec{name: control.StateOf(topic.Name), partitions: topic.Partitions, cleanup: compacted}, control.UseState},
+		{state, control.UseState},
 		{merged, control.UseMerged},
 	} {
 		if err := c.ensureDerived(ctx, d.spec, d.use, topic.Name, folded); err != nil {
@@ -257,6 +269,16 @@ func (c *Catalogue) ensureDerived(ctx context.Context, s spec, use control.Use, 
 	}
 	if err := c.ensure(ctx, s); err != nil {
 		return err
+	}
+	if exists {
+		differs, err := c.widen(ctx, s)
+		if err != nil {
+			c.log.Warn("a derived topic may be too small for what is derived", "topic", s.name, "err", err)
+			differs = err.Error()
+		}
+		c.mu.Lock()
+		c.differs[s.name] = differs
+		c.mu.Unlock()
 	}
 	if all, err = c.admin.ListTopics(ctx, s.name); err != nil {
 		return fmt.Errorf("look up topic %s: %w", s.name, err)

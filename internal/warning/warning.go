@@ -40,6 +40,7 @@ const (
 	RegisterUnreachable Code = "REGISTER_UNREACHABLE"
 	ResidencyInvalid    Code = "RESIDENCY_INVALID"
 	ResidencyStopped    Code = "RESIDENCY_STOPPED"
+	SettingsDiffer      Code = "SETTINGS_DIFFER"
 	TopicBlocked        Code = "TOPIC_BLOCKED"
 	UnknownRecord       Code = "UNKNOWN_RECORD"
 	WaitsForRegister    Code = "WAITS_FOR_REGISTER"
@@ -52,7 +53,7 @@ func Codes() []Code {
 		KafkaUnreachable, LinkFailed, LinkParked, MalformedRecord, MoreWarnings,
 		PartitionHeld, PartitionNotReady, PartitionsUnused, PatternUnmatched, Quarantined,
 		RegisterDegraded, RegisterRegressed, RegisterRumour, RegisterUnreachable, ResidencyInvalid, ResidencyStopped,
-		TopicBlocked, UnknownRecord, WaitsForRegister,
+		SettingsDiffer, TopicBlocked, UnknownRecord, WaitsForRegister,
 	}
 }
 

@@ -1,0 +1,122 @@
+package topics
+
+import (
+	"context"
+	"fmt"
+	"math"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/twmb/franz-go/pkg/kadm"
+)
+
+// Settings of topics (KIP-937 added the bounds of timestamps).
+const (
+	maxMessageBytes = "max.message.bytes"
+	retentionMS     = "retention.ms"
+	retentionBytes  = "retention.bytes"
+	timestampType   = "message.timestamp.type"
+	timestampBefore = "message.timestamp.before.max.ms"
+	timestampAfter  = "message.timestamp.after.max.ms"
+
+	defaultMaxMessage = 1_048_588
+	// envelopeBytes is more than what geogate adds to a record that it derives.
+	envelopeBytes = 64 << 10
+)
+
+// derivedSettings are what a topic derived from a local one is made with, given the
+// local one's settings as the broker applies them: a record that the local topic took
+// must fit, whatever its size and time, and what is kept there must be kept here.
+//
+// A merged record is the local one with some headers, a state record holds up to one
+// value for each region.
+func derivedSettings(local map[string]string, cleanup string, values int) map[string]string {
+	limit, err := strconv.ParseInt(local[maxMessageBytes], 10, 64)
+	if err != nil {
+		limit = defaultMaxMessage
+	}
+	out := map[string]string{
+		maxMessageBytes: strconv.FormatInt(min(limit*int64(values)+envelopeBytes, math.MaxInt32), 10),
+		timestampType:   "CreateTime",
+	}
+	for _, key := range []string{timestampBefore, timestampAfter} {
+		if _, known := local[key]; known { // brokers before 3.6 know neither
+			out[key] = strconv.FormatInt(math.MaxInt64, 10)
+		}
+	}
+	if cleanup == deleted {
+		for _, key := range []string{retentionMS, retentionBytes} {
+			if v, known := local[key]; known {
+				out[key] = v
+			}
+		}
+	}
+	return out
+}
+
+// configs are a topic's settings as the broker applies them, defaults included.
+func (c *Catalogue) configs(ctx context.Context, name string) (map[string]string, error) {
+	described, err := c.admin.DescribeTopicConfigs(ctx, name)
+	if err != nil {
+		return nil, fmt.Errorf("describe topic %s: %w", name, err)
+	}
+	found, err := described.On(name, nil)
+	if err == nil {
+		err = found.Err
+	}
+	if err != nil {
+		return nil, fmt.Errorf("describe topic %s: %w", name, err)
+	}
+	out := make(map[string]string, len(found.Configs))
+	for _, kv := range found.Configs {
+		if kv.Value != nil {
+			out[kv.Key] = *kv.Value
+		}
+	}
+	return out, nil
+}
+
+// widen gives a derived topic that exists the limits that it needs: a larger record or
+// an odder time than it takes now would stop the partition. Retention is an operator's
+// to change, so another one is only told, as what differs.
+func (c *Catalogue) widen(ctx context.Context, s spec) (differs string, err error) {
+	have, err := c.configs(ctx, s.name)
+	if err != nil {
+		return "", err
+	}
+	var alter []kadm.AlterConfig
+	var other []string
+	for key, want := range s.configs {
+		switch key {
+		case maxMessageBytes, timestampBefore, timestampAfter:
+			now, err := strconv.ParseInt(have[key], 10, 64)
+			least, err2 := strconv.ParseInt(want, 10, 64)
+			if err == nil && err2 == nil && now < least {
+				alter = append(alter, kadm.AlterConfig{Op: kadm.SetConfig, Name: key, Value: &want})
+			}
+		case timestampType:
+			if have[key] != want {
+				alter = append(alter, kadm.AlterConfig{Op: kadm.SetConfig, Name: key, Value: &want})
+			}
+		default:
+			if have[key] != want {
+				other = append(other, fmt.Sprintf("%s is %s, of the topic itself %s", key, have[key], want))
+			}
+		}
+	}
+	slices.Sort(other)
+	differs = strings.Join(other, ", ")
+	if len(alter) == 0 {
+		return differs, nil
+	}
+	responses, err := c.admin.AlterTopicConfigs(ctx, alter, s.name)
+	if err == nil {
+		_, err = responses.On(s.name, func(r *kadm.AlterConfigsResponse) error { return r.Err })
+	}
+	if err != nil {
+		return differs, fmt.Errorf("raise the limits of topic %s: %w", s.name, err)
+	}
+	c.log.Info("raised limits of a derived topic", "topic", s.name, "settings", len(alter))
+	return differs, nil
+}
