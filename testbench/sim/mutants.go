@@ -76,7 +76,7 @@ var mutants = []mutant{
 		{"replicate/agreement.go", "		a.phase = agreeAnnounce\n		a.now = Generation{\n			Number: a.now.Number + 1, Shards: a.shards,\n			Previous: a.now.Number, PreviousShards: a.now.Shards, Cluster: a.cluster,\n		}\n		return WriteGeneration{a.now}, nil", "		a.phase = agreeFence\n		a.now = Generation{\n			Number: a.now.Number + 1, Shards: a.shards,\n			Previous: a.now.Number, PreviousShards: a.now.Shards, Cluster: a.cluster,\n		}\n		return FenceShards{a.now.Previous, a.now.PreviousShards}, nil"},
 	}},
 	{"truncation-by-end", "a lost tail is seen only as an end below the position", []edit{
-		{"replicate/core.go", "	if l.TargetEpochEnd >= 0 {\n", "	if l.TargetEpochEnd < -1 {\n"},
+		{"replicate/incident.go", "	if l.TargetEpochEnd >= 0 {\n", "	if l.TargetEpochEnd < -1 {\n"},
 	}},
 	{"epoch-not-checked", "the leader epoch is not listed again behind the produce", []edit{
 		{"replicate/plan.go", "listed && epoch != part.s.epoch", "listed && epoch < 0"},
@@ -94,7 +94,7 @@ var mutants = []mutant{
 		{"replicate/core.go", "	if ev.Reading != c.reading {\n", "	if ev.Reading > c.reading {\n"},
 	}},
 	{"listing-races-fetch", "a listing is compared with what was fetched after it", []edit{
-		{"replicate/core.go", "covered := s.coveredWhenAsked", "covered := s.nextOffset()"},
+		{"replicate/incident.go", "covered := s.coveredWhenAsked", "covered := s.nextOffset()"},
 	}},
 	{"predicted-end-covered", "a position covers the commit marker that was only predicted", []edit{
 		{"replicate/plan.go", "max(pos.TargetCovered, p.s.listedEnd)", "max(pos.TargetCovered, p.s.end)"},

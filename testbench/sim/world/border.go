@@ -23,6 +23,17 @@ type border struct {
 	revision int
 }
 
+// rulesOf is a kind of rules about a topic: whatever comes behind the last says that
+// all of it may leave.
+type rulesOf int
+
+const (
+	oneKeyLeaves rulesOf = iota
+	oneKeyStays
+	stays
+	mayLeave
+)
+
 var auditTP = kafka.TP{Topic: control.TopicAudit}
 
 // drawBorder draws whether the history has a policy, apart from all else.
@@ -50,7 +61,7 @@ func (w *World) writePolicy() {
 	var b strings.Builder
 	fmt.Fprintf(&b, "version: 1\nkind: ResidencyPolicy\nname: sim\nrevision: %d\ndefault: deny\nrules:\n", w.border.revision)
 	everybody := func() string {
-		if w.Chance(0.3) {
+		if w.cfg.regime != liftedRules && w.Chance(0.3) {
 			return `["` + pick(w.Rand(), w.regions...).name + `"]`
 		}
 		return `["*"]`
@@ -61,13 +72,13 @@ func (w *World) writePolicy() {
 			fmt.Fprintf(&b, "  - {id: %s-%s, effect: %s, topics: [%q], from: %s, to: %s%s}\n", topic, id, effect, topic, from, to, when)
 		}
 		key := fmt.Sprintf("p0-e%d", w.Rand().IntN(w.cfg.entities))
-		switch w.Rand().IntN(w.kindsOfRules()) {
-		case 0:
+		switch w.kindOfRule() {
+		case oneKeyLeaves:
 			rule("some", "allow", from, to, fmt.Sprintf(`, when: 'key == "%s"'`, key))
 			continue
-		case 1:
+		case oneKeyStays:
 			rule("not", "deny", from, to, fmt.Sprintf(`, when: 'key == "%s"'`, key))
-		case 2:
+		case stays:
 			rule("never", "deny", from, to, "")
 		}
 		rule("all", "allow", `["*"]`, `["*"]`, "")

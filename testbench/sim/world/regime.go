@@ -40,13 +40,16 @@ const (
 	// restartsAtCuts: an instance restarts between what its indexes and what its fold
 	// have of a cut, and does not know the cut then.
 	restartsAtCuts
+	// liftedRules: rules that keep single records from every region are put in force and
+	// lifted again, while few other records say what a region has not seen.
+	liftedRules
 
 	regimes // how many there are
 )
 
 // String is the regime's name on the command line.
 func (r regime) String() string {
-	return [...]string{"ordinary", "link-fights", "elections", "lost-tails", "seat-fights", "cuts-in-audit", "deposed-links", "restarts-at-cuts"}[r]
+	return [...]string{"ordinary", "link-fights", "elections", "lost-tails", "seat-fights", "cuts-in-audit", "deposed-links", "restarts-at-cuts", "lifted-rules"}[r]
 }
 
 // Regime is the name of what a seed's history is about.
@@ -69,7 +72,7 @@ func (c *config) drawRegime(seed uint64) {
 		c.register, c.border = false, r.IntN(2) == 0
 	case cutsInAudit:
 		c.register, c.border = true, true
-	case ordinary, elections, lostTails, seatFights, deposedLinks, restartsAtCuts, regimes:
+	case ordinary, elections, lostTails, seatFights, deposedLinks, restartsAtCuts, liftedRules, regimes:
 		c.register, c.border = false, false
 	}
 }
@@ -83,6 +86,8 @@ func (c *config) drawRareRegime(seed uint64) {
 		c.regime, c.register, c.border = deposedLinks, false, true
 	case 1:
 		c.regime, c.register, c.border = restartsAtCuts, true, false
+	case 2:
+		c.regime, c.register, c.border = liftedRules, false, true
 	}
 }
 
@@ -115,6 +120,10 @@ func (w *World) tune() {
 	case deposedLinks, restartsAtCuts:
 		c.truncate, c.elections, c.contested = false, false, false
 		c.faults, c.partitions = pick(r, 0, 0.01), 1
+	case liftedRules:
+		c.truncate, c.elections, c.contested = false, false, false
+		c.faults, c.partitions, c.entities = pick(r, 0, 0.01), 1, pick(r, 3, 6)
+		c.rule = event.LWW // an entity topic under keep is not carried by such rules
 	case ordinary, regimes:
 	}
 }
@@ -145,6 +154,8 @@ func (w *World) scheduleRegime() {
 		often(6, func() { w.fenceUnheard(3, 0) })
 	case restartsAtCuts:
 		often(6, func() { w.fenceUnheard(12, 2*time.Second) })
+	case liftedRules:
+		often(8, w.reload)
 	case ordinary, seatFights, deposedLinks, regimes:
 	}
 }
@@ -337,13 +348,16 @@ func (w *World) lateAudit() time.Duration {
 	return w.Between(200*time.Millisecond, 3*time.Second)
 }
 
-// kindsOfRules is how many kinds of rules a policy is drawn from: where links fight or
-// are deposed, all look at records.
-func (w *World) kindsOfRules() int {
-	if w.cfg.regime == linkFights || w.cfg.regime == deposedLinks {
-		return 2
+// kindOfRule draws what a policy says of a topic: where links fight or are deposed, all
+// rules look at records; where rules are lifted, those of every other policy do.
+func (w *World) kindOfRule() rulesOf {
+	switch {
+	case w.cfg.regime == linkFights, w.cfg.regime == deposedLinks, w.cfg.regime == liftedRules && w.border.revision%2 == 1:
+		return rulesOf(w.Rand().IntN(2))
+	case w.cfg.regime == liftedRules:
+		return mayLeave
 	}
-	return 6
+	return rulesOf(w.Rand().IntN(6))
 }
 
 // slowly is how long a link's process takes to write down a decision, and to hear of
