@@ -69,6 +69,8 @@ type Deps struct {
 	Topics Topics
 	Seats  Seats
 	Logs   Logs
+	// Forgetter forgets deleted topics; nil: nobody does.
+	Forgetter Forgetter
 	// Ownership says who may write; nil: this region may write everything.
 	Ownership Ownership
 	Status    StatusSource

@@ -27,6 +27,10 @@ var (
 	ErrUpstream = errors.New("gateway: upstream unavailable")
 )
 
+// ErrNotForgotten: there is nothing to forget of a topic, or it must not be forgotten. The
+// text of the error that wraps it says why.
+var ErrNotForgotten = errors.New("gateway: nothing is forgotten")
+
 // UnknownTopic is an ErrTopicUnknown about a name that is not a local topic's but
 // that the instance knows: it says what to ask for instead.
 type UnknownTopic struct {
@@ -58,6 +62,14 @@ type Topics interface {
 	Topic(ctx context.Context, name string) (Topic, error)
 	// List describes every topic of the region, for people, sorted by name.
 	List(ctx context.Context) ([]TopicEntry, error)
+}
+
+// Forgetter forgets local topics that were deleted.
+type Forgetter interface {
+	// Forget ends what runs for a local topic that was deleted and deletes what was
+	// derived from it; it gives the names of those topics. The error wraps
+	// ErrNotForgotten when nothing was done.
+	Forget(ctx context.Context, topic string) (deleted []string, err error)
 }
 
 // ErrNoRegister: the instance has no ownership register, so nothing can be fenced.

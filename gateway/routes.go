@@ -47,6 +47,7 @@ func (s *Server) managementRoutes() []route {
 		{"ownership", []string{"v1", "ownership"}, get(s.readOwnership)},
 		{"orphans", []string{"v1", "ownership", "orphans"}, get(s.readOrphans)},
 		{"topic ownership", []string{"v1", "topics", "*", "ownership"}, get(s.topicOwnership)},
+		{"forget", []string{"v1", "topics", "*", "forget"}, map[string]handler{http.MethodPost: s.forget}},
 		{"fence", []string{"v1", "fence"}, map[string]handler{http.MethodPost: s.command(ownership.VerbFence)}},
 		{"unfence", []string{"v1", "unfence"}, map[string]handler{http.MethodPost: s.command(ownership.VerbUnfence)}},
 	}

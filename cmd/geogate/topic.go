@@ -2,6 +2,7 @@ package main
 
 import (
 	"io"
+	"net/url"
 
 	"github.com/spf13/cobra"
 
@@ -11,11 +12,11 @@ import (
 func newTopic(env environment) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "topic",
-		Short: "Ask about topics",
+		Short: "Ask about topics, and forget deleted ones",
 		Args:  usageArgs(cobra.NoArgs),
 		RunE:  needsSubcommand,
 	}
-	cmd.AddCommand(newTopicList(env))
+	cmd.AddCommand(newTopicList(env), newTopicForget(env))
 	return cmd
 }
 
@@ -42,6 +43,46 @@ func newTopicList(env environment) *cobra.Command {
 				return err
 			}
 			return printTopics(cmd.OutOrStdout(), answer.Topics)
+		},
+	}
+	address.bind(cmd, env)
+	cmd.Flags().StringVarP(&output, "output", "o", "text", "`form` of the output: text or json")
+	return cmd
+}
+
+func newTopicForget(env environment) *cobra.Command {
+	var address gatewayFlag
+	var output string
+	cmd := &cobra.Command{
+		Use:   "forget TOPIC",
+		Short: "Delete what was derived from a local topic that was deleted: its merged and its state topic",
+		Long: `Delete what was derived from a local topic that was deleted in the gateway's region: its merged and its state
+topic, with their records in the registry. Nothing of the topic runs afterwards, and a topic that is made under the
+name starts from nothing. Copies in other regions stay.
+
+Exit codes: 0 forgotten; 3 the topic exists, is declared, or nothing is known of it; 12 the gateway cannot be reached.`,
+		Args: usageArgs(cobra.ExactArgs(1)),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			if err := checkOutput(output); err != nil {
+				return err
+			}
+			body, err := address.post(cmd, "/v1/topics/"+url.PathEscape(args[0])+"/forget", struct{}{})
+			if err != nil {
+				return err
+			}
+			var result gateway.ForgetResult
+			if err := decodeAnswer(body, &result); err != nil {
+				return err
+			}
+			if output == "json" {
+				err = printJSON(cmd, body)
+			} else if result.Exit == exitOK {
+				newPrinter(cmd.OutOrStdout()).line("topic %s is %s", result.Topic, result.Detail)
+			}
+			if err == nil && result.Exit != exitOK {
+				err = exitWith(result.Exit, "%s", visible(result.Detail, ""))
+			}
+			return err
 		},
 	}
 	address.bind(cmd, env)

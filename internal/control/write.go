@@ -21,17 +21,29 @@ type Record interface {
 // nothing that it has sent, and waiting for it could last as long as the broker is
 // away. An entry must therefore be true, or harmless, whenever it comes.
 func Write(ctx context.Context, cl *kgo.Client, topic string, x Record) error {
-	rec := &kgo.Record{Topic: topic, Partition: 0, Key: x.AppendKey(nil), Value: x.AppendValue(nil)}
+	return write(ctx, cl, &kgo.Record{Topic: topic, Partition: 0, Key: x.AppendKey(nil), Value: x.AppendValue(nil)})
+}
+
+// Deregister takes a record out of the registry. The topic must be gone before: whoever
+// sees it without a record could take it for a local one.
+func Deregister(ctx context.Context, cl *kgo.Client, x Topic) error {
+	if err := write(ctx, cl, &kgo.Record{Topic: TopicTopics, Key: x.AppendKey(nil)}); err != nil {
+		return fmt.Errorf("deregister topic %s: %w", x.Name, err)
+	}
+	return nil
+}
+
+func write(ctx context.Context, cl *kgo.Client, rec *kgo.Record) error {
 	done := make(chan error, 1)
 	cl.Produce(ctx, rec, func(_ *kgo.Record, err error) { done <- err })
 	select {
 	case err := <-done:
 		if err != nil {
-			return fmt.Errorf("write to %s: %w", topic, err)
+			return fmt.Errorf("write to %s: %w", rec.Topic, err)
 		}
 		return nil
 	case <-ctx.Done():
-		return fmt.Errorf("write to %s: %w", topic, ctx.Err())
+		return fmt.Errorf("write to %s: %w", rec.Topic, ctx.Err())
 	}
 }
 

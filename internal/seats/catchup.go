@@ -73,6 +73,9 @@ func (s *Seats) awaitOwn(ctx context.Context, h *runningSeat) error {
 	if !ok || end.Err != nil {
 		return fmt.Errorf("list end of partition %d: found %v: %w", h.Partition, ok, end.Err)
 	}
+	if end.Offset == 0 {
+		return nil // also in an incarnation of which nothing was folded
+	}
 	var want event.Vector
 	want[s.cfg.ID] = event.Point{Incarnation: s.cfg.Control.Incarnation(h.Topic, h.id, h.Partition), Next: end.Offset}
 	ctx, cancel := context.WithTimeout(ctx, ownAgain)

@@ -52,6 +52,8 @@ type runningSeat struct {
 	// caught is closed when the view shows what the log held at the start.
 	caught  chan struct{}
 	stopped chan struct{} // closed when the partition is held
+	// forget is closed to end the seat for good, ended when nothing of it runs any more.
+	forget, ended chan struct{}
 }
 
 // Write implements gateway.Seat.
@@ -170,7 +172,10 @@ func (s *Seats) Run(ctx context.Context) error {
 			case <-ctx.Done():
 				return nil
 			case h := <-s.requests:
-				g.Go(func() error { return s.keep(ctx, h) })
+				g.Go(func() error {
+					defer close(h.ended)
+					return s.keep(ctx, h)
+				})
 			}
 		}
 	})
@@ -187,7 +192,7 @@ func (s *Seats) keep(ctx context.Context, h *runningSeat) error {
 	said := "" // a topic that stays deleted is not worth a line every two seconds
 	for {
 		err := s.run(ctx, h)
-		if s.stopAt(h.TopicPartition, err) || ctx.Err() != nil {
+		if s.stopAt(h.TopicPartition, err) || ctx.Err() != nil || errors.Is(err, errForgotten) {
 			return nil
 		}
 		if errors.Is(err, seat.ErrSuperseded) {
@@ -198,7 +203,7 @@ func (s *Seats) keep(ctx context.Context, h *runningSeat) error {
 		s.cfg.Logger.Error("seat ended; running it again", "topic", h.Topic, "partition", h.Partition, "err", err)
 		var fresh *runningSeat
 		for fresh == nil {
-			if sleep.For(ctx, retryAfter) != nil {
+			if sleep.For(ctx, retryAfter) != nil || h.isForgotten() {
 				return nil
 			}
 			if fresh, err = s.newSeat(ctx, h.TopicPartition); err == nil {
@@ -214,6 +219,7 @@ func (s *Seats) keep(ctx context.Context, h *runningSeat) error {
 			}
 		}
 		s.forget(h, fresh)
+		fresh.forget, fresh.ended = h.forget, h.ended
 		s.mu.Lock()
 		s.held[h.TopicPartition] = fresh
 		s.mu.Unlock()
@@ -285,6 +291,8 @@ func (s *Seats) run(ctx context.Context, h *runningSeat) error {
 			return nil
 		case <-h.stopped:
 			return errHeld(h.TopicPartition)
+		case <-h.forget:
+			return errForgotten
 		}
 	})
 	return g.Wait()
@@ -370,7 +378,7 @@ func (s *Seats) newSeat(ctx context.Context, at txn.TopicPartition) (_ *runningS
 	if err := s.cfg.Topics.Identify(ctx, topic, at.Partition); err != nil {
 		return nil, fmt.Errorf("open seat: %w", err)
 	}
-	h := &runningSeat{TopicPartition: at, id: topic.ID, caught: make(chan struct{}), stopped: make(chan struct{}), fetch: topicFetcher{s.fetcher, topic, at.Partition}}
+	h := &runningSeat{TopicPartition: at, id: topic.ID, caught: make(chan struct{}), stopped: make(chan struct{}), forget: make(chan struct{}), ended: make(chan struct{}), fetch: topicFetcher{s.fetcher, topic, at.Partition}}
 	fold := s.fold(topic, at.Partition)
 	if h.index, err = s.openIndex(topic, at.Partition); err != nil {
 		return nil, err

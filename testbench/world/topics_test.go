@@ -3,10 +3,13 @@ package world_test
 import (
 	"context"
 	"fmt"
+	"net/http"
+	"slices"
 	"strings"
 	"testing"
 	"time"
 
+	"github.com/geogate/geogate/gateway"
 	"github.com/geogate/geogate/internal/warning"
 	"github.com/geogate/geogate/testbench/client"
 	"github.com/geogate/geogate/testbench/world"
@@ -61,6 +64,76 @@ func TestReplacedTopic(t *testing.T) {
 	if n := len(of(records(t, us, "plain", "local"), key)); n != 1 {
 		t.Fatalf("%d records in the new log", n)
 	}
+}
+
+// TestForgottenTopic: of a topic that was deleted everything goes when an operator asks
+// for it, and only then; a topic of that name starts from nothing.
+func TestForgottenTopic(t *testing.T) {
+	t.Parallel()
+	w := world.Start(t, world.Options{Regions: 1})
+	us := w.Region("us")
+	forget := func(topic string) (result gateway.ForgetResult) {
+		t.Helper()
+		raw, _, err := us.Client().DoManagement(limit(t), "POST", "/v1/topics/"+topic+"/forget", []byte("{}"), http.Header{"Content-Type": {"application/json"}})
+		if err == nil {
+			err = client.Decode(raw, &result)
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		return result
+	}
+	if err := us.CreateTopic("plain", 2); err != nil {
+		t.Fatal(err)
+	}
+	us.Put("plain", "a", `1`, world.Idem("k"))
+	for topic, why := range map[string]string{"plain": "exists", "flights": "declares", "nothing": "nothing is known", "_geogate.topics": "no name of a local topic"} {
+		if r := forget(topic); r.Exit != 3 || !strings.Contains(r.Detail, why) || len(r.Deleted) > 0 {
+			t.Errorf("forget %s: %+v", topic, r)
+		}
+	}
+	if err := us.DeleteTopic("plain"); err != nil {
+		t.Fatal(err)
+	}
+	w.Eventually("the deletion to be known", func() error {
+		if r := forget("plain"); r.Exit != 0 || !slices.Contains(r.Deleted, "plain.merged") || !slices.Contains(r.Deleted, "_geogate.state.plain") {
+			return fmt.Errorf("%+v", r)
+		}
+		return nil
+	})
+	w.Eventually("nothing of it to be left", func() error {
+		entries, _, err := us.Client().DoManagement(limit(t), "GET", "/v1/topics", nil, nil)
+		if err == nil && strings.Contains(string(entries), "plain") {
+			err = fmt.Errorf("topics %s", entries)
+		}
+		for _, x := range status(t, us).Warnings {
+			if strings.HasPrefix(x.Subject, "plain") {
+				err = fmt.Errorf("warning %s", x)
+			}
+		}
+		return err
+	})
+	if r := forget("plain"); r.Exit != 3 {
+		t.Errorf("forgotten twice: %+v", r)
+	}
+	if err := us.CreateTopic("plain", 3); err != nil {
+		t.Fatal(err)
+	}
+	var fresh client.Answer
+	w.Eventually("a write to the new topic", func() (err error) {
+		fresh, err = us.Try(limit(t), client.Write{Topic: "plain", Key: "a", Value: []byte(`1`), Idem: "k"})
+		return err
+	})
+	if fresh.Replayed {
+		t.Errorf("the key is known: %s", fresh.Raw)
+	}
+	w.Eventually("the new view", func() error {
+		all, err := us.Records("plain", "merged")
+		if err == nil && (len(all) != 1 || all[0].Dot != fresh.Dot) {
+			err = fmt.Errorf("shows %+v", all)
+		}
+		return err
+	})
 }
 
 // Partitions that a topic gets while it is in use are not used: keys would move to
