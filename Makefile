@@ -39,7 +39,7 @@ tests = status=0; all=$$($(GO) list $(PKG)) || exit 1; \
 	  exit $$status
 
 .DEFAULT_GOAL := help
-.PHONY: help demo build test test-slow race flaky check fmt lint vuln fuzz sim soak bench accept gcc
+.PHONY: help demo build test test-slow race hostile flaky check fmt lint vuln fuzz sim soak bench accept gcc
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  %-9s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -58,6 +58,9 @@ test-slow: gcc ## Run all tests and list the slowest ten and the slowest package
 
 race: gcc ## Run the tests of PKG again, without the cache
 	$(RACE) -count=1 $(PKG)
+
+hostile: ## Attack the built program beside embedded Kafkas (KAFKA=apache beside Apache Kafka)
+	GEOGATE_TEST_HOSTILE=1 $(if $(filter apache,$(KAFKA)),GEOGATE_TEST_KAFKA=1 )$(GO) test -count=1 -timeout 25m $(if $(RUN),-run '$(RUN)') ./testbench/hostile
 
 flaky: gcc ## Run every package's tests COUNT times, alone and beside a load, and print what failed how often
 	$(LEAN) $(GO) run ./testbench/flaky -pkg '$(PKG)' -build '$(BUILDTEST)' $(FLAKY)

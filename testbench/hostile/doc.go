@@ -5,7 +5,9 @@
 //
 // Each test starts deployments of the built program, without the race detector, as child
 // processes on loopback ports ([deploy] in deployment_test.go), and samples their resident
-// memory. They run beside embedded Kafkas; with GEOGATE_TEST_KAFKA=1 beside Apache Kafka.
+// memory. With
+// GEOGATE_TEST_HOSTILE=1 (make hostile) they run, beside embedded Kafkas; with
+// GEOGATE_TEST_KAFKA=1, too, beside Apache Kafka. Otherwise they are skipped.
 //
 // A kind of attack is a file: its test, and what forges the bytes.
 package hostile

@@ -99,11 +99,13 @@ func programWith(t *testing.T, e edit) string {
 	return bin
 }
 
-// program is the path of the built program. It skips the test of a short run.
+// program is the path of the built program. It skips the test unless attacks are asked
+// for: they take minutes, most of them waiting and memory, and the race detector sees
+// nothing of the program that they attack.
 func program(t *testing.T) string {
 	t.Helper()
-	if testing.Short() {
-		t.Skip("builds the program and runs it")
+	if os.Getenv("GEOGATE_TEST_HOSTILE") != "1" {
+		t.Skip("attacks the built program: make hostile, or GEOGATE_TEST_HOSTILE=1")
 	}
 	path, err := buildOnce()
 	if err != nil {
