@@ -23,7 +23,7 @@ func (s *Seats) Warnings(out *warning.List) {
 	unopened := maps.Clone(s.unopened)
 	s.mu.Unlock()
 	for _, topic := range slices.Sorted(maps.Keys(unopened)) {
-		out.Add(warning.TopicBlocked, topic, "its partitions are not all open: %s", reason(unopened[topic]))
+		out.Add(warning.TopicBlocked, topic, "its partitions are not all open: %v", unopened[topic])
 	}
 	for _, h := range s.list() {
 		st, subject := h.seat.Status(), name(h.TopicPartition)
@@ -60,26 +60,26 @@ func (s *Seats) Warnings(out *warning.List) {
 func (s *Seats) warnOfTrouble(out *warning.List, h *runningSeat, st *seat.Status) {
 	t, subject := s.trouble(h.TopicPartition), name(h.TopicPartition)
 	if t.held {
-		out.Add(warning.PartitionHeld, subject, "the partition is stopped until the instance starts again: %s", reason(t.err))
+		out.Add(warning.PartitionHeld, subject, "the partition is stopped until the instance starts again: %v", t.err)
 		return
 	}
 	again := ""
 	if t.count > 0 && (!st.Ready || time.Since(t.at) < isRecent) {
-		again = fmt.Sprintf("it was started again %d times, the last time because of: %s", t.count, reason(t.err))
+		again = fmt.Sprintf("it was started again %d times, the last time because of: %v", t.count, t.err)
 	}
 	refused := errors.Is(h.seat.Admits(), seat.ErrNotReady)
 	switch {
 	case again != "":
 		out.Add(warning.PartitionNotReady, subject, "%s", again)
 	case st.Waiting != "":
-		out.Add(warning.PartitionNotReady, subject, "no write is stored: %s", reason(errors.New(st.Waiting)))
+		out.Add(warning.PartitionNotReady, subject, "no write is stored: %s", st.Waiting)
 	case refused && !st.Ready:
 		out.Add(warning.PartitionNotReady, subject, "the partition's log is still being read")
 	case refused:
 		out.Add(warning.PartitionNotReady, subject, "the partition waits for what an earlier owner has written, or for the ownership register")
 	}
 	if f := h.view.Status().Failing; f != "" {
-		out.Add(warning.FoldFailing, subject, "the fold is tried again after: %s", reason(errors.New(f)))
+		out.Add(warning.FoldFailing, subject, "the fold is tried again after: %s", f)
 	}
 }
 

@@ -4,12 +4,12 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"strings"
 	"time"
 
 	"github.com/geogate/geogate/internal/defect"
 	"github.com/geogate/geogate/internal/seat"
 	"github.com/geogate/geogate/internal/txn"
+	"github.com/geogate/geogate/internal/warning"
 )
 
 // trouble is what was wrong with a partition since the instance started.
@@ -93,15 +93,6 @@ func errHeld(at txn.TopicPartition) error {
 	return fmt.Errorf("partition %s: %w", name(at), seat.ErrHeld)
 }
 
-// maxReason bounds an error in a status, in bytes.
-const maxReason = 300
-
-// reason is an error on one line of bounded length.
-func reason(err error) string {
-	text := strings.Join(strings.Fields(err.Error()), " ")
-	return text[:min(len(text), maxReason)]
-}
-
 // startGrace is how long, after the declared topics are there, an instance counts as
 // starting while some of its partitions still read their logs. After it those
 // that take writes decide: one long log must not keep all others out of service.
@@ -115,7 +106,7 @@ func (s *Seats) Ready(context.Context) error {
 	s.mu.Unlock()
 	if prepared.IsZero() {
 		if why != nil {
-			return fmt.Errorf("declared topics cannot be created or checked: %s", reason(why))
+			return fmt.Errorf("declared topics cannot be created or checked: %s", warning.OneLine(why.Error()))
 		}
 		return errors.New("declared topics are still being created or checked")
 	}
@@ -128,7 +119,7 @@ func (s *Seats) Ready(context.Context) error {
 		case t.err == nil:
 			starting++
 		case first == nil:
-			first = fmt.Errorf("partition %s: %s", name(h.TopicPartition), reason(t.err))
+			first = fmt.Errorf("partition %s: %s", name(h.TopicPartition), warning.OneLine(t.err.Error()))
 		}
 	}
 	switch {

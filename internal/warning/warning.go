@@ -12,6 +12,7 @@ import (
 	"fmt"
 	"maps"
 	"slices"
+	"strings"
 )
 
 // Code names a kind of trouble.
@@ -117,7 +118,19 @@ func (l *List) Add(c Code, subject, format string, args ...any) {
 	if l.byCode == nil {
 		l.byCode = make(map[Code][]Warning)
 	}
-	l.byCode[c] = append(l.byCode[c], Warning{c, subject, fmt.Sprintf(format, args...), c.Severity()})
+	l.byCode[c] = append(l.byCode[c], Warning{c, subject, OneLine(fmt.Sprintf(format, args...)), c.Severity()})
+}
+
+// MaxDetail bounds a detail, in bytes: errors of libraries may hold anything.
+const MaxDetail = 400
+
+// OneLine is a text without line ends, cut to MaxDetail bytes.
+func OneLine(s string) string {
+	s = strings.Join(strings.Fields(s), " ")
+	if len(s) <= MaxDetail {
+		return s
+	}
+	return strings.ToValidUTF8(s[:MaxDetail], "") + "…"
 }
 
 // Count gives how many warnings of each code were added.

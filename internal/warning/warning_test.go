@@ -2,7 +2,9 @@ package warning_test
 
 import (
 	"fmt"
+	"strings"
 	"testing"
+	"unicode/utf8"
 
 	"github.com/geogate/geogate/internal/warning"
 )
@@ -55,5 +57,14 @@ func TestNoWarningsAreAnEmptyList(t *testing.T) {
 	var l warning.List
 	if got := l.All(); got == nil || len(got) != 0 {
 		t.Errorf("%#v", got)
+	}
+}
+
+func TestDetailsAreOneBoundedLine(t *testing.T) {
+	var l warning.List
+	l.Add(warning.LinkFailed, "us-eu", "%s", "two\nlines "+strings.Repeat("ü", 1000))
+	d := l.All()[0].Detail
+	if !strings.HasPrefix(d, "two lines ü") || len(d) > warning.MaxDetail+len("…") || !utf8.ValidString(d) || !strings.HasSuffix(d, "ü…") {
+		t.Errorf("%d bytes: %q", len(d), d)
 	}
 }
