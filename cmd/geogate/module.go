@@ -31,7 +31,7 @@ func instances(log *slog.Logger, batches uncompressed, configs ...node.Config) f
 	options := []fx.Option{
 		fxLog(log),
 		fx.Supply(batches),
-		fx.Provide(func(lc fx.Lifecycle) (kafkas, error) { return openKafkas(lc, log, configs) }),
+		fx.Provide(func(lc fx.Lifecycle, sd fx.Shutdowner) (kafkas, error) { return openKafkas(lc, sd, log, configs) }),
 		fx.Provide(func(lc fx.Lifecycle) (dialers, error) { return openNATS(lc, configs) }),
 	}
 	for _, c := range configs {
@@ -72,7 +72,8 @@ func newRegistry() *prometheus.Registry {
 // of its own is not among them.
 type kafkas map[string][]string
 
-func openKafkas(lc fx.Lifecycle, log *slog.Logger, configs []node.Config) (kafkas, error) {
+// openKafkas starts the embedded Kafkas. One that cannot write ends the program.
+func openKafkas(lc fx.Lifecycle, sd fx.Shutdowner, log *slog.Logger, configs []node.Config) (kafkas, error) {
 	open := make(kafkas)
 	for _, c := range configs {
 		k := c.Own().Kafka.Embedded
@@ -84,6 +85,7 @@ func openKafkas(lc fx.Lifecycle, log *slog.Logger, configs []node.Config) (kafka
 			return nil, fmt.Errorf("start embedded kafka of region %s: %w", c.Region, err)
 		}
 		lc.Append(fx.StopHook(server.Close))
+		own(lc, sd, node.Component{Name: c.Region + "/embedded kafka", Run: server.Run})
 		open[c.Region] = server.Seeds()
 	}
 	return open, nil

@@ -7,7 +7,7 @@ import (
 
 // NewFront is a front with limits of a test.
 func NewFront(ln net.Listener, held, connections int) net.Listener {
-	f := newFront(ln, slog.New(slog.DiscardHandler))
+	f := newFront(ln, slog.New(slog.DiscardHandler), newFailure())
 	f.maxHeld, f.maxConnections = held, connections
 	return f
 }

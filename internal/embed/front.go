@@ -40,6 +40,7 @@ var errRequest = errors.New("embed: request refused")
 type front struct {
 	net.Listener
 	log            *slog.Logger
+	failed         *failure
 	maxHeld        int
 	maxConnections int
 
@@ -49,8 +50,8 @@ type front struct {
 	begun uint64 // counts frames
 }
 
-func newFront(ln net.Listener, log *slog.Logger) *front {
-	return &front{Listener: ln, log: log, maxHeld: maxHeld, maxConnections: maxConnections, conns: make(map[*frontConn]struct{})}
+func newFront(ln net.Listener, log *slog.Logger, failed *failure) *front {
+	return &front{Listener: ln, log: log, failed: failed, maxHeld: maxHeld, maxConnections: maxConnections, conns: make(map[*frontConn]struct{})}
 }
 
 // Accept implements net.Listener. Connections beyond the limit are closed.
@@ -130,6 +131,15 @@ func (c *frontConn) Read(p []byte) (int, error) {
 		c.drop()
 	}
 	return n, nil
+}
+
+// Write implements net.Conn. A broker that could not write something answers
+// nothing more.
+func (c *frontConn) Write(p []byte) (int, error) {
+	if c.front.failed.happened() {
+		return 0, ErrCannotWrite
+	}
+	return c.Conn.Write(p)
 }
 
 // drop forgets the frame.

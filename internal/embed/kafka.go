@@ -12,8 +12,8 @@ import (
 	"net"
 	"os"
 	"path/filepath"
+	"strings"
 	"sync"
-	"sync/atomic"
 	"time"
 
 	"github.com/twmb/franz-go/pkg/kfake"
@@ -49,7 +49,7 @@ type KafkaServer struct {
 	seeds   []string
 	id      string
 	dir     string
-	failed  *atomic.Bool // the broker could not write something
+	failure *failure
 	release func() error
 
 	once sync.Once
@@ -118,7 +118,7 @@ func startLocked(c Kafka) (*KafkaServer, error) {
 			return nil, err
 		}
 	}
-	failed := new(atomic.Bool)
+	failed := newFailure()
 	cluster, err := kfake.NewCluster(
 		kfake.NumBrokers(1),
 		kfake.ClusterID(id),
@@ -130,7 +130,7 @@ func startLocked(c Kafka) (*KafkaServer, error) {
 			if err != nil {
 				return nil, err
 			}
-			return newFront(ln, log), nil
+			return newFront(ln, log, failed), nil
 		}),
 		kfake.BrokerConfigs(map[string]string{
 			"message.max.bytes": fmt.Sprint(maxMessageBytes),
@@ -148,7 +148,7 @@ func startLocked(c Kafka) (*KafkaServer, error) {
 		err = fmt.Errorf("start embedded kafka on %s: %w", c.Listen, err)
 		return nil, errors.Join(err, replaceFile(filepath.Join(c.DataDir, cleanMark), nil))
 	}
-	return &KafkaServer{cluster: cluster, seeds: cluster.ListenAddrs(), id: id, dir: c.DataDir, failed: failed}, nil
+	return &KafkaServer{cluster: cluster, seeds: cluster.ListenAddrs(), id: id, dir: c.DataDir, failure: failed}, nil
 }
 
 // Seeds returns the broker's address, in the form that kgo.SeedBrokers takes.
@@ -158,13 +158,27 @@ func (s *KafkaServer) Seeds() []string { return append([]string(nil), s.seeds...
 // the same directory.
 func (s *KafkaServer) ClusterID() string { return s.id }
 
+// Run waits until ctx is done, and returns nil, or until the broker could not write
+// something, and returns an error that wraps ErrCannotWrite. The broker then answers
+// nothing more: what it knows and what is on disk are no longer the same, and only
+// what is on disk may count. Starting again on the same directory, once it can be
+// written, makes everything whole.
+func (s *KafkaServer) Run(ctx context.Context) error {
+	select {
+	case <-ctx.Done():
+		return nil
+	case <-s.failure.done:
+		return fmt.Errorf("%w: %s: %s", ErrCannotWrite, s.dir, s.failure.what)
+	}
+}
+
 // Close stops listening, writes what speeds up the next start, and releases the
 // directory. Further calls return what the first did. A broker that could not
 // write everything leaves no mark of a clean stop.
 func (s *KafkaServer) Close() error {
 	s.once.Do(func() {
 		s.cluster.Close()
-		if !s.failed.Load() {
+		if !s.failure.happened() {
 			s.err = replaceFile(filepath.Join(s.dir, cleanMark), nil)
 		}
 		if err := s.release(); err != nil {
@@ -202,23 +216,61 @@ func clusterID(dir, want string) (string, error) {
 	return meta.ClusterID, nil
 }
 
+// failure is that the broker could not write something.
+type failure struct {
+	once sync.Once
+	done chan struct{} // closed when it happens
+	what string        // valid once done is closed
+}
+
+func newFailure() *failure { return &failure{done: make(chan struct{})} }
+
+func (f *failure) set(what string) {
+	f.once.Do(func() {
+		f.what = what
+		close(f.done)
+	})
+}
+
+func (f *failure) happened() bool {
+	select {
+	case <-f.done:
+		return true
+	default:
+		return false
+	}
+}
+
 // brokerLog passes the broker's errors on, and its warnings as debugging: most
 // say that a transaction took some milliseconds, which syncing to disk does. Its
 // lower levels are left out: they trace single requests. kfake reports a failed
-// write nowhere else, so an error is also kept for Close.
+// write nowhere else, and goes on; it does so before it answers.
 type brokerLog struct {
 	to     *slog.Logger
-	failed *atomic.Bool
+	failed *failure
+}
+
+// cannotWrite tells by a message's format whether it says that something could not be
+// written.
+func cannotWrite(format string) bool {
+	for _, begin := range []string{"persist ", "endTx: failed to persist", "save session state", "rebuildSegments ", "compact pids.log", "compact groups.log"} {
+		if strings.HasPrefix(format, begin) {
+			return true
+		}
+	}
+	return false
 }
 
 // Logf implements kfake.Logger.
 func (l brokerLog) Logf(level kfake.LogLevel, format string, args ...any) {
 	var at slog.Level
-	switch level {
-	case kfake.LogLevelError:
-		l.failed.Store(true)
+	switch {
+	case cannotWrite(format):
+		l.failed.set(fmt.Sprintf(format, args...))
 		at = slog.LevelError
-	case kfake.LogLevelWarn:
+	case level == kfake.LogLevelError:
+		at = slog.LevelError
+	case level == kfake.LogLevelWarn:
 		at = slog.LevelDebug
 	default:
 		return

@@ -75,6 +75,7 @@ type Node struct {
 	links     []*linkRun
 	server    *gateway.Server
 	kafka     *watch
+	disk      *disk
 	residency *policyfile.Follower // nil without a residency policy
 	skipped   warning.Skipped      // by all readers of internal topics
 	defects   defect.Log           // panics that were recovered
@@ -84,7 +85,7 @@ type Node struct {
 // makes the internal topics there. Other regions need not be reachable. After an error
 // nothing stays open; after none, the components must be run, or Close called.
 func New(cfg Config, deps Deps) (_ *Node, err error) {
-	n := &Node{cfg: cfg, deps: deps, log: deps.Logger}
+	n := &Node{cfg: cfg, deps: deps, log: deps.Logger, disk: newDisk(cfg.DataDir)}
 	defer func() {
 		if err != nil {
 			n.Close()
@@ -102,6 +103,9 @@ func New(cfg Config, deps Deps) (_ *Node, err error) {
 	}
 	secret, err := cfg.Secret()
 	if err != nil {
+		return nil, err
+	}
+	if err = n.disk.look(); err != nil {
 		return nil, err
 	}
 	if n.store, err = openStore(cfg.DataDir, n.log); err != nil {
@@ -221,6 +225,7 @@ func (n *Node) Components() []Component {
 		{Name: "control", Run: n.control.Run},
 		{Name: "topics", Run: n.topics.Run},
 		{Name: "kafka", Run: n.kafka.Run},
+		{Name: "disk", Run: n.disk.Run},
 	}
 	if n.ownership != nil {
 		// Before the seats, which ask it, and stopped after them: an instance says

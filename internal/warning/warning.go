@@ -23,6 +23,7 @@ const (
 	ClockAhead          Code = "CLOCK_AHEAD"
 	CutPending          Code = "CUT_PENDING"
 	Defect              Code = "DEFECT"
+	DiskLow             Code = "DISK_LOW"
 	FoldFailing         Code = "FOLD_FAILING"
 	ForeignRecords      Code = "FOREIGN_RECORDS"
 	KafkaUnreachable    Code = "KAFKA_UNREACHABLE"
@@ -50,7 +51,7 @@ const (
 // Codes are all codes.
 func Codes() []Code {
 	return []Code{
-		ClockAhead, CutPending, Defect, FoldFailing, ForeignRecords,
+		ClockAhead, CutPending, Defect, DiskLow, FoldFailing, ForeignRecords,
 		KafkaUnreachable, LinkFailed, LinkParked, MalformedRecord, MoreWarnings,
 		PartitionHeld, PartitionNotReady, PartitionsUnused, PatternUnmatched, Quarantined,
 		RegisterDegraded, RegisterRegressed, RegisterRumour, RegisterUnreachable, ResidencyInvalid, ResidencyStopped,

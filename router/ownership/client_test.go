@@ -53,6 +53,7 @@ type site struct {
 	// regions are the deployment's, as this instance knows them.
 	regions []router.Region
 	reg     *prometheus.Registry
+	log     *slog.Logger // nil discards
 }
 
 // shortLease are the shortest times that are allowed.
@@ -106,7 +107,9 @@ func (s *site) start(nats register.Config) (a *ownership.Client, stop func()) {
 		s.t.Fatal(err)
 	}
 	cl, log := s.client(), slog.New(slog.DiscardHandler)
-	if testing.Verbose() {
+	if s.log != nil {
+		log = s.log
+	} else if testing.Verbose() {
 		log = slog.New(slog.NewTextHandler(os.Stderr, nil)).With("region", s.region)
 	}
 	nats.Name, nats.Timeout, nats.Logger = s.region, s.lease.Timeout, log

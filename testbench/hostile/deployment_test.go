@@ -57,6 +57,8 @@ type spec struct {
 	set []string
 	// flags are more flags of every serve.
 	flags []string
+	// dir is where everything of the deployment is; "" is a temporary directory.
+	dir string
 	// under is a shell command that prepares what every serve inherits, like ulimit.
 	under string
 	// program is another build of the program, [programWith]; "" is the ordinary one.
@@ -105,7 +107,10 @@ func deploy(t *testing.T, s spec) *deployment {
 	if s.program == "" {
 		s.program = program(t)
 	}
-	d := &deployment{dir: t.TempDir(), us: &region{name: "us"}}
+	if s.dir == "" {
+		s.dir = t.TempDir()
+	}
+	d := &deployment{dir: s.dir, us: &region{name: "us"}}
 	if s.pair {
 		d.eu = &region{name: "eu"}
 	}
