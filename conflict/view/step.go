@@ -164,27 +164,18 @@ func (v *View) step(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	if now.Sub(v.progress) >= v.cfg.ProgressEvery {
-		records = v.appendProgress(records, now)
-		v.progress = now
+	told, tells := v.tellNow(now)
+	if tells {
+		records = append(records, progressRecord(&told, now))
 	}
 	bases, err := v.commit(ctx, records)
 	if err != nil {
 		return err
 	}
-	return v.settle(out, states, bases)
-}
-
-// publish writes progress when there is nothing to fold.
-func (v *View) publish(ctx context.Context) error {
-	now := v.cfg.Wall()
-	records := v.appendProgress(nil, now)
-	if len(records) == 0 {
-		return nil
+	if tells {
+		v.told, v.toldAt = told, now
 	}
-	v.progress = now
-	_, err := v.commit(ctx, records)
-	return err
+	return v.settle(out, states, bases)
 }
 
 func (v *View) commit(ctx context.Context, records []txn.Record) (map[txn.TopicPartition]int64, error) {
@@ -193,25 +184,6 @@ func (v *View) commit(ctx context.Context, records []txn.Record) (map[txn.TopicP
 	longer, cancel := context.WithTimeout(longer, commitTimeout)
 	defer cancel()
 	return v.producer.Commit(longer, records)
-}
-
-// appendProgress adds what the seat may say of the partition.
-func (v *View) appendProgress(records []txn.Record, now time.Time) []txn.Record {
-	if v.cfg.Claims == nil {
-		return records
-	}
-	cl, ok := v.cfg.Claims()
-	if !ok {
-		return records
-	}
-	p := control.Progress{
-		ID: v.cfg.ID, Partition: v.cfg.Partition, Topic: v.cfg.Topic,
-		End: cl.End, Closed: cl.Closed, Promised: cl.Promised,
-		Ownership: v.at.Ownership, Incarnation: v.at.Incarnations,
-	}
-	return append(records, txn.Record{
-		Topic: control.TopicControl, Key: p.AppendKey(nil), Value: p.AppendValue(nil), Timestamp: now.UnixMilli(),
-	})
 }
 
 // records are a step's: merged, conflicts, and state records, of which the vector

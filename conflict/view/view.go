@@ -16,6 +16,7 @@ import (
 	"github.com/twmb/franz-go/pkg/kgo"
 
 	"github.com/geogate/geogate/conflict"
+	"github.com/geogate/geogate/internal/control"
 	"github.com/geogate/geogate/internal/defect"
 	"github.com/geogate/geogate/internal/event"
 	"github.com/geogate/geogate/internal/judged"
@@ -57,8 +58,11 @@ type Config struct {
 	Restricted func() uint16
 
 	ProgressEvery time.Duration // default 500 ms
-	QueueBytes    int           // of items that wait to be folded, beyond which Fold blocks; default 8 MiB
-	Wall          func() time.Time
+	// IdleProgressEvery is for progress that has nothing to tell but a later closed
+	// stamp, as nobody waits for that one; default ten times ProgressEvery.
+	IdleProgressEvery time.Duration
+	QueueBytes        int // of items that wait to be folded, beyond which Fold blocks; default 8 MiB
+	Wall              func() time.Time
 	// Skipped remembers records of the state topic that cannot be used; nil: nobody does.
 	Skipped      *warning.Skipped
 	Logger       *slog.Logger
@@ -67,6 +71,7 @@ type Config struct {
 
 func (c Config) withDefaults() Config {
 	c.ProgressEvery = cmp.Or(c.ProgressEvery, 500*time.Millisecond)
+	c.IdleProgressEvery = cmp.Or(c.IdleProgressEvery, 10*c.ProgressEvery)
 	c.QueueBytes = cmp.Or(c.QueueBytes, 8<<20)
 	c.Logger = cmp.Or(c.Logger, slog.New(slog.DiscardHandler))
 	if c.Wall == nil {
@@ -114,12 +119,13 @@ type View struct {
 	wake     chan struct{} // holds one: there may be something to fold
 
 	// Owned by Run's goroutine.
-	fold     *conflict.Partition
-	at       vectorRecord
-	stateID  event.TopicID // of the state topic
-	taken    []judged.Item // taken from the queue, not committed
-	progress time.Time     // when it was last written
-	cache    cacheState
+	fold    *conflict.Partition
+	at      vectorRecord
+	stateID event.TopicID    // of the state topic
+	taken   []judged.Item    // taken from the queue, not committed
+	told    control.Progress // the last progress that was committed
+	toldAt  time.Time        // when
+	cache   cacheState
 
 	mu           sync.Mutex // guards what follows
 	restored     bool

@@ -5,6 +5,7 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -307,6 +308,34 @@ func TestProgress(t *testing.T) {
 		if time.Now().After(deadline) {
 			t.Fatal("no progress")
 		}
+	}
+}
+
+// Progress that would only say a later closed stamp is written seldom, and one with
+// news at once.
+func TestIdleProgress(t *testing.T) {
+	w := newWorld(t, entities)
+	var asked, end atomic.Int64
+	w.claims = func() (seat.Claims, bool) {
+		return seat.Claims{End: event.Point{Next: end.Load()}, Closed: hlc.FromMillis(asked.Add(1))}, true
+	}
+	w.opts = func(c *viewConfig) { c.ProgressEvery, c.IdleProgressEvery = time.Millisecond, time.Hour }
+	v := w.start(store(t))
+	for n := range int64(3) {
+		end.Store(n)
+		v.until("progress with the new end", func() bool {
+			rs := w.read(control.TopicControl, 0)
+			if len(rs) == 0 {
+				return false
+			}
+			p, err := control.ParseProgress(rs[len(rs)-1].Key, rs[len(rs)-1].Value)
+			return err == nil && p.End.Next == n
+		})
+		before := asked.Load()
+		v.until("more claims", func() bool { return asked.Load() > before+10 })
+	}
+	if rs := w.read(control.TopicControl, 0); len(rs) != 3 {
+		t.Errorf("%d progress records of %d claims with 3 ends", len(rs), asked.Load())
 	}
 }
 
