@@ -295,10 +295,13 @@ func TestLocalTopicWithARemoteNameIsBlocked(t *testing.T) {
 		}
 		return nil
 	})
-	topics, err := eu.Topics(limit(t))
-	if err != nil || topics["us.x"].Role != "local" {
-		t.Fatalf("us.x in eu is %+v, %v", topics["us.x"], err)
-	}
+	w.Eventually("us.x to be local in eu", func() error {
+		topics, err := eu.Topics(limit(t))
+		if err == nil && topics["us.x"].Role != "local" {
+			err = fmt.Errorf("%+v", topics["us.x"])
+		}
+		return err
+	})
 	if n := len(read(t, eu, "us.x")); n != 0 {
 		t.Fatalf("%d records were mixed into a local topic", n)
 	}
