@@ -116,6 +116,9 @@ func (f *configFlags) overlays() ([]strict.Overlay, error) {
 // that a configuration works wherever the process was started. Those of variables
 // and flags start where their author was, in the working directory.
 func resolvePaths(c *node.Config, doc *strict.Document, dir string) {
+	if e := c.NATS.Embedded; e != nil {
+		resolvePath(&e.SecretFile, doc, dir, "nats", "embedded", "secret_file")
+	}
 	for _, p := range []struct {
 		value *string
 		at    strict.Path
@@ -125,10 +128,14 @@ func resolvePaths(c *node.Config, doc *strict.Document, dir string) {
 		{&c.Policies.Residency, strict.At("policies", "residency")},
 		{&c.Policies.Ownership, strict.At("policies", "ownership")},
 	} {
-		inFile := doc.Has(p.at...) && doc.Position(p.at...).Line > 0
-		if inFile && *p.value != "" && !filepath.IsAbs(*p.value) {
-			*p.value = filepath.Join(dir, *p.value)
-		}
+		resolvePath(p.value, doc, dir, p.at...)
+	}
+}
+
+func resolvePath(value *string, doc *strict.Document, dir string, at ...any) {
+	inFile := doc.Has(at...) && doc.Position(at...).Line > 0
+	if inFile && *value != "" && !filepath.IsAbs(*value) {
+		*value = filepath.Join(dir, *value)
 	}
 }
 
@@ -157,12 +164,16 @@ func configWarnings(c node.Config) []string {
 // checkFiles opens what the configuration names, as serve would.
 func (c configuration) checkFiles() error {
 	_, secretErr := c.Secret()
+	var natsErr error
+	if e := c.NATS.Embedded; e != nil {
+		_, natsErr = e.Secret()
+	}
 	_, ownershipErr := c.Ownership()
 	if errors.Is(ownershipErr, fs.ErrNotExist) {
 		ownershipErr = fmt.Errorf("policies.ownership: %w", ownershipErr)
 	}
 	_, residencyErr := c.Residency()
-	if err := errors.Join(secretErr, ownershipErr, residencyErr); err != nil {
+	if err := errors.Join(secretErr, natsErr, ownershipErr, residencyErr); err != nil {
 		return &exitError{code: exitPrecondition, err: err}
 	}
 	return nil

@@ -83,7 +83,7 @@ write within a few seconds; on a kept state the register's servers first elect a
 // demoEntries are what the demo writes into its directory: all that --fresh
 // deletes, whatever directory it is given.
 var demoEntries = []string{
-	"us", "eu", "witness", "us.yaml", "eu.yaml", witnessFile, "ownership.yaml", "residency.yaml", "secret", "seeded", demoLog,
+	"us", "eu", "witness", "us.yaml", "eu.yaml", witnessFile, "ownership.yaml", "residency.yaml", "secret", "nats.secret", "seeded", demoLog,
 }
 
 const (
@@ -200,6 +200,7 @@ nats:
     name: ctl-{{.Own.Name}}
     cluster: "127.0.0.1:{{.Own.Register}}"
     routes: [{{range $i, $r := .Routes}}{{if $i}}, {{end}}"{{$r}}"{{end}}]
+    secret_file: nats.secret
 http: {listen: "127.0.0.1:{{.Own.Data}}"}
 management: {listen: "127.0.0.1:{{.Own.Management}}"}
 idempotency: {secret_file: secret}
@@ -214,6 +215,7 @@ nats:
     name: ctl-witness
     cluster: "127.0.0.1:{{.Own.Register}}"
     routes: [{{range $i, $r := .Routes}}{{if $i}}, {{end}}"{{$r}}"{{end}}]
+    secret_file: nats.secret
 management: {listen: "127.0.0.1:{{.Own.Management}}"}
 `))
 
@@ -257,8 +259,10 @@ func (d *demo) prepare() (configs []node.Config, third node.WitnessConfig, err e
 			return nil, third, err
 		}
 	}
-	if err := d.keepSecret(); err != nil {
-		return nil, third, err
+	for _, name := range []string{"secret", "nats.secret"} {
+		if err := d.keepSecret(name); err != nil {
+			return nil, third, err
+		}
 	}
 	for _, r := range d.regions {
 		path := filepath.Join(d.dir, r.Name+".yaml")
@@ -280,10 +284,10 @@ func (d *demo) prepare() (configs []node.Config, third node.WitnessConfig, err e
 	return configs, third, err
 }
 
-// keepSecret makes the idempotency secret of both regions once: keys written by an
-// earlier run are found only under the same one.
-func (d *demo) keepSecret() error {
-	path := filepath.Join(d.dir, "secret")
+// keepSecret makes a secret that the regions share once: keys written by an earlier run
+// are found only under the same one.
+func (d *demo) keepSecret(name string) error {
+	path := filepath.Join(d.dir, name)
 	if _, err := os.Stat(path); !errors.Is(err, fs.ErrNotExist) {
 		return err
 	}

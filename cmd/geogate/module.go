@@ -19,6 +19,7 @@ import (
 
 	"github.com/geogate/geogate/internal/embed"
 	"github.com/geogate/geogate/internal/node"
+	"github.com/geogate/geogate/router/ownership/register"
 )
 
 // uncompressed means that no batch is compressed; see serve's flag.
@@ -114,10 +115,16 @@ func openNATS(lc fx.Lifecycle, configs []node.Config) (dialers, error) {
 
 // startNATS starts an embedded server with its streams under the data directory.
 func startNATS(n node.EmbeddedNATS, dataDir string) (*embed.NATSServer, error) {
-	return embed.StartNATS(embed.NATS{
-		Name: n.Name, ClusterListen: n.Cluster, Routes: n.Routes, Advertise: n.Advertise,
+	secret, err := n.Secret()
+	if err != nil {
+		return nil, err
+	}
+	c := embed.NATS{
+		Name: n.Name, ClusterListen: n.Cluster, Routes: n.Routes, Advertise: n.Advertise, Secret: secret,
 		StoreDir: filepath.Join(dataDir, "nats"),
-	})
+	}
+	c.Publish, c.Subscribe = register.Permissions()
+	return embed.StartNATS(c)
 }
 
 func newNode(c node.Config, log *slog.Logger, registry *prometheus.Registry, open kafkas, servers dialers, batches uncompressed) (*node.Node, error) {

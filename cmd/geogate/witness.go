@@ -94,8 +94,13 @@ func loadWitness(file string) (node.WitnessConfig, error) {
 	if err := doc.Locate(c.Validate()); err != nil {
 		return c, &exitError{code: exitPrecondition, err: err}
 	}
-	if !filepath.IsAbs(c.DataDir) {
-		c.DataDir = filepath.Join(filepath.Dir(file), c.DataDir)
+	for _, path := range []*string{&c.DataDir, &c.NATS.Embedded.SecretFile} {
+		if !filepath.IsAbs(*path) {
+			*path = filepath.Join(filepath.Dir(file), *path)
+		}
+	}
+	if _, err := c.NATS.Embedded.Secret(); err != nil {
+		return c, &exitError{code: exitPrecondition, err: err}
 	}
 	return c, nil
 }

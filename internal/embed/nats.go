@@ -38,6 +38,12 @@ type NATS struct {
 	Advertise string
 	// StoreDir holds JetStream's streams. It is created when missing.
 	StoreDir string
+	// Secret is shared by all servers of a cluster, which needs one: who does not have
+	// it can join as no server. It has been checked.
+	Secret []byte
+	// Publish and Subscribe are the subjects that clients may use; where both are empty,
+	// all.
+	Publish, Subscribe []string
 }
 
 // NATSServer is a running embedded server.
@@ -103,20 +109,28 @@ func (c NATS) options() (*server.Options, error) {
 		return nil, errors.New("start embedded nats: no server name")
 	}
 	opts := &server.Options{
-		ServerName:         c.Name,
-		DontListen:         true,
-		JetStream:          true,
-		StoreDir:           c.StoreDir,
-		JetStreamMaxMemory: natsMemory,
-		SyncAlways:         true,
-		NoSigs:             true, // signals belong to the process
-		NoLog:              true,
+		CustomClientAuthentication: inProcessOnly{c.permissions()},
+		ServerName:                 c.Name,
+		DontListen:                 true,
+		JetStream:                  true,
+		StoreDir:                   c.StoreDir,
+		JetStreamMaxMemory:         natsMemory,
+		SyncAlways:                 true,
+		NoSigs:                     true, // signals belong to the process
+		NoLog:                      true,
 	}
 	if c.ClusterListen == "" {
 		if len(c.Routes) > 0 {
 			return nil, errors.New("start embedded nats: routes without a cluster address")
 		}
 		return opts, nil
+	}
+	if len(c.Secret) == 0 {
+		return nil, errors.New("start embedded nats: a cluster address without a secret")
+	}
+	routes, err := routeTLS(c.Secret)
+	if err != nil {
+		return nil, err
 	}
 	host, port, err := net.SplitHostPort(c.ClusterListen)
 	if err != nil {
@@ -132,13 +146,13 @@ func (c NATS) options() (*server.Options, error) {
 	// The server talks to others only once it listens for clients, so it
 	// listens where nobody gets in.
 	opts.DontListen, opts.Host, opts.Port = false, "127.0.0.1", server.RANDOM_PORT
-	opts.CustomClientAuthentication = inProcessOnly{}
 	opts.Cluster = server.ClusterOpts{
 		Name: "geogate", Host: host, Port: number, Advertise: c.Advertise,
 		NoAdvertise: true, // clients are in process: they have no use for other servers' addresses
 		// One connection for each pair of servers, and a silent one is noticed well
 		// within a lease.
 		PoolSize: -1, PingInterval: routePing,
+		TLSConfig: routes, TLSTimeout: routeHandshake.Seconds(),
 	}
 	for _, r := range c.Routes {
 		u, err := url.Parse(r)
@@ -150,13 +164,27 @@ func (c NATS) options() (*server.Options, error) {
 	return opts, nil
 }
 
+// permissions are what clients may do; nil: everything.
+func (c NATS) permissions() *server.Permissions {
+	if len(c.Publish)+len(c.Subscribe) == 0 {
+		return nil
+	}
+	return &server.Permissions{
+		Publish:   &server.SubjectPermission{Allow: c.Publish},
+		Subscribe: &server.SubjectPermission{Allow: c.Subscribe},
+	}
+}
+
 // inProcessOnly lets clients of this process in, and no others.
-type inProcessOnly struct{}
+type inProcessOnly struct{ permissions *server.Permissions }
 
 // Check implements server.Authentication.
-func (inProcessOnly) Check(c server.ClientAuthentication) bool {
-	at := c.RemoteAddress()
-	return at != nil && at.Network() == "pipe"
+func (p inProcessOnly) Check(c server.ClientAuthentication) bool {
+	if at := c.RemoteAddress(); at == nil || at.Network() != "pipe" {
+		return false
+	}
+	c.RegisterUser(&server.User{Permissions: p.permissions})
+	return true
 }
 
 // NATSDialer opens connections to an embedded server inside the process. It
@@ -183,10 +211,13 @@ func (s *NATSServer) Ready() error {
 		return fmt.Errorf("embedded nats: %s", h.Error)
 	}
 	if s.clustered && s.srv.NumRoutes() == 0 {
-		return errors.New("embedded nats: no other server of the cluster is reachable")
+		return errors.New("embedded nats: no other server of the cluster is reachable, or it has another secret")
 	}
 	return nil
 }
+
+// Routes is how many connections with other servers of the cluster there are.
+func (s *NATSServer) Routes() int { return s.srv.NumRoutes() }
 
 // Leads reports whether the server leads a stream at the moment, as far as it
 // knows.

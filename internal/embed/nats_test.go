@@ -94,8 +94,9 @@ func TestNATSRefusesBadConfiguration(t *testing.T) {
 		"no store":        {Name: "a"},
 		"no name":         {StoreDir: t.TempDir()},
 		"lonely routes":   {Name: "a", StoreDir: t.TempDir(), Routes: []string{"nats-route://127.0.0.1:1"}},
-		"cluster no port": {Name: "a", StoreDir: t.TempDir(), ClusterListen: "127.0.0.1"},
-		"route no host":   {Name: "a", StoreDir: t.TempDir(), ClusterListen: "127.0.0.1:0", Routes: []string{"x"}},
+		"cluster no port": {Name: "a", StoreDir: t.TempDir(), ClusterListen: "127.0.0.1", Secret: shared},
+		"route no host":   {Name: "a", StoreDir: t.TempDir(), ClusterListen: "127.0.0.1:0", Routes: []string{"x"}, Secret: shared},
+		"no secret":       {Name: "a", StoreDir: t.TempDir(), ClusterListen: "127.0.0.1:0"},
 	} {
 		if s, err := embed.StartNATS(c); err == nil {
 			s.Close()
@@ -111,7 +112,7 @@ func TestNATSNamesTheTakenAddress(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer ln.Close()
-	_, err = embed.StartNATS(embed.NATS{Name: "ctl-us", StoreDir: t.TempDir(), ClusterListen: ln.Addr().String()})
+	_, err = embed.StartNATS(embed.NATS{Name: "ctl-us", StoreDir: t.TempDir(), ClusterListen: ln.Addr().String(), Secret: shared})
 	if err == nil || !strings.Contains(err.Error(), ln.Addr().String()) {
 		t.Fatalf("start on a taken address: %v", err)
 	}

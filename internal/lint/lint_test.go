@@ -29,6 +29,7 @@ var mayImport = map[string][]string{
 	"internal/lint":     {},
 	"internal/names":    {},
 	"internal/loopback": {},
+	"internal/secret":   {},
 	"internal/sleep":    {},
 	"internal/warning":  {},
 	"internal/defect":   {"internal/warning"},

@@ -1,13 +1,11 @@
 package node
 
 import (
-	"bytes"
 	"cmp"
 	"fmt"
 	"maps"
 	"net"
 	"net/url"
-	"os"
 	"regexp"
 	"slices"
 	"strconv"
@@ -17,6 +15,7 @@ import (
 	"github.com/geogate/geogate/gateway"
 	"github.com/geogate/geogate/internal/event"
 	"github.com/geogate/geogate/internal/loopback"
+	"github.com/geogate/geogate/internal/secret"
 	"github.com/geogate/geogate/internal/strict"
 	"github.com/geogate/geogate/residency"
 	"github.com/geogate/geogate/router"
@@ -134,6 +133,25 @@ type EmbeddedNATS struct {
 	Routes []string `yaml:"routes"`
 	// Advertise is the cluster address told to other servers. Default: Cluster.
 	Advertise string `yaml:"advertise"`
+	// SecretFile holds the secret that the servers of the cluster share.
+	SecretFile string `yaml:"secret_file"`
+}
+
+// Later says how secrets are given.
+func (EmbeddedNATS) Later() map[string]string {
+	return map[string]string{"secret": "secrets are given in files only; use secret_file"}
+}
+
+// Secret reads the secret of the cluster; it is nil where no file is configured.
+func (e EmbeddedNATS) Secret() ([]byte, error) {
+	if e.SecretFile == "" {
+		return nil, nil
+	}
+	b, err := secret.Read(e.SecretFile)
+	if err != nil {
+		return nil, fmt.Errorf("read nats.embedded.secret_file: %w", err)
+	}
+	return b, nil
 }
 
 // HTTPConfig is the listener for producers and consumers.
@@ -258,21 +276,14 @@ func (c Config) Outgoing() []LinkConfig {
 	return slices.DeleteFunc(slices.Clone(c.Links), func(l LinkConfig) bool { return l.From != c.Region })
 }
 
-// minSecret is the shortest idempotency secret accepted, in bytes: 128 bits.
-const minSecret = 16
-
-// Secret reads the idempotency secret, without the line end that editors leave.
-// It is nil when no file is configured.
+// Secret reads the idempotency secret; it is nil when no file is configured.
 func (c Config) Secret() ([]byte, error) {
 	if c.Idempotency.SecretFile == "" {
 		return nil, nil
 	}
-	b, err := os.ReadFile(c.Idempotency.SecretFile)
+	b, err := secret.Read(c.Idempotency.SecretFile)
 	if err != nil {
 		return nil, fmt.Errorf("read idempotency secret: %w", err)
-	}
-	if b = bytes.TrimRight(b, "\r\n"); len(b) < minSecret {
-		return nil, fmt.Errorf("read idempotency secret %s: it has %d bytes, at least %d are needed", c.Idempotency.SecretFile, len(b), minSecret)
 	}
 	return b, nil
 }
@@ -517,9 +528,7 @@ func (c NATSConfig) validate(bad *strict.Problems, at strict.Path) {
 		bad.Add(at, "mode quorum needs embedded, one of three servers, or the urls of a cluster")
 	}
 	for i, u := range c.URLs {
-		if parsed, err := url.Parse(u); err != nil || parsed.Host == "" {
-			bad.Add(at.And("urls", i), "%q is not a URL like nats://host:4222", u)
-		}
+		checkServer(bad, at.And("urls", i), u, "nats://host:4222", "")
 	}
 	if err := c.Lease.Validate(); err != nil {
 		bad.Add(at.And("lease"), "%v", err)
@@ -534,26 +543,39 @@ func (e EmbeddedNATS) validate(bad *strict.Problems, at strict.Path, mode string
 		bad.Add(at.And("name"), "%q is not a server name, want 1 to 100 letters, digits, dots, hyphens and underscores", e.Name)
 	}
 	if mode == modeSolo {
-		if e.Cluster != "" || len(e.Routes) > 0 || e.Advertise != "" {
-			bad.Add(at, "cluster, routes and advertise are for mode quorum; in mode solo there is one server")
+		if e.Cluster != "" || len(e.Routes) > 0 || e.Advertise != "" || e.SecretFile != "" {
+			bad.Add(at, "cluster, routes, advertise and secret_file are for mode quorum; in mode solo there is one server, which only this process reaches")
 		}
 		return
 	}
 	if e.Cluster == "" {
 		bad.Add(at.And("cluster"), "needs an address for the other servers of the cluster")
 	} else {
-		checkLoopback(bad, at.And("cluster"), e.Cluster, "routes between embedded servers have no authentication; use urls for a cluster over several machines")
+		checkLoopback(bad, at.And("cluster"), e.Cluster, "an embedded cluster is for one host; use urls for a cluster over several machines")
+	}
+	if e.SecretFile == "" {
+		bad.Add(at.And("secret_file"), "needs a secret that all three servers share, or any process on this machine could join them: make one with (umask 077; openssl rand -hex 32 > nats.secret)")
 	}
 	if len(e.Routes) != quorumVoters-1 {
 		bad.Add(at.And("routes"), "needs the other %d servers of the cluster, two regions and a witness are %d", quorumVoters-1, quorumVoters)
 	}
 	for i, r := range e.Routes {
-		if parsed, err := url.Parse(r); err != nil || parsed.Host == "" || parsed.Scheme != "nats-route" {
-			bad.Add(at.And("routes", i), "%q is not a route like nats-route://host:6222", r)
-		}
+		checkServer(bad, at.And("routes", i), r, "nats-route://host:6222", "nats-route")
 	}
 	if _, _, err := splitAddress(e.Advertise); e.Advertise != "" && err != nil {
 		bad.Add(at.And("advertise"), "%q is not host:port", e.Advertise)
+	}
+}
+
+// checkServer refuses what is no URL of a NATS server, of a scheme if that is given, and
+// one with a name or password in it: a configuration is shown.
+func checkServer(bad *strict.Problems, at strict.Path, server, like, scheme string) {
+	u, err := url.Parse(server)
+	switch {
+	case strings.Contains(server, "@"):
+		bad.Add(at, "a URL must not have a name or password in it, since the configuration is shown; give host and port alone")
+	case err != nil || u.Host == "" || scheme != "" && u.Scheme != scheme:
+		bad.Add(at, "%q is not a URL like %s", server, like)
 	}
 }
 

@@ -25,6 +25,7 @@ import (
 	"github.com/geogate/geogate/router/ownership/mirror"
 	"github.com/geogate/geogate/router/ownership/register"
 	"github.com/geogate/geogate/testbench/apache"
+	"github.com/geogate/geogate/testbench/natscluster"
 )
 
 // logs is a region's logs as the client sees them: one partition for every
@@ -375,7 +376,7 @@ func TestQuorum(t *testing.T) {
 				routes = append(routes, "nats-route://"+other)
 			}
 		}
-		servers[i] = startNATS(t, embed.NATS{Name: name, StoreDir: t.TempDir(), ClusterListen: at[i], Routes: routes})
+		servers[i] = startNATS(t, embed.NATS{Name: name, StoreDir: t.TempDir(), ClusterListen: at[i], Routes: routes, Secret: natscluster.Secret()})
 	}
 	us, eu := newSite(t, "us", 1), newSite(t, "eu", 2)
 	a, _ := us.start(register.Config{Dialer: servers[0].Dialer(), Replicas: 3})

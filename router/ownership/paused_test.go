@@ -17,6 +17,7 @@ import (
 	"github.com/geogate/geogate/internal/embed"
 	"github.com/geogate/geogate/router/ownership"
 	"github.com/geogate/geogate/router/ownership/register"
+	"github.com/geogate/geogate/testbench/natscluster"
 	"github.com/geogate/geogate/testbench/proc"
 )
 
@@ -34,7 +35,7 @@ func TestInstanceOfAnotherProcess(t *testing.T) {
 		t.Skip("only as a child of TestPausedInstance")
 	}
 	at, routes, _ := strings.Cut(conf, " ")
-	n := startNATS(t, embed.NATS{Name: "ctl-eu", StoreDir: t.TempDir(), ClusterListen: at, Routes: strings.Fields(routes)})
+	n := startNATS(t, embed.NATS{Name: "ctl-eu", StoreDir: t.TempDir(), ClusterListen: at, Routes: strings.Fields(routes), Secret: natscluster.Secret()})
 	eu := newSite(t, "eu", 2)
 	eu.lease = shortLease()
 	handOver := make(chan os.Signal, 1)
@@ -128,8 +129,8 @@ func besideChild(tb testing.TB, leads bool) (us *site, a *ownership.Client, c *c
 	route := func(i int) string { return "nats-route://" + at[i] }
 	us = newSite(tb, "us", 1)
 	us.lease = shortLease()
-	n := startNATS(tb, embed.NATS{Name: "ctl-us", StoreDir: tb.TempDir(), ClusterListen: at[0], Routes: []string{route(1), route(2)}})
-	wit := startNATS(tb, embed.NATS{Name: "ctl-wit", StoreDir: tb.TempDir(), ClusterListen: at[2], Routes: []string{route(0), route(1)}})
+	n := startNATS(tb, embed.NATS{Name: "ctl-us", StoreDir: tb.TempDir(), ClusterListen: at[0], Routes: []string{route(1), route(2)}, Secret: natscluster.Secret()})
+	wit := startNATS(tb, embed.NATS{Name: "ctl-wit", StoreDir: tb.TempDir(), ClusterListen: at[2], Routes: []string{route(0), route(1)}, Secret: natscluster.Secret()})
 	c = startChild(tb, at[1]+" "+route(0)+" "+route(2))
 	a, _ = us.start(register.Config{Dialer: n.Dialer(), Replicas: 3})
 	until(tb, 60*time.Second, "grant of us", granted(a, "default/us"))

@@ -142,6 +142,7 @@ func startThreeSites(ctx context.Context, o options, dir, bin string) (*threeSit
 	}
 	for name, text := range map[string]string{
 		"ownership.yaml": threeSitesOwnership, "residency.yaml": threeSitesResidency, "secret": string(t.secret) + "\n",
+		"nats.secret": randomWord() + randomWord() + "\n",
 	} {
 		if err := os.WriteFile(filepath.Join(dir, name), []byte(text), 0o600); err != nil {
 			return t, err
@@ -225,7 +226,8 @@ func (t *threeSites) configureRegister() (map[string]string, error) {
 			}
 			ways = append(ways, fmt.Sprintf("%q", "nats-route://"+addr))
 		}
-		out[from] = fmt.Sprintf("{name: ctl-%s, cluster: %q, advertise: %q, routes: [%s]}", from, listen[from], deadAddress, strings.Join(ways, ", "))
+		out[from] = fmt.Sprintf("{name: ctl-%s, cluster: %q, advertise: %q, routes: [%s], secret_file: %q}", from, listen[from], deadAddress, strings.Join(ways, ", "),
+			filepath.Join(t.dir, "nats.secret"))
 	}
 	return out, nil
 }

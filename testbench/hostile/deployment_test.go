@@ -94,6 +94,8 @@ type deployment struct {
 	dir     string
 	us, eu  *region // eu is nil without pair
 	witness *proc.Process
+	// routes are where the servers of a pair's register listen for each other, by member.
+	routes map[string]string
 }
 
 func (d *deployment) regions() []*region {
@@ -225,6 +227,7 @@ func (d *deployment) configure(t *testing.T, s spec) {
 	}
 	d.write(t, "ownership.yaml", s.ownership)
 	d.write(t, "secret", "0123456789abcdef0123456789abcdef\n")
+	d.write(t, "nats.secret", "fedcba9876543210fedcba9876543210\n")
 	if s.residency != "" {
 		d.write(t, "residency.yaml", s.residency)
 	}
@@ -258,6 +261,7 @@ func (d *deployment) register(t *testing.T, s spec) map[string]string {
 	}
 	members := []string{"us", "eu", "witness"}
 	at := map[string]string{}
+	d.routes = at
 	for _, m := range members {
 		at[m] = freeAddress(t)
 	}
@@ -269,7 +273,7 @@ func (d *deployment) register(t *testing.T, s spec) map[string]string {
 				routes = append(routes, fmt.Sprintf("%q", "nats-route://"+at[other]))
 			}
 		}
-		out[m] = fmt.Sprintf("{embedded: {name: ctl-%s, cluster: %q, routes: [%s]}}", m, at[m], strings.Join(routes, ", "))
+		out[m] = fmt.Sprintf("{embedded: {name: ctl-%s, cluster: %q, routes: [%s], secret_file: nats.secret}}", m, at[m], strings.Join(routes, ", "))
 	}
 	config := d.write(t, "witness.yaml", fmt.Sprintf("version: 1\ndata_dir: witness\nnats: %s\nmanagement: {listen: %q}\n", out["witness"], freeAddress(t)))
 	d.witness = startChild(t, s.program, filepath.Join(d.dir, "witness.log"), "witness", "--config", config)

@@ -21,6 +21,7 @@ import (
 	"github.com/geogate/geogate/testbench/apache"
 	"github.com/geogate/geogate/testbench/client"
 	"github.com/geogate/geogate/testbench/kept"
+	"github.com/geogate/geogate/testbench/natscluster"
 )
 
 const (
@@ -118,13 +119,13 @@ func (d *deployment) engines() error {
 		at[name] = fmt.Sprintf("127.0.0.1:%d", port)
 	}
 	for _, name := range members() {
-		c := &node.EmbeddedNATS{Name: "ctl-" + name, Cluster: at[name]}
+		c := &node.EmbeddedNATS{Name: "ctl-" + name, Cluster: at[name], SecretFile: filepath.Join(d.dir, "nats.secret")} // read by no instance here
 		for _, other := range members() {
 			if other != name {
 				c.Routes = append(c.Routes, "nats-route://"+at[other])
 			}
 		}
-		server, err := embed.StartNATS(embed.NATS{Name: c.Name, StoreDir: filepath.Join(d.dir, name, "nats"), ClusterListen: c.Cluster, Routes: c.Routes})
+		server, err := embed.StartNATS(embed.NATS{Name: c.Name, StoreDir: filepath.Join(d.dir, name, "nats"), ClusterListen: c.Cluster, Routes: c.Routes, Secret: natscluster.Secret()})
 		if err != nil {
 			return fmt.Errorf("start the register's server of %s on kept streams: %w", name, err)
 		}
@@ -158,7 +159,16 @@ func (d *deployment) config(name string) (node.Config, error) {
 	c := node.Defaults()
 	c.Version, c.Region, c.DataDir, c.Drain = 1, name, filepath.Join(d.dir, name), 10*time.Second
 	c.HTTP.Listen, c.Management.Listen = "127.0.0.1:0", "127.0.0.1:0"
-	c.Idempotency.SecretFile = filepath.Join(policies, "secret")
+	// The copy that is kept is everybody's to read; such a file is refused.
+	b, err := os.ReadFile(filepath.Join(policies, "secret"))
+	if err != nil {
+		return node.Config{}, err
+	}
+	secret := filepath.Join(d.dir, name+".secret")
+	if err := os.WriteFile(secret, b, 0o600); err != nil {
+		return node.Config{}, err
+	}
+	c.Idempotency.SecretFile = secret
 	c.Policies.Residency, c.Policies.Ownership = filepath.Join(policies, "residency.yaml"), filepath.Join(policies, "ownership.yaml")
 	c.Regions = map[string]node.RegionConfig{}
 	for i, region := range members()[1:] {

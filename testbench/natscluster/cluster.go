@@ -63,6 +63,9 @@ func Start(dir string) (*Cluster, error) {
 	return c, nil
 }
 
+// Secret is what the servers share.
+func Secret() []byte { return []byte("natscluster 51c0e7a94bd2") }
+
 // Config is how server i is started.
 func (c *Cluster) Config(i int) embed.NATS {
 	var routes []string
@@ -71,7 +74,7 @@ func (c *Cluster) Config(i int) embed.NATS {
 			routes = append(routes, "nats-route://"+c.lines[i][j].Addr())
 		}
 	}
-	return embed.NATS{Name: fmt.Sprintf("ctl-%d", i), StoreDir: c.dirs[i], ClusterListen: c.at[i], Routes: routes, Advertise: nowhere}
+	return embed.NATS{Name: fmt.Sprintf("ctl-%d", i), StoreDir: c.dirs[i], ClusterListen: c.at[i], Routes: routes, Advertise: nowhere, Secret: Secret()}
 }
 
 // Server is server i, nil while it is stopped.
