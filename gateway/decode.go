@@ -13,6 +13,9 @@ import (
 // headers.
 const kafkaHeader = "Kafka-Header-"
 
+// contentTypeHeader is the record header that a raw value's Content-Type becomes.
+const contentTypeHeader = "content-type"
+
 // record is one write as the client asked for it. Every form of a write is
 // decoded to it; nothing in it has been held against a topic yet.
 type record struct {
@@ -76,7 +79,7 @@ func rawRecord(head *writeHead, body []byte) (*record, error) {
 		if _, reserved := event.Reserved([]event.Header{{Key: short}}); reserved {
 			return nil, invalid(codeReservedHeader, atHeader(name, "names with the prefix %s are reserved", event.Prefix))
 		}
-		if short == "content-type" {
+		if short == contentTypeHeader {
 			return nil, invalid(codeMalformed, atHeader(name, "not taken: the record's content-type is the request's Content-Type"))
 		}
 		for _, v := range head.header[name] {

@@ -136,6 +136,8 @@ func TestWriteRefusals(t *testing.T) {
 		{"contradicting partition", post("flights", fmt.Sprintf(`{"key":{"type":"string","data":"k"},"value":null,"partition":%d}`, (router.Partition([]byte("k"), 6)+1)%6)), 422, codeInvalidRecord, "/partition"},
 		{"large record", post("flights", `{"key":{"type":"string","data":"k"},"value":{"type":"string","data":"`+strings.Repeat("x", 1100)+`"}}`), 413, codeRecordTooLarge, ""},
 		{"large raw record", post("flights", strings.Repeat("x", 1100), "Content-Type", "text/plain"), 413, codeRecordTooLarge, ""},
+		{"large headers", post("flights", `{"key":{"type":"string","data":"k"},"value":null,"headers":[`+strings.Repeat(`{"name":"n","value":"`+strings.Repeat("aGlo", 100)+`"},`, 4)+`{"name":"n","value":null}]}`), 413, codeRecordTooLarge, ""},
+		{"large content type", post("flights", strings.Repeat("x", 900), "Content-Type", "text/"+strings.Repeat("x", 120)), 413, codeRecordTooLarge, ""},
 		{"large body", post("flights", strings.Repeat("{", 5000)), 413, codeBodyTooLarge, ""},
 	} {
 		t.Run(c.name, func(t *testing.T) {

@@ -37,7 +37,7 @@ func (p *permitted) keyed() bool { return !p.request.Idempotency.IsZero() }
 func (w *writer) permit(t Topic, rec *record) (*permitted, error) {
 	switch n := rec.size(); {
 	case n > w.cfg.MaxRecord:
-		return nil, newProblem(codeRecordTooLarge, "key, value and headers have %d bytes; the limit is %d (http.max_record)", n, w.cfg.MaxRecord)
+		return nil, newProblem(codeRecordTooLarge, "key, value and headers, with the content type, have %d bytes; the limit is %d (http.max_record)", n, w.cfg.MaxRecord)
 	case rec.value == nil && rec.key == nil:
 		return nil, invalid(codeInvalidRecord, atPointer("/key", "a tombstone (value null) needs a key"))
 	}
@@ -55,6 +55,9 @@ func (w *writer) permit(t Topic, rec *record) (*permitted, error) {
 // size is what the record takes of the limit Config.MaxRecord.
 func (r *record) size() int64 {
 	n := len(r.key) + len(r.value)
+	if r.contentType != "" { // stored as a header
+		n += len(contentTypeHeader) + len(r.contentType)
+	}
 	for _, h := range r.headers {
 		n += len(h.Key) + len(h.Value)
 	}
