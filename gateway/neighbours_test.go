@@ -1,6 +1,7 @@
 package gateway
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"io"
@@ -14,6 +15,7 @@ import (
 	"time"
 
 	"github.com/geogate/geogate/conflict"
+	"github.com/geogate/geogate/internal/seat"
 	"github.com/geogate/geogate/router"
 )
 
@@ -350,4 +352,63 @@ func TestClosedConnectionsCountNoMore(t *testing.T) {
 			t.Errorf("answered %d", got)
 		}
 	}
+}
+
+// TestSeatLeavesRoom: an address that has as many writes in flight in a partition as it
+// can get keeps no other address from writing there.
+func TestSeatLeavesRoom(t *testing.T) {
+	w := newWorld(t, nil)
+	var mu sync.Mutex
+	inFlight := 0
+	leave := make(chan struct{})
+	w.write = func(ctx context.Context, req seat.Request, p int32) (seat.Answer, error) {
+		mu.Lock()
+		if inFlight >= seat.DefaultInFlight { // as a seat does
+			mu.Unlock()
+			return seat.Answer{}, seat.ErrOverloaded
+		}
+		inFlight++
+		mu.Unlock()
+		if string(req.Key) != "honest" {
+			select {
+			case <-leave:
+			case <-ctx.Done():
+			}
+		}
+		mu.Lock()
+		inFlight--
+		mu.Unlock()
+		return w.accept(ctx, req, p)
+	}
+	w.running()
+	for stream := range 20 {
+		c := ask(t, "127.0.0.2", w.s.DataAddr(), "POST /v1/topics/github/records HTTP/1.1\nHost: localhost\nContent-Type: application/x-ndjson\nContent-Length: 10000000\n\n")
+		for line := range streamWindow {
+			if _, err := fmt.Fprintf(c, `{"key":{"type":"string","data":"%d-%d"},"value":null,"partition":0}`+"\n", stream, line); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	eventually(t, "an address with all it can get", func() bool {
+		mu.Lock()
+		defer mu.Unlock()
+		return inFlight == seat.DefaultInFlight/2
+	})
+	for range 10 {
+		req, err := http.NewRequestWithContext(t.Context(), http.MethodPost, w.url("/v1/topics/github/records"),
+			strings.NewReader(`{"key":{"type":"string","data":"honest"},"value":null,"partition":0}`))
+		if err != nil {
+			t.Fatal(err)
+		}
+		req.Header.Set("Content-Type", "application/json")
+		if got := status(t, clientOf(t, "127.0.0.3"), req); got != 200 {
+			t.Errorf("a write beside many in the same partition: %d", got)
+		}
+	}
+	close(leave)
+	eventually(t, "the end of all writes", func() bool {
+		w.s.writer.flights.mu.Lock()
+		defer w.s.writer.flights.mu.Unlock()
+		return len(w.s.writer.flights.of) == 0
+	})
 }

@@ -20,12 +20,14 @@ type writer struct {
 	seats     seatOpener
 	m         *metrics
 	turn      atomic.Uint32 // partition of the next record without any key
+	flights   flights
 }
 
 // permitted is a write that may be stored; only permit makes one.
 type permitted struct {
 	topic     Topic
 	partition int32
+	size      int64 // of the record
 	request   seat.Request
 }
 
@@ -41,7 +43,7 @@ func (w *writer) permit(t Topic, rec *record) (*permitted, error) {
 	case rec.value == nil && rec.key == nil:
 		return nil, invalid(codeInvalidRecord, atPointer("/key", "a tombstone (value null) needs a key"))
 	}
-	p := &permitted{topic: t, request: w.request(t, rec)}
+	p := &permitted{topic: t, size: rec.size(), request: w.request(t, rec)}
 	var err error
 	if p.partition, err = w.partition(t, rec, p.request.Idempotency); err != nil {
 		return nil, err

@@ -11,8 +11,14 @@ import (
 
 // store has the partition's seat store a permitted write, and returns what was
 // read back from the log. When Config.WriteTimeout or ctx ends the wait after the
-// seat has taken the write, the error is a *seat.OutcomeError.
-func (w *writer) store(ctx context.Context, p *permitted) (seat.Answer, error) {
+// seat has taken the write, the error is a *seat.OutcomeError. by is whom the write
+// counts for.
+func (w *writer) store(ctx context.Context, p *permitted, by peer) (seat.Answer, error) {
+	end, ok := w.flights.begin(p, by)
+	if !ok {
+		return seat.Answer{}, seat.ErrOverloaded
+	}
+	defer end()
 	ctx, cancel := context.WithTimeout(ctx, w.cfg.WriteTimeout)
 	defer cancel()
 	st, err := w.seats.open(ctx, p.topic, p.partition)

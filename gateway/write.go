@@ -39,7 +39,7 @@ func (s *Server) writeRecords(c *call) error {
 	if err != nil {
 		return err
 	}
-	stored, err := s.writer.store(c.r.Context(), w)
+	stored, err := s.writer.store(c.r.Context(), w, c.peer)
 	if err != nil {
 		return err
 	}

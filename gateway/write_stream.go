@@ -218,7 +218,7 @@ func (st *stream) write(ctx context.Context, rec *record) (seat.Answer, error) {
 	const first, longest = 5 * time.Millisecond, 200 * time.Millisecond
 	begun := time.Now()
 	for wait := first; ; wait = min(2*wait, longest) {
-		a, err := st.s.writer.store(ctx, w)
+		a, err := st.s.writer.store(ctx, w, st.c.peer)
 		notReady := errors.Is(err, seat.ErrNotReady) && !errors.Is(err, seat.ErrSuperseded)
 		switch {
 		case notReady:

@@ -48,6 +48,12 @@ type Surroundings struct {
 	Indexed func() event.Vector
 }
 
+// What a seat takes at a time unless its CoreConfig says otherwise.
+const (
+	DefaultInFlight = 4096     // writes
+	DefaultBytes    = 64 << 20 // of the writes in flight
+)
+
 // CoreConfig configures a Core.
 type CoreConfig struct {
 	Region      event.RegionID
@@ -59,8 +65,8 @@ type CoreConfig struct {
 	Published Claims
 
 	MaxRecord   int           // bytes of one record, headers included; default 1 MiB
-	MaxInFlight int           // writes; default 4096
-	MaxBytes    int           // of the writes in flight; default 64 MiB
+	MaxInFlight int           // writes; default DefaultInFlight
+	MaxBytes    int           // of the writes in flight; default DefaultBytes
 	RetryEvery  time.Duration // between attempts to open a term; default 200 ms
 	// IdleTerm opens a term without a write after this time, so that the closed
 	// stamp of a partition that nobody writes goes on; 0: never.
@@ -69,8 +75,8 @@ type CoreConfig struct {
 
 func (c CoreConfig) withDefaults() CoreConfig {
 	c.MaxRecord = cmp.Or(c.MaxRecord, 1<<20)
-	c.MaxInFlight = cmp.Or(c.MaxInFlight, 4096)
-	c.MaxBytes = cmp.Or(c.MaxBytes, 64<<20)
+	c.MaxInFlight = cmp.Or(c.MaxInFlight, DefaultInFlight)
+	c.MaxBytes = cmp.Or(c.MaxBytes, DefaultBytes)
 	c.RetryEvery = cmp.Or(c.RetryEvery, 200*time.Millisecond)
 	return c
 }
