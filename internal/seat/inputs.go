@@ -2,6 +2,7 @@ package seat
 
 import (
 	"fmt"
+	"maps"
 	"time"
 
 	"github.com/geogate/geogate/internal/event"
@@ -201,6 +202,7 @@ type Inputs struct {
 	retryAt   time.Time // no other attempt to take the newest table before
 	pendCause string    // why the last attempt did not succeed; "" when it did
 	unsettled map[event.RegionID]event.Epoch
+	gaps      map[event.RegionID]Gap
 
 	out []InputEffect
 }
@@ -225,7 +227,7 @@ type SinkStart struct {
 func NewInputs(cfg InputsConfig, env InputsSurroundings, at InputsStart) *Inputs {
 	in := &Inputs{
 		cfg: cfg, env: env, gate: at.Committed, folded: at.Committed, start: at.Committed, last: at.Barriers,
-		table: at.Table, unsettled: make(map[event.RegionID]event.Epoch),
+		table: at.Table, unsettled: make(map[event.RegionID]event.Epoch), gaps: make(map[event.RegionID]Gap),
 	}
 	for _, k := range at.Sinks {
 		in.lower(k.Applied, k.Barriers)
@@ -257,6 +259,7 @@ func (in *Inputs) newLog(r event.RegionID, incarnation uint16, last int64) *Log 
 // OpenLocal gives the offset to read the own partition from, of which the first
 // that is left is given.
 func (in *Inputs) OpenLocal(first int64) int64 {
+	in.noteGap(in.cfg.Region, offsetIn(in.folded[in.cfg.Region], in.cfg.Incarnation), first)
 	in.local.at.Next = max(first, in.local.at.Next)
 	return in.local.at.Next
 }
@@ -269,10 +272,24 @@ func (in *Inputs) OpenRemote(r event.RegionID, topic event.TopicID, first int64)
 	if old := in.remotes[r]; old != nil {
 		st.log, st.at, st.foreign = old.log, old.at, old.foreign
 	}
+	in.noteGap(r, in.target(r, topic, in.folded[r]), first)
 	st.next, st.epoch, st.doubt = max(first, in.target(r, topic, st.at)), -1, -1
 	in.remotes[r] = st
 	return st.next
 }
+
+// noteGap remembers that records were deleted that the fold would have got next. A log of
+// which nothing was folded before has no gap at its beginning: what was deleted there was
+// never to be folded.
+func (in *Inputs) noteGap(r event.RegionID, folded, first int64) {
+	if folded > 0 && first > folded {
+		in.gaps[r] = Gap{folded, first}
+	}
+}
+
+// Gap is a stretch of a partition that was deleted before it was folded: of the local
+// topic, or of the copy of another region's.
+type Gap struct{ From, Until int64 }
 
 // target is where in a remote partition to read on from a place in the origin's
 // log: at the first record at or above it, or behind everything described.
@@ -497,12 +514,15 @@ type InputsStatus struct {
 	// CutPending says why a cut that is known is not in force, "" if there is none
 	// such.
 	CutPending string
+	// Gaps are the latest ones since the inputs were made, by origin.
+	Gaps map[event.RegionID]Gap
 }
 
 // Status is what the inputs wait for now. The maps are the caller's.
 func (in *Inputs) Status() InputsStatus {
 	s := InputsStatus{
 		Held: make(map[event.RegionID]time.Duration), Unsettled: make(map[event.RegionID]event.Epoch), CutPending: in.pendCause,
+		Gaps: maps.Clone(in.gaps),
 	}
 	for r, epoch := range in.unsettled {
 		s.Unsettled[r] = epoch

@@ -170,6 +170,24 @@ func TestInputsFollowTheIndex(t *testing.T) {
 	b.want("b valid", "y valid")
 }
 
+// TestGapsAreNoted: what retention has deleted between the fold and the first record that
+// is left is said; what was deleted before anything was folded is none.
+func TestGapsAreNoted(t *testing.T) {
+	b := newBench(t, false, seat.InputsStart{Committed: event.Vector{1: {Next: 5}, 2: {Next: 2}}})
+	b.OpenLocal(5)
+	b.OpenRemote(2, event.TopicID{2}, 0)
+	if g := b.Status().Gaps; len(g) != 0 {
+		t.Errorf("gaps %v", g)
+	}
+	if at := b.OpenLocal(9); at != 9 || b.Status().Gaps[1] != (seat.Gap{From: 5, Until: 9}) {
+		t.Errorf("reads from %d, gaps %v", at, b.Status().Gaps)
+	}
+	fresh := newBench(t, false, seat.InputsStart{})
+	if at := fresh.OpenLocal(9); at != 9 || len(fresh.Status().Gaps) != 0 {
+		t.Errorf("reads from %d, gaps %v", at, fresh.Status().Gaps)
+	}
+}
+
 // TestInputsGate: while an index lags behind the fold, it is fed, and the fold gets
 // nothing new, of no origin.
 func TestInputsGate(t *testing.T) {

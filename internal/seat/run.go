@@ -457,7 +457,7 @@ func (in *inputs) note() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.status.Foreign, s.status.CutPending = st.Foreign, st.CutPending
-	s.status.Held, s.status.Unsettled = st.Held, maps.Clone(st.Unsettled)
+	s.status.Held, s.status.Unsettled, s.status.Gaps = st.Held, maps.Clone(st.Unsettled), st.Gaps
 }
 
 // hold says how long an event must wait for the wall, 0 for not at all.

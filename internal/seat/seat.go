@@ -133,6 +133,8 @@ type Status struct {
 	// Waiting says why the seat cannot begin to read its log, or open its term; "" if
 	// nothing is known.
 	Waiting string
+	// Gaps are what retention has deleted before it was folded, by origin.
+	Gaps map[event.RegionID]Gap
 	// CutPending says why a cut that is known is not in force, "" if there is none such.
 	CutPending string
 }
@@ -429,7 +431,7 @@ func (s *Seat) Status() Status {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	st := s.status
-	st.Held, st.Unsettled = maps.Clone(s.status.Held), maps.Clone(s.status.Unsettled)
+	st.Held, st.Unsettled, st.Gaps = maps.Clone(s.status.Held), maps.Clone(s.status.Unsettled), maps.Clone(s.status.Gaps)
 	if s.core != nil {
 		st.Term, st.InFlight = s.core.Term(), s.core.InFlight()
 		st.Superseded = s.core.Stopped()

@@ -39,6 +39,10 @@ func (s *Seats) Warnings(out *warning.List) {
 		for _, r := range slices.Sorted(maps.Keys(st.Unsettled)) {
 			out.Add(warning.WaitsForRegister, subject, "%s", s.unsettled(h.TopicPartition, r, st.Unsettled[r]))
 		}
+		for _, r := range slices.Sorted(maps.Keys(st.Gaps)) {
+			g := st.Gaps[r]
+			out.Add(warning.Gap, subject, "records of %s at offsets %d to %d were deleted before this region had folded them; its views lack them", s.cfg.Topology.Name(r), g.From, g.Until-1)
+		}
 		if st.CutPending != "" {
 			out.Add(warning.CutPending, subject, "a cut in the ownership register is not in force here yet: %s", st.CutPending)
 		}

@@ -26,6 +26,7 @@ const (
 	DiskLow             Code = "DISK_LOW"
 	FoldFailing         Code = "FOLD_FAILING"
 	ForeignRecords      Code = "FOREIGN_RECORDS"
+	Gap                 Code = "GAP"
 	KafkaUnreachable    Code = "KAFKA_UNREACHABLE"
 	LinkFailed          Code = "LINK_FAILED"
 	LinkParked          Code = "LINK_PARKED"
@@ -51,7 +52,7 @@ const (
 // Codes are all codes.
 func Codes() []Code {
 	return []Code{
-		ClockAhead, CutPending, Defect, DiskLow, FoldFailing, ForeignRecords,
+		ClockAhead, CutPending, Defect, DiskLow, FoldFailing, ForeignRecords, Gap,
 		KafkaUnreachable, LinkFailed, LinkParked, MalformedRecord, MoreWarnings,
 		PartitionHeld, PartitionNotReady, PartitionsUnused, PatternUnmatched, Quarantined,
 		RegisterDegraded, RegisterRegressed, RegisterRumour, RegisterUnreachable, ResidencyInvalid, ResidencyStopped,
