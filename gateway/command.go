@@ -4,6 +4,8 @@ import (
 	"context"
 	"errors"
 	"io"
+	"maps"
+	"slices"
 	"strings"
 	"time"
 	"unicode"
@@ -47,52 +49,105 @@ func (s *Server) command(verb ownership.Verb) handler {
 	}
 }
 
-// commandBody reads an ownership command. Its Content-Type must be JSON's: a web
-// page in a browser on this machine can send other types without asking.
-func (c *call) commandBody(verb ownership.Verb) (cmd ownership.Command, err error) {
+// registerAct is POST /v1/register/abandon, replace and repair on the management
+// listener.
+func (s *Server) registerAct(c *call) error {
+	if _, err := c.query(); err != nil {
+		return err
+	}
+	act := ownership.RegisterAct{Verb: ownership.RegisterVerb(c.args[0])}
+	members := map[string]*string{"reason": &act.Reason, "dry_run": new(string)}
+	switch act.Verb {
+	case ownership.RegisterAbandon, ownership.RegisterRepair:
+	case ownership.RegisterReplace:
+		members["server"] = &act.Server
+	default:
+		return newProblem(codeNotFound, "nothing is at %s", c.r.URL.Path)
+	}
+	if err := c.commandMembers(members); err != nil {
+		return err
+	}
+	switch *members["dry_run"] {
+	case "", "false":
+	case "true":
+		act.DryRun = true
+	default:
+		return invalid(codeMalformed, atPointer("/dry_run", `must be "true" or "false"`))
+	}
+	switch {
+	case act.Reason == "" && !act.DryRun:
+		return invalid(codeMalformed, atPointer("/reason", "what is done to the register needs a reason; the audit keeps it"))
+	case act.Verb == ownership.RegisterReplace && act.Server == "":
+		return invalid(codeMalformed, atPointer("/server", "must name the server that is replaced"))
+	}
+	if s.deps.Ownership == nil {
+		return s.refuseCommand(ErrNoRegister)
+	}
+	ctx, cancel := context.WithTimeout(c.r.Context(), commandTime)
+	defer cancel()
+	plan, err := s.deps.Ownership.Act(ctx, act)
+	if err != nil {
+		return s.refuseCommand(err)
+	}
+	c.w.Header().Set("Cache-Control", "no-store")
+	return c.send(typeJSON, append(marshal(plan), '\n'))
+}
+
+// commandMembers reads the members of a command, each a string that may be left out. Its
+// Content-Type must be JSON's: a web page in a browser on this machine can send other
+// types without asking.
+func (c *call) commandMembers(members map[string]*string) error {
 	if media, err := c.contentType(); err != nil {
-		return cmd, err
+		return err
 	} else if media != typeJSON {
-		return cmd, newProblem(codeUnsupportedMediaType, "send the command with Content-Type %s", typeJSON)
+		return newProblem(codeUnsupportedMediaType, "send the command with Content-Type %s", typeJSON)
 	}
 	c.readDeadline(c.partTime)
 	raw, err := io.ReadAll(io.LimitReader(c.r.Body, maxCommand+1))
 	switch {
 	case err != nil:
-		return cmd, errGone
+		return errGone
 	case len(raw) > maxCommand:
-		return cmd, newProblem(codeBodyTooLarge, "a command has at most %d bytes", maxCommand)
+		return newProblem(codeBodyTooLarge, "a command has at most %d bytes", maxCommand)
 	}
-	body, err := parseCommand(raw)
-	switch {
-	case err != nil:
-		return cmd, invalid(codeMalformed, atPointer("", "must be an object with region or unit, and reason, each once and a string: %v", err))
-	case (body.Region == "") == (body.Unit == ""):
-		return cmd, invalid(codeMalformed, atPointer("", "needs either region or unit, not both"))
-	case verb == ownership.VerbFence && body.Reason == "":
-		return cmd, invalid(codeMalformed, atPointer("/reason", "a fence needs a reason; the audit keeps it"))
-	case len(body.Reason) > maxReason || strings.ContainsFunc(body.Reason, func(r rune) bool { return !unicode.IsGraphic(r) }):
-		return cmd, invalid(codeMalformed, atPointer("/reason", "must be one line of text of up to %d bytes", maxReason))
+	if err := parseCommand(raw, members); err != nil {
+		names := slices.Sorted(maps.Keys(members))
+		return invalid(codeMalformed, atPointer("", "must be an object with %s, each at most once and a string: %v", strings.Join(names, ", "), err))
 	}
-	return ownership.Command{Verb: verb, Region: body.Region, Unit: body.Unit, Reason: body.Reason}, nil
+	if reason := *members["reason"]; len(reason) > maxReason || strings.ContainsFunc(reason, func(r rune) bool { return !unicode.IsGraphic(r) }) {
+		return invalid(codeMalformed, atPointer("/reason", "must be one line of text of up to %d bytes", maxReason))
+	}
+	return nil
 }
 
-// commandMembers are the members of a command.
-type commandMembers struct{ Region, Unit, Reason string }
+// commandBody reads an ownership command.
+func (c *call) commandBody(verb ownership.Verb) (cmd ownership.Command, err error) {
+	cmd.Verb = verb
+	if err := c.commandMembers(map[string]*string{"region": &cmd.Region, "unit": &cmd.Unit, "reason": &cmd.Reason}); err != nil {
+		return cmd, err
+	}
+	switch {
+	case (cmd.Region == "") == (cmd.Unit == ""):
+		return cmd, invalid(codeMalformed, atPointer("", "needs either region or unit, not both"))
+	case verb == ownership.VerbFence && cmd.Reason == "":
+		return cmd, invalid(codeMalformed, atPointer("/reason", "a fence needs a reason; the audit keeps it"))
+	}
+	return cmd, nil
+}
 
 // parseCommand reads exactly one object: no member twice, none that is not known, names as
 // they are written. A command is too dear to guess what was meant.
-func parseCommand(raw []byte) (body commandMembers, err error) {
+func parseCommand(raw []byte, members map[string]*string) error {
 	r, err := newJSONReader(raw)
 	if err != nil {
-		return body, err
+		return err
 	}
 	if r.kind() != '{' {
-		return body, errors.New("not an object")
+		return errors.New("not an object")
 	}
 	seen := map[string]bool{}
 	err = r.members(func(name string) (err error) {
-		into := map[string]*string{"region": &body.Region, "unit": &body.Unit, "reason": &body.Reason}[name]
+		into := members[name]
 		switch {
 		case into == nil:
 			return errors.New("a member that is not known")
@@ -108,7 +163,7 @@ func parseCommand(raw []byte) (body commandMembers, err error) {
 	if err == nil {
 		err = r.end()
 	}
-	return body, err
+	return err
 }
 
 func (s *Server) refuseCommand(err error) error {

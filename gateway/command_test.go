@@ -2,6 +2,7 @@ package gateway
 
 import (
 	"context"
+	"io"
 	"strings"
 	"testing"
 
@@ -11,12 +12,59 @@ import (
 // commanded takes ownership commands.
 type commanded struct {
 	owned
-	got []ownership.Command
+	got  []ownership.Command
+	acts []ownership.RegisterAct
 }
 
 func (o *commanded) Command(_ context.Context, c ownership.Command) (ownership.Result, error) {
 	o.got = append(o.got, c)
 	return ownership.Result{Units: []ownership.FencedUnit{}}, nil
+}
+
+func (o *commanded) Act(_ context.Context, act ownership.RegisterAct) (ownership.RegisterPlan, error) {
+	o.acts = append(o.acts, act)
+	return ownership.RegisterPlan{Detail: "done", Steps: []string{"a step"}}, nil
+}
+
+// TestRegisterActs: what is done to the register is named in the path, has a reason unless
+// it is only planned, and no member that is not known.
+func TestRegisterActs(t *testing.T) {
+	reg := &commanded{}
+	w := newWorld(t, func(_ *Config, d *Deps) { d.Ownership = reg })
+	h := w.s.managementHandler()
+	for name, tt := range map[string]struct {
+		path, body string
+		status     int
+		want       ownership.RegisterAct
+	}{
+		"abandon":           {"abandon", `{"reason":"moving"}`, 200, ownership.RegisterAct{Verb: ownership.RegisterAbandon, Reason: "moving"}},
+		"dry":               {"abandon", `{"dry_run":"true"}`, 200, ownership.RegisterAct{Verb: ownership.RegisterAbandon, DryRun: true}},
+		"replace":           {"replace", `{"server":"ctl-eu","reason":"x"}`, 200, ownership.RegisterAct{Verb: ownership.RegisterReplace, Server: "ctl-eu", Reason: "x"}},
+		"repair":            {"repair", `{"reason":"x","dry_run":"false"}`, 200, ownership.RegisterAct{Verb: ownership.RegisterRepair, Reason: "x"}},
+		"no reason":         {"abandon", `{}`, 400, ownership.RegisterAct{}},
+		"no server":         {"replace", `{"reason":"x"}`, 400, ownership.RegisterAct{}},
+		"server of another": {"repair", `{"server":"ctl-eu","reason":"x"}`, 400, ownership.RegisterAct{}},
+		"perhaps":           {"repair", `{"reason":"x","dry_run":"perhaps"}`, 400, ownership.RegisterAct{}},
+		"nothing known":     {"forget", `{"reason":"x"}`, 404, ownership.RegisterAct{}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			before := len(reg.acts)
+			r := do(t, h, request{method: "POST", path: "/v1/register/" + tt.path, body: tt.body, header: map[string]string{"Content-Type": "application/json"}})
+			body, err := io.ReadAll(r.Body)
+			if r.StatusCode != tt.status || err != nil {
+				t.Fatalf("%d: %s, %v", r.StatusCode, body, err)
+			}
+			if tt.status != 200 {
+				if len(reg.acts) != before {
+					t.Error("it was done")
+				}
+				return
+			}
+			if got := reg.acts[len(reg.acts)-1]; got != tt.want || string(body) != `{"exit":0,"detail":"done","dry_run":false,"steps":["a step"]}`+"\n" {
+				t.Errorf("%+v: %s", got, body)
+			}
+		})
+	}
 }
 
 // TestCommandBodies: a command is carried out only as it was meant: by a client

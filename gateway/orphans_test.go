@@ -33,6 +33,10 @@ func (o *owned) Command(context.Context, ownership.Command) (ownership.Result, e
 	return ownership.Result{}, ErrNoRegister
 }
 
+func (o *owned) Act(context.Context, ownership.RegisterAct) (ownership.RegisterPlan, error) {
+	return ownership.RegisterPlan{}, ErrNoRegister
+}
+
 func (o *owned) Intervals(string, int32) *event.ValidityTable {
 	o.w.mu.Lock()
 	defer o.w.mu.Unlock()

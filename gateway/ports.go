@@ -96,6 +96,8 @@ type Ownership interface {
 	Orphans(unit string, after OrphanPlace, fn func(at OrphanPlace, o *conflict.Orphaned) bool) error
 	// Command has a fence or an unfence carried out. Its error is ErrNoRegister.
 	Command(ctx context.Context, cmd ownership.Command) (ownership.Result, error)
+	// Act has something done to the register itself. Its error is ErrNoRegister.
+	Act(ctx context.Context, act ownership.RegisterAct) (ownership.RegisterPlan, error)
 }
 
 // UnitView is a unit's record in the register with its revision.

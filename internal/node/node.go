@@ -32,6 +32,7 @@ import (
 	"github.com/geogate/geogate/residency/policyfile"
 	"github.com/geogate/geogate/router"
 	"github.com/geogate/geogate/router/ownership"
+	"github.com/geogate/geogate/router/ownership/mirror"
 )
 
 const (
@@ -165,7 +166,27 @@ func (n *Node) tryReach(ctx context.Context) error {
 	if err := n.client.Ping(ask); err != nil {
 		return fmt.Errorf("%w: region %s at %v: %w", ErrUnreachable, n.cfg.Region, n.seeds(), err)
 	}
+	if !n.cfg.NATS.Register() {
+		if err := n.noRegister(ctx); err != nil {
+			return err
+		}
+	}
 	return topics.New(n.topicsConfig()).PrepareInternal(ctx)
+}
+
+// noRegister refuses to run without a register where one rules: what is written without
+// it would be orphans at once.
+func (n *Node) noRegister(ctx context.Context) error {
+	revision, used, err := mirror.InUse(ctx, n.kafkaOpts("register"))
+	switch {
+	case err != nil:
+		return fmt.Errorf("find out whether region %s has an ownership register: %w", n.cfg.Region, err)
+	case used:
+		return fmt.Errorf("%w: region %s has an ownership register (%s has it to revision %d) and this configuration has none: writes without it would be orphans at once. "+
+			"Configure nats as before, or give the register up, in every region, with geogate register abandon, asked of a gateway that still has it",
+			ErrRefused, n.cfg.Region, mirror.OwnershipTopic, revision)
+	}
+	return nil
 }
 
 // seeds are the brokers of the own region.

@@ -36,7 +36,7 @@ func (n *Node) assembleOwnership() (err error) {
 			}, h)
 		},
 		Mirror: mirror.New(mirror.Config{
-			Region: n.cfg.Region, Opts: n.kafkaOpts("mirror"), Client: n.client, Topics: txn.NewTopics(n.client), Skipped: &n.skipped, Logger: log,
+			Region: n.cfg.Region, Instance: n.cfg.Instance, Opts: n.kafkaOpts("mirror"), Client: n.client, Topics: txn.NewTopics(n.client), Skipped: &n.skipped, Logger: log,
 		}),
 		Logs: n.seats, Logger: log,
 		Orphans: n.seats.OrphanCounts,
@@ -140,6 +140,14 @@ func (o *gatewayOwnership) Command(ctx context.Context, cmd ownership.Command) (
 		return ownership.Result{}, gateway.ErrNoRegister
 	}
 	return o.client.Ask(ctx, cmd), nil
+}
+
+// Act implements gateway.Ownership.
+func (o *gatewayOwnership) Act(ctx context.Context, act ownership.RegisterAct) (ownership.RegisterPlan, error) {
+	if o.client == nil {
+		return ownership.RegisterPlan{}, gateway.ErrNoRegister
+	}
+	return o.client.Act(ctx, act), nil
 }
 
 // registerStatus fills in what status says of ownership.

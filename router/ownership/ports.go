@@ -70,6 +70,9 @@ type Mirror interface {
 	Load(ctx context.Context) (Memory, error)
 	// See takes a message of the register, in its order.
 	See(ctx context.Context, s Seen)
+	// Abandon says in the copy that the region gives the register up. Nothing is copied
+	// any more.
+	Abandon(ctx context.Context, reason string) error
 	// Run writes what See takes until the context ends.
 	Run(ctx context.Context) error
 }

@@ -33,6 +33,8 @@ type Memory struct {
 	Epochs map[string]event.Epoch // the highest of each unit
 	Live   map[string]uint64      // the highest liveness epoch of each region
 	Last   uint64                 // the highest revision
+	// Abandoned: the region has given the register up, and nothing came after that.
+	Abandoned bool
 }
 
 // join takes in what another memory has seen besides.

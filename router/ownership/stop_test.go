@@ -86,6 +86,7 @@ func (r *deaf) Close() {
 type noMirror struct{}
 
 func (noMirror) Load(context.Context) (ownership.Memory, error) { return ownership.Memory{}, nil }
+func (noMirror) Abandon(context.Context, string) error          { return nil }
 func (noMirror) See(context.Context, ownership.Seen)            {}
 func (noMirror) Run(ctx context.Context) error                  { <-ctx.Done(); return nil }
 

@@ -241,14 +241,22 @@ func (w *World) Stop(region string) {
 // StartAgain starts the region's instances that do not run.
 func (w *World) StartAgain(region string) {
 	w.t.Helper()
+	if err := w.TryStartAgain(region); err != nil {
+		w.t.Fatal(err)
+	}
+}
+
+// TryStartAgain is StartAgain where that may fail.
+func (w *World) TryStartAgain(region string) error {
 	for _, in := range w.Region(region).instances {
 		if in.node.Load() != nil {
 			continue
 		}
 		if err := errors.Join(in.back(), in.start()); err != nil {
-			w.t.Fatalf("start %s again: %v", in.Name, err)
+			return fmt.Errorf("start %s again: %w", in.Name, err)
 		}
 	}
+	return nil
 }
 
 // DeleteStore deletes what the region's instances keep on disk beside Kafka. They

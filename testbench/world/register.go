@@ -78,6 +78,19 @@ func (r *Region) Unfence(ctx context.Context, what string) (ownership.Result, er
 	return r.command(ctx, "/v1/unfence", what, "")
 }
 
+// RegisterAct has a gateway of the region do something to the register.
+func (r *Region) RegisterAct(ctx context.Context, verb ownership.RegisterVerb, members map[string]string) (plan ownership.RegisterPlan, err error) {
+	raw, err := json.Marshal(members)
+	if err != nil {
+		return plan, err
+	}
+	raw, _, err = r.Client().DoManagement(ctx, http.MethodPost, "/v1/register/"+string(verb), raw, http.Header{"Content-Type": {"application/json"}})
+	if err != nil {
+		return plan, err
+	}
+	return plan, client.Decode(raw, &plan)
+}
+
 func (r *Region) command(ctx context.Context, path, what, reason string) (result ownership.Result, err error) {
 	body := map[string]string{"unit": what, "reason": reason}
 	if _, ok := r.w.ID(what); ok {

@@ -13,7 +13,7 @@ func FuzzOwnershipTopic(f *testing.F) {
 	for _, s := range []string{
 		`{"v":1,"revision":13,"record":{"v":1,"unit":"air/eu","epoch":33,"owner":"","state":"FENCED","by":"us","prev":12,"epochs":null}}`,
 		`{"v":1,"revision":13,"record":{"v":1,"region":"eu","id":2,"live_epoch":1,"state":"UP","by":"us"}}`,
-		`{"v":1,"revision":13,"record":{"v":1}}`, `{"v":2}`, `{"v":1,"revision":-1}`, `null`, "\x01", ``,
+		`{"v":1,"revision":13,"record":{"v":1,"abandoned":true,"by":"us-0"}}`, `{"v":1,"revision":13,"record":{"v":1}}`, `{"v":2}`, `{"v":1,"revision":-1}`, `null`, "\x01", ``,
 	} {
 		f.Add([]byte(s))
 	}

@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/twmb/franz-go/pkg/kadm"
+	"github.com/twmb/franz-go/pkg/kerr"
 	"github.com/twmb/franz-go/pkg/kgo"
 
 	"github.com/geogate/geogate/internal/defect"
@@ -32,7 +33,7 @@ const (
 
 // Config of a Mirror.
 type Config struct {
-	Region string
+	Region, Instance string
 	// Opts reach the region's own cluster.
 	Opts []kgo.Opt
 	// Client writes; it carries transactions.
@@ -50,6 +51,16 @@ type Mirror struct {
 	producer *txn.Producer
 	last     uint64 // highest revision in the topic
 	news     chan ownership.Seen
+	requests chan request
+	begun    bool
+	// abandoned: the region has given the register up; nothing is copied any more.
+	abandoned bool
+}
+
+// request is a wish to give the register up.
+type request struct {
+	reason string
+	done   chan<- error // holds one
 }
 
 // queueLength bounds what waits for Kafka; above it the watch waits.
@@ -58,7 +69,7 @@ const queueLength = 4096
 // New makes a mirror; it does nothing before Run.
 func New(cfg Config) *Mirror {
 	return &Mirror{
-		cfg: cfg, news: make(chan ownership.Seen, queueLength),
+		cfg: cfg, news: make(chan ownership.Seen, queueLength), requests: make(chan request),
 		producer: txn.New(cfg.Client, "geogate.ownership."+cfg.Region, txn.Options{Topics: cfg.Topics}),
 	}
 }
@@ -73,14 +84,49 @@ type testimony struct {
 	Record   json.RawMessage `json:"record"`
 }
 
+// abandonment is the record of a testimony that says whether the region has given the
+// register up. Its key is [registerKey].
+type abandonment struct {
+	Version   int    `json:"v"`
+	Abandoned *bool  `json:"abandoned"`
+	By        string `json:"by"` // instance
+	Reason    string `json:"reason,omitempty"`
+}
+
+// registerKey is the key of what is said of the register as a whole.
+const registerKey = "register"
+
 // Load reads what the region's Kafka has of the register.
 func (m *Mirror) Load(ctx context.Context) (ownership.Memory, error) {
 	memory := ownership.Memory{Epochs: make(map[string]event.Epoch), Live: make(map[string]uint64)}
-	cl, err := kgo.NewClient(append(append([]kgo.Opt(nil), m.cfg.Opts...),
+	err := scan(ctx, m.cfg.Opts, func(r *kgo.Record) {
+		if err := take(r.Value, &memory); err != nil && m.cfg.Skipped.Add(r.Topic, r.Partition, r.Offset, err) {
+			m.cfg.Logger.Error("record of the register's copy cannot be used and is skipped", "topic", r.Topic, "offset", r.Offset, "err", err)
+		}
+	})
+	return memory, err
+}
+
+// InUse tells whether an ownership register rules in a cluster: whether the copy of one
+// is there that has not been given up. Without the topic none does.
+func InUse(ctx context.Context, opts []kgo.Opt) (revision uint64, used bool, err error) {
+	memory := ownership.Memory{Epochs: make(map[string]event.Epoch), Live: make(map[string]uint64)}
+	err = scan(ctx, opts, func(r *kgo.Record) {
+		_ = take(r.Value, &memory) // what cannot be used is reported where the register is used
+	})
+	if errors.Is(err, kerr.UnknownTopicOrPartition) {
+		return 0, false, nil
+	}
+	return memory.Last, memory.Last > 0 && !memory.Abandoned, err
+}
+
+// scan gives every committed record of the topic, in order.
+func scan(ctx context.Context, opts []kgo.Opt, visit func(*kgo.Record)) error {
+	cl, err := kgo.NewClient(append(append([]kgo.Opt(nil), opts...),
 		kgo.FetchIsolationLevel(kgo.ReadCommitted()), kgo.KeepControlRecords(), kgo.FetchMaxWait(100*time.Millisecond),
 		kgo.ConsumePartitions(map[string]map[int32]kgo.Offset{OwnershipTopic: {0: kgo.NewOffset().AtStart()}}))...)
 	if err != nil {
-		return memory, fmt.Errorf("read %s: %w", OwnershipTopic, err)
+		return fmt.Errorf("read %s: %w", OwnershipTopic, err)
 	}
 	defer cl.Close()
 	ends, err := kadm.NewClient(cl).ListCommittedOffsets(ctx, OwnershipTopic)
@@ -88,25 +134,22 @@ func (m *Mirror) Load(ctx context.Context) (ownership.Memory, error) {
 		err = ends.Error()
 	}
 	if err != nil {
-		return memory, fmt.Errorf("list end of %s: %w", OwnershipTopic, err)
+		return fmt.Errorf("list end of %s: %w", OwnershipTopic, err)
 	}
 	end, _ := ends.Lookup(OwnershipTopic, 0)
 	for next := int64(0); next < end.Offset; {
 		fs := cl.PollFetches(ctx)
 		if ctx.Err() != nil {
-			return memory, fmt.Errorf("read %s: %w", OwnershipTopic, ctx.Err())
+			return fmt.Errorf("read %s: %w", OwnershipTopic, ctx.Err())
 		}
 		fs.EachRecord(func(r *kgo.Record) {
 			next = r.Offset + 1
-			if r.Attrs.IsControl() {
-				return
-			}
-			if err := take(r.Value, &memory); err != nil && m.cfg.Skipped.Add(r.Topic, r.Partition, r.Offset, err) {
-				m.cfg.Logger.Error("record of the register's copy cannot be used and is skipped", "topic", r.Topic, "offset", r.Offset, "err", err)
+			if !r.Attrs.IsControl() {
+				visit(r)
 			}
 		})
 	}
-	return memory, nil
+	return nil
 }
 
 // take takes a record of the topic. An error says that it cannot be used. That its revision
@@ -118,19 +161,24 @@ func take(value []byte, memory *ownership.Memory) (err error) {
 		return err
 	}
 	memory.Last = max(memory.Last, t.Revision)
+	var x abandonment
+	if json.Unmarshal(t.Record, &x) == nil && x.Abandoned != nil {
+		memory.Abandoned = *x.Abandoned
+		return nil
+	}
 	u, err := ownership.DecodeUnit(t.Record)
 	if err != nil {
 		return fmt.Errorf("%w: %w", errForeignRecord, err)
 	}
 	if u.Unit != "" {
-		memory.Epochs[u.Unit] = max(memory.Epochs[u.Unit], u.Epoch)
+		memory.Epochs[u.Unit], memory.Abandoned = max(memory.Epochs[u.Unit], u.Epoch), false
 		return nil
 	}
 	r, err := ownership.DecodeRegion(t.Record)
 	if err != nil || r.Region == "" {
 		return fmt.Errorf("%w: neither of a unit nor of a region", errForeignRecord)
 	}
-	memory.Live[r.Region] = max(memory.Live[r.Region], r.Live)
+	memory.Live[r.Region], memory.Abandoned = max(memory.Live[r.Region], r.Live), false
 	return nil
 }
 
@@ -159,6 +207,9 @@ func (m *Mirror) Run(ctx context.Context) error {
 				return nil
 			case s := <-m.news:
 				pending = append(pending, s)
+			case r := <-m.requests:
+				r.done <- m.abandon(ctx, &initialised, r.reason)
+				continue
 			}
 		}
 		pending = m.drain(pending)
@@ -189,19 +240,89 @@ func (m *Mirror) drain(pending []ownership.Seen) []ownership.Seen {
 	}
 }
 
-// write appends what the topic does not have, in one transaction. Taking the
-// transactional id first and reading after it makes sure that no other instance
-// of the region writes the same revisions.
-func (m *Mirror) write(ctx context.Context, initialised *bool, pending []ownership.Seen) error {
-	if !*initialised {
-		if err := m.producer.Init(ctx); err != nil {
-			return fmt.Errorf("take over %s: %w", OwnershipTopic, err)
-		}
-		memory, err := m.Load(ctx)
-		if err != nil {
+// begin takes the transactional id and reads after it, which makes sure that no other
+// instance of the region writes the same revisions. A register that was given up is taken
+// up again by who starts with one.
+func (m *Mirror) begin(ctx context.Context) error {
+	if err := m.producer.Init(ctx); err != nil {
+		return fmt.Errorf("take over %s: %w", OwnershipTopic, err)
+	}
+	memory, err := m.Load(ctx)
+	if err != nil {
+		return err
+	}
+	m.last = memory.Last
+	if memory.Abandoned && m.begun {
+		m.abandoned = true // by another instance of the region, while this one ran
+	}
+	if memory.Abandoned && !m.begun {
+		if err := m.say(ctx, false, ""); err != nil {
 			return err
 		}
-		m.last, *initialised = memory.Last, true
+	}
+	m.begun = true
+	return nil
+}
+
+// Abandon writes that the region gives the register up, and copies nothing of it any
+// more. Instances may then start without one.
+func (m *Mirror) Abandon(ctx context.Context, reason string) error {
+	done := make(chan error, 1)
+	select {
+	case m.requests <- request{reason, done}:
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+	select {
+	case err := <-done:
+		return err
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+}
+
+func (m *Mirror) abandon(ctx context.Context, initialised *bool, reason string) error {
+	if !*initialised {
+		if err := m.begin(ctx); err != nil {
+			return err
+		}
+		*initialised = true
+	}
+	err := m.say(ctx, true, reason)
+	m.abandoned = m.abandoned || err == nil
+	return err
+}
+
+// say writes whether the register is given up.
+func (m *Mirror) say(ctx context.Context, abandoned bool, reason string) error {
+	record, err := json.Marshal(abandonment{Version: 1, Abandoned: &abandoned, By: m.cfg.Instance, Reason: reason})
+	if err != nil {
+		return fmt.Errorf("encode abandonment: %w", err)
+	}
+	value, err := json.Marshal(testimony{Version: testimonyVersion, Revision: m.last, Record: record})
+	if err != nil {
+		return fmt.Errorf("encode abandonment: %w", err)
+	}
+	var records []txn.Record
+	for _, topic := range []string{OwnershipTopic, OwnersTopic} {
+		records = append(records, txn.Record{Topic: topic, Key: []byte(registerKey), Value: value, Timestamp: time.Now().UnixMilli()})
+	}
+	if _, err := m.producer.Commit(ctx, records); err != nil {
+		return fmt.Errorf("write %s: %w", OwnershipTopic, err)
+	}
+	return nil
+}
+
+// write appends what the topic does not have, in one transaction.
+func (m *Mirror) write(ctx context.Context, initialised *bool, pending []ownership.Seen) error {
+	if !*initialised {
+		if err := m.begin(ctx); err != nil {
+			return err
+		}
+		*initialised = true
+	}
+	if m.abandoned {
+		return nil
 	}
 	var records []txn.Record
 	last := m.last
