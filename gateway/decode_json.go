@@ -13,6 +13,10 @@ import (
 // rest is not read.
 const maxErrors = 20
 
+// maxHeaders bounds how many headers of one record are read: short ones take many
+// times as much memory as they have bytes.
+const maxHeaders = 100_000
+
 // errEnough ends the reading of a record that has maxErrors mistakes.
 var errEnough = errors.New("gateway: enough mistakes")
 
@@ -205,6 +209,9 @@ func (p *parser) headers(pointer string) error {
 	return p.elements(func(i int) error {
 		if err := p.enough(); err != nil {
 			return err
+		}
+		if i == maxHeaders {
+			return newProblem(codeRecordTooLarge, "the record has more than %d headers", maxHeaders)
 		}
 		return p.header(pointer, i)
 	})

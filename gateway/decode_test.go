@@ -207,3 +207,19 @@ func TestEnoughMistakes(t *testing.T) {
 		}
 	}
 }
+
+// TestHeadersAreCounted: the memory of many short headers is bounded before the limits
+// of records are looked at.
+func TestHeadersAreCounted(t *testing.T) {
+	body := func(n int) []byte {
+		return []byte(`{"value":null,"headers":[` + strings.Repeat(`{"name":"","value":""},`, n-1) + `{"name":"","value":null}]}`)
+	}
+	if rec, err := parseRecord(body(maxHeaders)); err != nil || len(rec.headers) != maxHeaders {
+		t.Errorf("%d headers: %v", maxHeaders, err)
+	}
+	_, err := parseRecord(body(maxHeaders + 1))
+	var p *problem
+	if !errors.As(err, &p) || p.code != codeRecordTooLarge {
+		t.Errorf("%d headers: %v", maxHeaders+1, err)
+	}
+}
