@@ -96,7 +96,7 @@ func (c *Core) own(now time.Duration, purpose string, next UnitRecord, expect ui
 		// The proof counts for the lease under which it was sent, and only if
 		// nothing newer has said otherwise.
 		u := c.units[next.Unit]
-		if ok && c.lease.rev == rev && u.rec.State == UnitActive && u.rec.Owner == c.cfg.Region && u.rec.Epoch == next.Epoch {
+		if ok && c.lease.rev == rev && u.rec.State == UnitActive && u.rec.Owner == c.cfg.Region && u.rec.Epoch == next.Epoch && !c.rumoured(UnitSubject(next.Unit)) {
 			c.changes++
 			p := proof{epoch: next.Epoch, rev: rev, mark: c.markOf(next.Unit, next.Epoch), after: expect}
 			if fresh {

@@ -75,7 +75,6 @@ func (n *livesOf) note(seq uint64, r *LeaseRecord) {
 
 // ownName is what an instance knows of its own name.
 type ownName struct {
-	asked   bool   // it has begun to claim the name
 	claimed uint64 // revision of its first lease record; 0 before
 	written uint64 // of its newest
 	taken   string // why it has stopped; "" before
@@ -116,10 +115,10 @@ func (c *Core) noteLease(now time.Duration, seq uint64, r *LeaseRecord) {
 	own := &c.name
 	switch _, known := own.known[r.Life]; {
 	case known:
-	case own.asked && seq > own.claimed:
+	case own.claimed != 0 && seq > own.claimed:
 		c.yield(r.Life)
 		return
-	default:
+	default: // of two that start together, the one that claims first is ended
 		own.known[r.Life] = struct{}{}
 	}
 	if seq > own.others.lives[r.Life].seq {
@@ -154,7 +153,6 @@ func (c *Core) takeName(now time.Duration) {
 	if c.name.claimed != 0 || !c.free(now, "name") {
 		return
 	}
-	c.name.asked = true
 	subject := leaseSubject(c.cfg.Region, c.cfg.Instance)
 	w := Write{Subject: subject, Data: encode(c.leaseRecord(now, 0)), Guard: subject, Expect: c.livesUnder(c.cfg.Region, c.cfg.Instance).newest}
 	c.write(now, "name", w, 0, func(now time.Duration, seq uint64, ok bool) {

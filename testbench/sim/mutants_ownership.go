@@ -46,6 +46,7 @@ var ownershipMutants = []mutant{
 		{ownershipClaim, "bump{rev: seq, at: now}", "bump{rev: seq, at: sent}"},
 	}},
 	{"tokens-kept", "tokens are kept over a new liveness revision", []edit{
+		{ownershipRumours, "		c.drop()\n		c.quit(\"lease\")\n	case r.unit", "		c.quit(\"lease\")\n	case r.unit"},
 		{ownershipCore, "	if r.Region == c.cfg.Region {\n		c.drop()\n", "	if r.Region == c.cfg.Region {\n"},
 		{ownershipClaim, "c.proofs[unit].rev == rev ||", "c.proofs[unit].rev != 0 && rev != 0 ||"},
 		{"router/ownership/tokens.go", "if p.rev == c.lease.rev && p.mark <= c.savedMark {", "if p.mark <= c.savedMark {"},

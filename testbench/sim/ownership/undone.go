@@ -61,6 +61,6 @@ func (s *sim) undoUnseen() {
 		fencer.Cut(50 * time.Second)
 		s.ask(other, ownership.Command{Verb: ownership.VerbUnfence, Region: victim.Region})
 	})
-	s.After(45*time.Second, func() { victim.Blind(60 * time.Second) })
-	s.After(53*time.Second, func() { s.ask(fencer, fence) })
+	s.After(51*time.Second, func() { victim.Blind(60 * time.Second) })
+	s.After(52*time.Second+s.Between(time.Millisecond, 10*time.Millisecond), func() { s.ask(fencer, fence) }) // before it hears
 }
