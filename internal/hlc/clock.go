@@ -13,8 +13,8 @@ import (
 // it observed): a stamp made now could beat writes of the future.
 var ErrDrift = errors.New("hlc: clock is ahead of its wall beyond the drift bound")
 
-// ErrAhead is returned by Observe for a stamp further ahead of the wall than half
-// of Bounds.MaxDrift; the clock does not follow it.
+// ErrAhead is returned by Observe for a stamp further ahead of the wall than
+// nearly Bounds.MaxDrift; the clock does not follow it.
 var ErrAhead = errors.New("hlc: stamp is too far ahead of the wall to be followed")
 
 // Bounds limit how far stamps may run ahead of the wall clock.
@@ -26,6 +26,10 @@ type Bounds struct {
 func (b Bounds) withDefaults() Bounds {
 	return Bounds{MaxDrift: cmp.Or(b.MaxDrift, 5*time.Second), HoldMax: cmp.Or(b.HoldMax, time.Minute)}
 }
+
+// followed is how far ahead a clock follows. What is left of MaxDrift has room for
+// millions of stamps.
+func (b Bounds) followed() time.Duration { return b.MaxDrift - b.MaxDrift/50 }
 
 // Ahead tells whether a stamp lies further ahead of the wall than any clock with these
 // bounds makes one.
@@ -95,10 +99,10 @@ func (c *Clock) Now() (Stamp, error) {
 
 // Observe moves the clock up to s, or returns ErrAhead and does nothing.
 //
-// It follows half as far as stamps may be made: a clock that had been dragged to the
-// very bound could make no stamp, and who sends tokens could keep it there.
+// It follows not quite as far as stamps may be made: a clock that had been dragged to
+// the very bound could make no stamp, and who sends tokens could keep it there.
 func (c *Clock) Observe(s Stamp) error {
-	if wall := c.wall(); s > FromMillis(wall.UnixMilli()).Add(c.bounds.MaxDrift/2) {
+	if wall := c.wall(); s > FromMillis(wall.UnixMilli()).Add(c.bounds.followed()) {
 		return fmt.Errorf("%w: %s against wall %s", ErrAhead, s, FromMillis(wall.UnixMilli()))
 	}
 	c.Restore(s)
