@@ -174,7 +174,7 @@ func NewCore(cfg CoreConfig) *Core {
 	c := &Core{
 		cfg:     cfg,
 		regions: make(map[string]*known[RegionRecord]), units: make(map[string]*known[UnitRecord]),
-		names: make(map[instanceName]*livesOf), drained: make(map[drainedBy]DrainedRecord), name: ownName{known: make(map[string]struct{})},
+		names: make(map[instanceName]*livesOf), drained: make(map[drainedBy]DrainedRecord), name: ownName{known: make(map[string]uint64)},
 		rumours: make(map[string]*rumour),
 		proofs:  make(map[string]proof), bumps: make(map[string]bump), starts: make(map[string]listing),
 		settled: make(map[string]event.Epoch),

@@ -79,9 +79,9 @@ type ownName struct {
 	written uint64 // of its newest
 	taken   string // why it has stopped; "" before
 	// others are the lives before this one, known all that ever wrote under the name
-	// and are none of a successor.
+	// and are none of a successor, with the first revision that was heard of each.
 	others livesOf
-	known  map[string]struct{}
+	known  map[string]uint64
 	since  time.Duration // from when the others are outwaited
 }
 
@@ -118,8 +118,8 @@ func (c *Core) noteLease(now time.Duration, seq uint64, r *LeaseRecord) {
 	case own.claimed != 0 && seq > own.claimed:
 		c.yield(r.Life)
 		return
-	default: // of two that start together, the one that claims first is ended
-		own.known[r.Life] = struct{}{}
+	default: // of two that start together, the one that claims first is ended: see claimedName
+		own.known[r.Life] = seq
 	}
 	if seq > own.others.lives[r.Life].seq {
 		own.since = now // it may be a renewal of one that has not heard yet that it was ended
@@ -157,9 +157,21 @@ func (c *Core) takeName(now time.Duration) {
 	w := Write{Subject: subject, Data: encode(c.leaseRecord(now, 0)), Guard: subject, Expect: c.livesUnder(c.cfg.Region, c.cfg.Instance).newest}
 	c.write(now, "name", w, 0, func(now time.Duration, seq uint64, ok bool) {
 		if ok {
-			c.name.claimed, c.name.written, c.name.since = seq, seq, now
+			c.claimedName(now, seq)
 		}
 	})
+}
+
+// claimedName takes the acknowledgement of the first lease record. Another process may
+// have ended this life already, and have been heard of before the acknowledgement came.
+func (c *Core) claimedName(now time.Duration, seq uint64) {
+	c.name.claimed, c.name.written, c.name.since = seq, seq, now
+	for _, id := range slices.Sorted(maps.Keys(c.name.known)) {
+		if c.name.known[id] > seq {
+			c.yield(id)
+			return
+		}
+	}
 }
 
 // leaseRecord is the next record of the own lease, on a revision of the region's.
