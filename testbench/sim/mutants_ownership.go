@@ -112,7 +112,7 @@ var ownershipMutants = []mutant{
 		{ownershipLives, "\"gone\", Write{Subject: subject, Data: encode(r), Guard: subject, Expect: n.newest}", "\"gone\", Write{Subject: subject, Data: encode(r)}"},
 	}},
 	{"name-taken-ignored", "a process goes on when another one has taken its name over", []edit{
-		{ownershipLives, "		c.yield(r.Life)\n", "		own.known[r.Life] = struct{}{}\n"},
+		{ownershipLives, "		c.yield(r.Life)\n", "		own.known[r.Life] = seq\n"},
 	}},
 	{"rumour-believed", "what another instance says of the register is taken as the register's", []edit{
 		{ownershipCore, "		c.hear(now, ev)\n", "		c.askedRegister(now, ev)\n"},

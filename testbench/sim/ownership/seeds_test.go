@@ -52,6 +52,7 @@ var regressions = []struct {
 }{
 	{573, "an answer that comes after a long pause is to a write that was abandoned"},
 	{822, "a claim that waits in an election is stored after its process has died"},
+	{364, "a process hears of its successor before its own claim is acknowledged"},
 }
 
 func TestRegressions(t *testing.T) {
