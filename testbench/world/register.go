@@ -21,7 +21,7 @@ var lease = ownership.LeaseConfig{Duration: 12 * time.Second, Margin: 100 * time
 
 // patienceWithRegister is patience where leases are waited for, a renewal of which a
 // loaded machine may lose.
-const patienceWithRegister = 90 * time.Second
+const patienceWithRegister = 3 * time.Minute
 
 // openRegister starts the ownership register of the world: one server that all
 // instances reach, each by a door of its own.

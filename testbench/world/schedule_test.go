@@ -199,7 +199,7 @@ func (s *schedule) end() {
 	}
 	for _, a := range s.order {
 		if a.wr.Idem != "" && len(a.acked) == 0 {
-			ctx, cancel := context.WithTimeout(context.Background(), 20*time.Second)
+			ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 			answer, err := s.w.Region(s.region()).Store(ctx, a.wr)
 			cancel()
 			if err != nil {

@@ -27,11 +27,11 @@ import (
 const (
 	// patience is how long a test waits for what must come about. It is far more
 	// than anything takes, so that a loaded machine fails no test.
-	patience = 30 * time.Second
+	patience = 2 * time.Minute
 	// pollEvery is the distance between two questions about it.
 	pollEvery = 20 * time.Millisecond
 	// readyWithin bounds the wait for an instance that was started.
-	readyWithin = 20 * time.Second
+	readyWithin = 2 * time.Minute
 )
 
 // names are the regions of a world, in the order of their ids from 1 on.
