@@ -318,11 +318,13 @@ type territory struct {
 	euFiles, euTap                            *search
 	link, register, usFiles, usHTTP, usSocket *search
 	witness, logs, metrics                    *search
+	// routes are the sockets between the register's servers, which are encrypted.
+	routes *search
 }
 
 // outside are the places that are not eu's.
 func (t *territory) outside() []*search {
-	return []*search{t.link, t.register, t.usFiles, t.usHTTP, t.usSocket, t.witness}
+	return []*search{t.link, t.register, t.usFiles, t.usHTTP, t.usSocket, t.witness, t.routes}
 }
 
 func (l *leakTest) survey(sc *scanner, metrics ...[]byte) (t territory, err error) {
@@ -347,7 +349,8 @@ func (l *leakTest) survey(sc *scanner, metrics ...[]byte) (t territory, err erro
 		{&t.euFiles, "eu's files", kafka(w.eu)},
 		{&t.euTap, "eu's HTTP socket", w.tapsOf(is("http of eu"))},
 		{&t.link, "the link from eu", w.tapsOf(is("kafka of us, from eu"))},
-		{&t.register, "the register's sockets", w.tapsOf(starts("register of "))},
+		{&t.register, "the register's files", []string{filepath.Join(w.us.dir, "nats"), filepath.Join(w.eu.dir, "nats"), filepath.Join(w.witnessDir(), "nats")}},
+		{&t.routes, "the register's sockets", w.tapsOf(starts("register of "))},
 		{&t.usFiles, "us's files", kafka(w.us)},
 		{&t.usHTTP, "us's HTTP socket", w.tapsOf(is("http of us"))},
 		{&t.usSocket, "us's other sockets", w.tapsOf(is("management of us", "kafka of us, from us", "kafka of eu, from us"))},

@@ -65,6 +65,9 @@ func (s *fencing) leakCheck(metrics ...[]byte) error {
 	}
 	s.report("nothing that must stay in eu is in a file or socket outside it", "%d canaries in %d forms, %d files of %s", kept, len(all[0].needles(0)), files, size(bytes))
 
+	if at, ok := t.routes.found[reason]; ok {
+		s.note("%s is readable in %s, %s, %s", all[reason].slot, t.routes.name, at.where, at.form)
+	}
 	for i, p := range all[:reason] {
 		for _, place := range []*search{t.logs, t.metrics, t.register, t.witness} {
 			if at, ok := place.found[i]; ok {
