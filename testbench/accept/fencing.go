@@ -461,7 +461,7 @@ func (s *fencing) unfence(ctx context.Context, c scenario, f *fenceRun) error {
 			if a.answer.Epoch <= epochs[a.unit] || a.answer.Epoch%16 != uint64(s.w.eu.id) || a.answer.Unit != a.unit {
 				s.note("%s of %s is accepted in epoch %d of %q; the fence was epoch %d", a.Idem, a.unit, a.answer.Epoch, a.answer.Unit, epochs[a.unit])
 			}
-		case p == nil || p.Code != "NOT_OWNER" && p.Code != "OWNERSHIP_UNPROVEN":
+		case p == nil || p.Code != "NOT_OWNER" && p.Code != "OWNERSHIP_UNPROVEN" && p.Code != "NOT_READY": // a term begins
 			s.note("%s of %s, after unfence: %v", a.Idem, a.unit, a.err)
 		}
 	}

@@ -65,9 +65,20 @@ func (r *region) spoil(t *testing.T) (topics []string) {
 			}
 		}
 	}
-	for _, res := range cl.ProduceSync(t.Context(), records...) {
-		// Apache Kafka takes no null keys in compacted topics.
-		if res.Err != nil && !(errors.Is(res.Err, kerr.InvalidRecord) && res.Record.Key == nil) {
+	// Apache Kafka takes no null keys in compacted topics, and refuses the whole batch.
+	keyed, null := []*kgo.Record{}, []*kgo.Record{}
+	for _, rec := range records {
+		if rec.Key == nil {
+			null = append(null, rec)
+		} else {
+			keyed = append(keyed, rec)
+		}
+	}
+	if err := cl.ProduceSync(t.Context(), keyed...).FirstErr(); err != nil {
+		t.Fatalf("spoil topics of %s: %v", r.name, err)
+	}
+	for _, res := range cl.ProduceSync(t.Context(), null...) {
+		if res.Err != nil && !errors.Is(res.Err, kerr.InvalidRecord) {
 			t.Fatalf("spoil %s of %s: %v", res.Record.Topic, r.name, res.Err)
 		}
 	}
