@@ -163,7 +163,7 @@ func (e *end) read(t testing.TB, topic string, opts ...kgo.Opt) map[int32][]*kgo
 		}
 		return true
 	}
-	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
 	defer cancel()
 	for !done() {
 		fs := cl.PollFetches(ctx)
@@ -227,7 +227,7 @@ func (r *running) wait(t testing.TB) error {
 	case err := <-r.done:
 		r.done <- err
 		return err
-	case <-time.After(30 * time.Second):
+	case <-time.After(2 * time.Minute):
 		t.Fatal("the link does not end")
 		return nil
 	}
@@ -244,7 +244,7 @@ func (r *running) stop(t testing.TB) {
 // eventually polls until f is true.
 func eventually(t testing.TB, what string, f func() bool) {
 	t.Helper()
-	deadline := time.Now().Add(30 * time.Second)
+	deadline := time.Now().Add(2 * time.Minute)
 	tick := time.NewTicker(20 * time.Millisecond)
 	defer tick.Stop()
 	for !f() {
