@@ -471,6 +471,13 @@ func TestLateCut(t *testing.T) {
 	single := eu.Put(github, "single", `"past the cut"`)
 	first := eu.Put(github, "twice", `1`, world.Idem("twice"))
 	over := ap.Put(flights, "flight-1", `"saw it"`, world.Token(pastCut.Token))
+	w.Eventually("ap to apply the first copy", func() error { // before the other one is there
+		all, err := ap.Records(github, "merged")
+		if err == nil && len(of(all, "twice")) != 1 {
+			err = fmt.Errorf("shows %+v", all)
+		}
+		return err
+	})
 	second := us.Put(github, "twice", `1`, world.Idem("twice"))
 	w.Eventually("ap to apply all of it", func() error {
 		all, err := ap.Records(github, "merged")
