@@ -49,19 +49,14 @@ func (s *Server) command(verb ownership.Verb) handler {
 	}
 }
 
-// registerAct is POST /v1/register/abandon, replace and repair on the management
-// listener.
+// registerAct is POST /v1/register/abandon on the management listener.
 func (s *Server) registerAct(c *call) error {
 	if _, err := c.query(); err != nil {
 		return err
 	}
 	act := ownership.RegisterAct{Verb: ownership.RegisterVerb(c.args[0])}
 	members := map[string]*string{"reason": &act.Reason, "dry_run": new(string)}
-	switch act.Verb {
-	case ownership.RegisterAbandon, ownership.RegisterRepair:
-	case ownership.RegisterReplace:
-		members["server"] = &act.Server
-	default:
+	if act.Verb != ownership.RegisterAbandon {
 		return newProblem(codeNotFound, "nothing is at %s", c.r.URL.Path)
 	}
 	if err := c.commandMembers(members); err != nil {
@@ -74,11 +69,8 @@ func (s *Server) registerAct(c *call) error {
 	default:
 		return invalid(codeMalformed, atPointer("/dry_run", `must be "true" or "false"`))
 	}
-	switch {
-	case act.Reason == "" && !act.DryRun:
+	if act.Reason == "" && !act.DryRun {
 		return invalid(codeMalformed, atPointer("/reason", "what is done to the register needs a reason; the audit keeps it"))
-	case act.Verb == ownership.RegisterReplace && act.Server == "":
-		return invalid(codeMalformed, atPointer("/server", "must name the server that is replaced"))
 	}
 	if s.deps.Ownership == nil {
 		return s.refuseCommand(ErrNoRegister)

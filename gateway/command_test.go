@@ -37,15 +37,12 @@ func TestRegisterActs(t *testing.T) {
 		status     int
 		want       ownership.RegisterAct
 	}{
-		"abandon":           {"abandon", `{"reason":"moving"}`, 200, ownership.RegisterAct{Verb: ownership.RegisterAbandon, Reason: "moving"}},
-		"dry":               {"abandon", `{"dry_run":"true"}`, 200, ownership.RegisterAct{Verb: ownership.RegisterAbandon, DryRun: true}},
-		"replace":           {"replace", `{"server":"ctl-eu","reason":"x"}`, 200, ownership.RegisterAct{Verb: ownership.RegisterReplace, Server: "ctl-eu", Reason: "x"}},
-		"repair":            {"repair", `{"reason":"x","dry_run":"false"}`, 200, ownership.RegisterAct{Verb: ownership.RegisterRepair, Reason: "x"}},
-		"no reason":         {"abandon", `{}`, 400, ownership.RegisterAct{}},
-		"no server":         {"replace", `{"reason":"x"}`, 400, ownership.RegisterAct{}},
-		"server of another": {"repair", `{"server":"ctl-eu","reason":"x"}`, 400, ownership.RegisterAct{}},
-		"perhaps":           {"repair", `{"reason":"x","dry_run":"perhaps"}`, 400, ownership.RegisterAct{}},
-		"nothing known":     {"forget", `{"reason":"x"}`, 404, ownership.RegisterAct{}},
+		"abandon":        {"abandon", `{"reason":"moving"}`, 200, ownership.RegisterAct{Verb: ownership.RegisterAbandon, Reason: "moving"}},
+		"dry":            {"abandon", `{"dry_run":"true"}`, 200, ownership.RegisterAct{Verb: ownership.RegisterAbandon, DryRun: true}},
+		"no reason":      {"abandon", `{}`, 400, ownership.RegisterAct{}},
+		"unknown member": {"abandon", `{"server":"ctl-eu","reason":"x"}`, 400, ownership.RegisterAct{}},
+		"perhaps":        {"abandon", `{"reason":"x","dry_run":"perhaps"}`, 400, ownership.RegisterAct{}},
+		"nothing known":  {"forget", `{"reason":"x"}`, 404, ownership.RegisterAct{}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			before := len(reg.acts)

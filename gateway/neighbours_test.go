@@ -220,7 +220,7 @@ func (p *pieces) Read(b []byte) (int, error) {
 	return n, nil
 }
 
-// TestStreamsRestBetweenLines: the least rate is about lines that have begun; a
+// TestStreamsRestBetweenLines: the least rate is about lines that have started; a
 // stream may say nothing for much longer.
 func TestStreamsRestBetweenLines(t *testing.T) {
 	w := newWorld(t, nil)

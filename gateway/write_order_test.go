@@ -123,9 +123,9 @@ func TestNothingAfterALineOfUnknownKey(t *testing.T) {
 func TestStreamWaitsForAColdSeat(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(t, nil)
-		begun := time.Now()
+		start := time.Now()
 		var stored []string
-		ready := func() bool { return time.Since(begun) > 20*time.Second }
+		ready := func() bool { return time.Since(start) > 20*time.Second }
 		var mu sync.Mutex
 		w.write = func(ctx context.Context, req seat.Request, p int32) (seat.Answer, error) {
 			mu.Lock()
@@ -143,7 +143,7 @@ func TestStreamWaitsForAColdSeat(t *testing.T) {
 		if got := w.streamed("flights", lines); slices.ContainsFunc(got, func(c string) bool { return c != "ok" }) || !slices.Equal(stored, want) {
 			t.Errorf("answers %v, stored %v", got, stored)
 		}
-		begun, ready = time.Now(), func() bool { return false }
+		start, ready = time.Now(), func() bool { return false }
 		lines = nil
 		for i := range 1000 {
 			lines = append(lines, lineOf(fmt.Sprint(i), "x"))
@@ -154,7 +154,7 @@ func TestStreamWaitsForAColdSeat(t *testing.T) {
 		}
 		// Lines that are in flight side by side wait side by side; those that come
 		// later find out that it is in vain.
-		if took := time.Since(begun); took < w.s.cfg.WriteTimeout || took > 2*w.s.cfg.WriteTimeout {
+		if took := time.Since(start); took < w.s.cfg.WriteTimeout || took > 2*w.s.cfg.WriteTimeout {
 			t.Errorf("a seat that does not become ready takes a stream %s", took)
 		}
 	})

@@ -216,7 +216,7 @@ func (st *stream) write(ctx context.Context, rec *record) (seat.Answer, error) {
 		return seat.Answer{}, err
 	}
 	const first, longest = 5 * time.Millisecond, 200 * time.Millisecond
-	begun := time.Now()
+	start := time.Now()
 	for wait := first; ; wait = min(2*wait, longest) {
 		a, err := st.s.writer.store(ctx, w, st.c.peer)
 		notReady := errors.Is(err, seat.ErrNotReady) && !errors.Is(err, seat.ErrSuperseded)
@@ -225,11 +225,11 @@ func (st *stream) write(ctx context.Context, rec *record) (seat.Answer, error) {
 			if st.waited.inVain(w.partition) {
 				return a, err
 			}
-			if time.Since(begun) >= st.s.cfg.WriteTimeout {
+			if time.Since(start) >= st.s.cfg.WriteTimeout {
 				st.waited.set(w.partition, true)
 				return a, err
 			}
-		case !errors.Is(err, seat.ErrOverloaded) || time.Since(begun) >= streamPatience:
+		case !errors.Is(err, seat.ErrOverloaded) || time.Since(start) >= streamPatience:
 			if err == nil {
 				st.waited.set(w.partition, false)
 			}

@@ -47,11 +47,9 @@ type Config struct {
 	// DiscoverEvery is how often topics are looked for. Default 3 s.
 	DiscoverEvery time.Duration
 
-	// Names checks the names in the registries' records; nil: nobody does.
-	Names control.Names
-	// ForeignName, if not nil, tells whether a name has the form of a remote topic at
-	// the source; without a record in the registry such a topic is not copied.
-	ForeignName func(topic string) bool
+	// Topology checks names, those in the registries' records and those of topics
+	// without one; nil: nobody does.
+	Topology *router.Topology
 
 	// Ready, if not nil, is awaited before topics are looked for: Incarnation has
 	// its answers once it is closed.

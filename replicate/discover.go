@@ -50,7 +50,11 @@ type registry struct {
 
 // newRegistry follows the registry of a region's cluster; region is "" for the own one.
 func newRegistry(ask *leaderClient, cfg *Config, region string) *registry {
-	return &registry{ask: ask, log: cfg.Logger, skipped: cfg.Skipped, region: region, Registry: control.NewRegistry(cfg.Names)}
+	var names control.Names // nil: nobody checks them
+	if cfg.Topology != nil {
+		names = cfg.Topology
+	}
+	return &registry{ask: ask, log: cfg.Logger, skipped: cfg.Skipped, region: region, Registry: control.NewRegistry(names)}
 }
 
 // sync reads to a high watermark listed now: only then does it count that a topic
@@ -128,7 +132,7 @@ func (d *discovery) look(ctx context.Context) ([]Stream, []TopicRuling, error) {
 		if err != nil {
 			return nil, nil, err
 		}
-		if _, registered := d.sourceRegistry.Lookup(name, t.ID); !registered {
+		if _, other := d.notLocal(t, here); !other {
 			known[name] = FactTopic{ID: t.ID, Partitions: len(t.Leaders), Shared: d.local(there, name)}
 		}
 		if r.Carried {
@@ -140,6 +144,8 @@ func (d *discovery) look(ctx context.Context) ([]Stream, []TopicRuling, error) {
 				r.Carried, r.Blocked, r.Reason = false, true, err.Error()
 			}
 			streams = append(streams, mine...)
+		} else {
+			delete(d.told, name) // what is recorded from now on stays here
 		}
 		rulings = append(rulings, r)
 	}
@@ -177,29 +183,28 @@ func (d *discovery) tell(ctx context.Context, t txn.Topic, first bool) error {
 	return nil
 }
 
+// notLocal tells whether record or name say that a topic of the source is not local.
+func (d *discovery) notLocal(t txn.Topic, here map[string]txn.Topic) (control.Topic, bool) {
+	x, ok := d.sourceRegistry.Lookup(t.Name, t.ID)
+	if !ok && d.cfg.Topology != nil {
+		x, ok = d.cfg.Topology.ByName(t.Name, d.cfg.From.Name, func(name string) bool { _, exists := here[name]; return exists })
+	}
+	return x, ok
+}
+
 // rule decides by registry, names and patterns.
 func (d *discovery) rule(t txn.Topic, here map[string]txn.Topic) TopicRuling {
 	name := t.Name
 	r := TopicRuling{Topic: name}
-	if reg, ok := d.sourceRegistry.Lookup(name, t.ID); ok {
+	if reg, ok := d.notLocal(t, here); ok {
 		switch reg.Kind {
 		case control.KindRemote:
 			r.Reason = fmt.Sprintf("remote topic of region %d", reg.Origin)
 		case control.KindDerived:
 			r.Reason = "derived topic"
 		default:
-			r.Blocked, r.Reason = true, "its name is one that geogate gives, and its record in the registry is malformed or deleted"
+			r.Blocked, r.Reason = true, "its name is one that geogate gives to the topics that it writes, and no usable record in the registry says what it is"
 		}
-		return r
-	}
-	if of, merged := router.MergedOf(name); merged {
-		if _, folded := here[control.StateOf(of)]; folded {
-			r.Reason = "merged topic of " + of + " by its name"
-			return r
-		}
-	}
-	if d.cfg.ForeignName != nil && d.cfg.ForeignName(name) {
-		r.Blocked, r.Reason = true, "its name is that of a remote topic, and no record in the registry says whose copy it is"
 		return r
 	}
 	m := d.matcher.Match(name)

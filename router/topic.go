@@ -55,6 +55,22 @@ func (t *Topology) RemoteForm(name, own string) bool {
 	return false
 }
 
+// ByName tells of a topic that is in no record of the registry of region own whether
+// its name says that it is not local: it is called like a remote topic, or like the
+// merged topic of a topic that has state. A record may have been deleted, or never have
+// been written, as for copies that another replicator made. exists tells whether the
+// region has a topic. Kind 0 says that nothing else is certain.
+func (t *Topology) ByName(name, own string, exists func(topic string) bool) (x control.Topic, ok bool) {
+	if t.RemoteForm(name, own) {
+		return control.Topic{Name: name}, true
+	}
+	of, merged := MergedOf(name)
+	if !merged || !exists(control.StateOf(of)) {
+		return control.Topic{}, false
+	}
+	return control.Topic{Name: name, Kind: control.KindDerived, Use: control.UseMerged, Of: of}, true
+}
+
 // MergedOf gives the topic whose merged topic has a name of this form.
 func MergedOf(name string) (topic string, ok bool) {
 	topic, ok = strings.CutSuffix(name, Merged(""))

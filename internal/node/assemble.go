@@ -74,8 +74,8 @@ func (n *Node) assembleLink(l LinkConfig) error {
 		Source: n.seeds(), Target: n.cfg.Regions[l.To].Kafka.Seeds,
 		Include: l.Include, Exclude: l.Exclude, SourceOptions: opts, TargetOptions: opts,
 		Border: n.guard(), Restrictable: n.restrictable,
-		Names: n.topology, ForeignName: func(topic string) bool { return n.topology.RemoteForm(topic, n.cfg.Region) },
-		Ready: n.control.Ready(), Barriers: n.control, Incarnation: n.control.Incarnation,
+		Topology: n.topology,
+		Ready:    n.control.Ready(), Barriers: n.control, Incarnation: n.control.Incarnation,
 		Incarnations: func(topic string, partition int32) []control.Incarnation {
 			return n.control.Incarnations(n.own, topic, partition)
 		},

@@ -285,22 +285,11 @@ func (c *Catalogue) mustBeLocal(ctx context.Context, name string, id event.Topic
 	return nil
 }
 
-// byName tells of a topic that is in no record of the registry whether its name
-// says that it is not local: it is called like a remote topic, or like the merged topic
-// of a topic that has state. A record may have been deleted, or never have been
-// written, as for copies that another replicator made.
+// byName is [router.Topology.ByName] of a topic of this region.
 func (c *Catalogue) byName(name string) (control.Topic, bool) {
-	if c.topology.RemoteForm(name, c.region) {
-		return control.Topic{Name: name}, true
-	}
-	of, merged := router.MergedOf(name)
-	if !merged {
-		return control.Topic{}, false
-	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	_, folded := c.known[control.StateOf(of)]
-	return control.Topic{Name: name, Kind: control.KindDerived, Use: control.UseMerged, Of: of}, folded
+	return c.topology.ByName(name, c.region, c.known.Has)
 }
 
 // Entries describes every topic of the region, sorted by name, but for what links do

@@ -11,18 +11,12 @@ import (
 // RegisterVerb is what is done.
 type RegisterVerb string
 
-// The verbs.
-const (
-	RegisterAbandon RegisterVerb = "abandon"
-	RegisterReplace RegisterVerb = "replace"
-	RegisterRepair  RegisterVerb = "repair"
-)
+// RegisterAbandon gives the register up in the region.
+const RegisterAbandon RegisterVerb = "abandon"
 
 // RegisterAct is what an operator asks for.
 type RegisterAct struct {
-	Verb RegisterVerb
-	// Server names the server that is replaced.
-	Server string
+	Verb   RegisterVerb
 	Reason string
 	// DryRun gives the plan and does nothing.
 	DryRun bool
@@ -47,7 +41,7 @@ func (c *Client) Act(ctx context.Context, act RegisterAct) RegisterPlan {
 	default:
 		plan.end(ResultPrecondition, "%q is nothing that can be done to the register", act.Verb)
 	}
-	c.log.Info("act on the ownership register", "verb", string(act.Verb), "server", act.Server, "reason", act.Reason, "dry_run", act.DryRun, "exit", int(plan.Code), "detail", plan.Detail)
+	c.log.Info("act on the ownership register", "verb", string(act.Verb), "reason", act.Reason, "dry_run", act.DryRun, "exit", int(plan.Code), "detail", plan.Detail)
 	return plan
 }
 

@@ -161,11 +161,11 @@ func (n *neighbours) live(ctx context.Context, c client.Client, i int) {
 func jsonHeader() http.Header { return http.Header{"Content-Type": {"application/json"}} }
 
 func (n *neighbours) timed(what string, do func() error) {
-	begun := time.Now()
+	start := time.Now()
 	err := do()
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	n.latency = append(n.latency, time.Since(begun))
+	n.latency = append(n.latency, time.Since(start))
 	if err != nil {
 		n.refused = append(n.refused, what+": "+err.Error())
 	}
