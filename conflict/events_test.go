@@ -139,4 +139,7 @@ func TestUnstampedEvent(t *testing.T) {
 	if len(hs) != 2 || hs[0].Key != "h" || hs[1].Key != event.HeaderDot {
 		t.Fatalf("headers %v", hs)
 	}
+	if at := rep.fold.Position(); at.Stamp != 0 {
+		t.Errorf("a new term would stamp above %v, which is what a producer without a gateway took for the time", at.Stamp)
+	}
 }

@@ -83,7 +83,7 @@ func (c Config) QuarantineReason(ev *event.Event) string {
 type Position struct {
 	Vector   event.Vector
 	Barriers [event.MaxRegion + 1]int64 // last barrier of each origin's log within the vector; -1: none
-	Stamp    hlc.Stamp                  // highest stamp folded
+	Stamp    hlc.Stamp                  // highest stamp folded that a gateway made; a new term stamps above it
 	// Restricted has bit r set once records of origin r may have been denied to
 	// this region; it stays set.
 	Restricted uint16
@@ -248,7 +248,9 @@ func (s *step) foldItem(it *judged.Item) error {
 	}
 	n.Folded++
 	s.out.refolds.forget()
-	at.Stamp = max(at.Stamp, it.Event.Stamp)
+	if it.Event.Stamped { // the stamp of another record is its producer's clock
+		at.Stamp = max(at.Stamp, it.Event.Stamp)
+	}
 	s.ev = &it.Event
 	if s.cfg.Kind == Events {
 		return s.foldEvent()

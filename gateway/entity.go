@@ -83,7 +83,11 @@ func (s *Server) entity(c *call, key []byte, waitText string) error {
 		return newProblem(codeEntityUnknown, "this key has no value")
 	}
 	winner := &state.Live[win].Event
-	h.Set(headerToken, s.readToken(t, p, seen, winner.Stamp))
+	var stamp event.Stamp // that the next write has to exceed
+	if winner.Stamped {
+		stamp = winner.Stamp
+	}
+	h.Set(headerToken, s.readToken(t, p, seen, stamp))
 	version := s.version(state.Live)
 	if winner.Op == event.Delete {
 		return newProblem(codeEntityUnknown, "the entity was deleted").with("version", version)

@@ -357,9 +357,18 @@ func orNull(s string) *string {
 	return &s
 }
 
+// The first and the last millisecond that RFC 3339 can write.
+const (
+	firstMillis = -62167219200000 // 0000-01-01
+	lastMillis  = 253402300799999 // 9999-12-31
+)
+
 // formatTime is a record timestamp as answers show it: RFC 3339, UTC,
-// milliseconds. Kafka's "no timestamp", -1, is shown as it is counted.
+// milliseconds. Kafka's "no timestamp", -1, is shown as it is counted; what lies before the
+// year 0 or after the year 9999, as from producers that count microseconds, as the first or
+// the last time that can be written.
 func formatTime(ms int64) string {
+	ms = min(max(ms, firstMillis), lastMillis)
 	return time.UnixMilli(ms).UTC().Format("2006-01-02T15:04:05.000Z")
 }
 

@@ -11,6 +11,7 @@ import (
 	"github.com/geogate/geogate/conflict/view"
 	"github.com/geogate/geogate/internal/event"
 	"github.com/geogate/geogate/internal/hlc"
+	"github.com/geogate/geogate/internal/txn"
 	"github.com/geogate/geogate/router"
 )
 
@@ -209,7 +210,7 @@ func (m *merged) show(ctx context.Context, rec *kgo.Record, o *object) (bool, er
 	}
 	at, corrects := *env.Dot, env.Merged != nil && env.Merged.Flags&event.FlagCorrects != 0
 	env.Dot, env.Merged = nil, nil
-	ev := event.Event{Envelope: env, At: at, Stamped: stamped, Key: rec.Key, Value: rec.Value, Headers: rest, Timestamp: rec.Timestamp.UnixMilli()}
+	ev := event.Event{Envelope: env, At: at, Stamped: stamped, Key: rec.Key, Value: rec.Value, Headers: rest, Timestamp: txn.Timestamp(rec)}
 	if !stamped {
 		ev.Stamp = hlc.FromMillis(ev.Timestamp)
 	}

@@ -10,6 +10,7 @@ import (
 	"github.com/geogate/geogate/internal/event"
 	"github.com/geogate/geogate/internal/judged"
 	"github.com/geogate/geogate/internal/seat"
+	"github.com/geogate/geogate/internal/txn"
 )
 
 // ownLog is the view of this region's own log of a topic. Void records and orphans
@@ -165,7 +166,7 @@ func originCursor(s *Server, t Topic, from event.RegionID, at map[int32]event.Po
 }
 
 func eventOf(at event.Dot, rec *kgo.Record) (event.Event, error) {
-	return event.FromRecord(at, rec.Timestamp.UnixMilli(), rec.Key, rec.Value, event.FromHeaders(rec.Headers))
+	return event.FromRecord(at, txn.Timestamp(rec), rec.Key, rec.Value, event.FromHeaders(rec.Headers))
 }
 
 // remoteLog is the view of another region's log of a topic, as far as a link has

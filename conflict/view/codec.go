@@ -3,6 +3,7 @@ package view
 import (
 	"encoding/binary"
 	"fmt"
+	"time"
 
 	"github.com/geogate/geogate/conflict"
 	"github.com/geogate/geogate/internal/event"
@@ -20,8 +21,9 @@ const (
 
 const (
 	codecVersion = 1
-	// vectorVersion 2 added what the ownership register says; 1 is still read.
-	vectorVersion = 2
+	// vectorVersion 2 added what the ownership register says; since 3 the stamp is the
+	// highest that a gateway made. Both before are still read.
+	vectorVersion = 3
 	maxBytes      = 1 << 30   // of a key, value or header: Kafka's own limits are lower
 	maxCount      = 1 << 20   // of things in a list
 	maxOffset     = 1<<63 - 1 // of an offset
@@ -42,6 +44,10 @@ type vectorRecord struct {
 	// Reached is the merged offset, plus one, at which the vector was reached, if
 	// corrections were merged since then; 0: none were, it is the end.
 	Reached int64
+
+	// anyStamp tells that Stamp may be that of a record without a gateway, which is
+	// whatever its producer took for the time: a version before 3 was read.
+	anyStamp bool
 }
 
 // after is the record of the position that a step leads to. reached is the merged
@@ -76,7 +82,7 @@ func orphanKey(d event.Dot) []byte { return append([]byte{typeOrphan}, dotPart(d
 
 // append appends the value: u8 version; u8 count, then for each region with a
 // position or a barrier, ids ascending: u8 id, uvarint incarnation, uvarint next
-// offset, uvarint barrier + 1; u64 highest stamp folded; uvarint ownership
+// offset, uvarint barrier + 1; u64 highest stamp of a gateway folded; uvarint ownership
 // revision, incarnation revision and policy cut; u16 restricted; frontier as
 // points; u8 1 if there is a table of the register, and the table
 // (event.AppendValidityTable); uvarint revision under which events are being revoked;
@@ -111,7 +117,7 @@ func parseVector(value []byte) (vectorRecord, error) {
 	r := event.NewReader(value)
 	x := vectorRecord{Position: conflict.Start()}
 	version := r.Uint8()
-	if version != codecVersion && version != vectorVersion {
+	if version < codecVersion || version > vectorVersion {
 		r.Fail("record version %d is not supported", version)
 	}
 	last := event.RegionID(0)
@@ -124,7 +130,8 @@ func parseVector(value []byte) (vectorRecord, error) {
 	x.Ownership, x.Incarnations, x.PolicyCut = r.Uvarint(), r.Uvarint(), r.Uvarint()
 	x.Restricted = r.Uint16()
 	x.Frontier = readPoints(r)
-	if version == vectorVersion {
+	x.anyStamp = version < vectorVersion
+	if version > codecVersion {
 		if r.Uint8() == 1 {
 			x.Validity = event.ReadValidityTable(r)
 		}
@@ -135,6 +142,14 @@ func parseVector(value []byte) (vectorRecord, error) {
 		return vectorRecord{}, fmt.Errorf("parse vector record: %w", err)
 	}
 	return x, nil
+}
+
+// boundStamp takes out a stamp that no gateway has made, and that no clock is to follow.
+func (x *vectorRecord) boundStamp(now time.Time) {
+	if x.anyStamp && (hlc.Bounds{}).Ahead(x.Stamp, now) {
+		x.Stamp = 0
+	}
+	x.anyStamp = false
 }
 
 func appendPoint(b []byte, p event.Point) []byte {

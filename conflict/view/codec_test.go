@@ -6,6 +6,7 @@ import (
 	"reflect"
 	"strings"
 	"testing"
+	"time"
 
 	"pgregory.net/rapid"
 
@@ -74,6 +75,30 @@ func goldenTwin() conflict.Twin {
 	}}
 }
 
+// TestStampOfEarlierVersions: earlier versions noted stamps of records without a gateway,
+// too. One that no gateway can have made is forgotten, once; all others count.
+func TestStampOfEarlierVersions(t *testing.T) {
+	now := time.UnixMilli(1_796_000_000_000)
+	for _, tc := range []struct {
+		ms   int64
+		any  bool
+		want bool // kept
+	}{
+		{now.UnixMilli(), true, true},
+		{now.UnixMilli() + 5000, true, true},
+		{now.UnixMilli() + 5001, true, false},
+		{now.UnixMicro(), true, false},
+		{now.UnixMilli() + 5001, false, true}, // the wall was set back: the clock must wait
+	} {
+		x := vectorRecord{anyStamp: tc.any}
+		x.Stamp = hlc.FromMillis(tc.ms)
+		x.boundStamp(now)
+		if kept := x.Stamp == hlc.FromMillis(tc.ms); kept != tc.want || !kept && x.Stamp != 0 || x.anyStamp {
+			t.Errorf("%+v: stamp %v, any %v", tc, x.Stamp, x.anyStamp)
+		}
+	}
+}
+
 // TestStateGolden holds the bytes against docs/format/state.md.
 func TestStateGolden(t *testing.T) {
 	doc, err := os.ReadFile("../../docs/format/state.md")
@@ -104,8 +129,16 @@ func TestStateGolden(t *testing.T) {
 	_, old, _ := strings.Cut(string(doc), "| vector, version 1 | `")
 	old, _, _ = strings.Cut(old, "`")
 	b, err := hex.DecodeString(old)
+	plain.anyStamp = true
 	if got, perr := parseVector(b); err != nil || perr != nil || !reflect.DeepEqual(got, plain) {
 		t.Errorf("vector of version 1: %+v: %v, %v", got, err, perr)
+	}
+	_, old, _ = strings.Cut(string(doc), "| vector, version 2 | `")
+	old, _, _ = strings.Cut(old, "`")
+	b, err = hex.DecodeString(old)
+	vec.anyStamp = true
+	if got, perr := parseVector(b); err != nil || perr != nil || !reflect.DeepEqual(got, vec) {
+		t.Errorf("vector of version 2: %+v: %v, %v", got, err, perr)
 	}
 	if got, err := parseOrphan(orphanKey(orphan.At), appendOrphan(nil, &orphan), 3); err != nil || !reflect.DeepEqual(got, orphan) {
 		t.Errorf("orphan %+v: %v", got, err)

@@ -122,6 +122,7 @@ func (v *View) resume(merged int64) error {
 	if err != nil {
 		return err
 	}
+	at.boundStamp(time.Now())
 	v.at = at
 	v.fold = conflict.NewPartition(v.cfg.Fold, v.store, at.Position)
 	v.mu.Lock()

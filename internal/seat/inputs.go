@@ -481,7 +481,7 @@ func (in *Inputs) index(items []judged.Item) {
 		if c, ok := keyed(it); ok {
 			x.Copies = append(x.Copies, c)
 		}
-		if it.Verdict == judged.Valid {
+		if it.Verdict == judged.Valid && it.Event.Stamped {
 			_ = in.env.Clock.Observe(it.Event.Stamp) // beyond the bound only on events topics
 		}
 		x.Applied[it.Origin] = it.Next

@@ -3,6 +3,7 @@ package seat_test
 import (
 	"errors"
 	"fmt"
+	"math"
 	"reflect"
 	"slices"
 	"testing"
@@ -54,6 +55,7 @@ type bench struct {
 	t       *testing.T
 	now     time.Time
 	copies  *copiesOfEU
+	clock   *hlc.Clock
 	indexed int64
 	table   *event.ValidityTable
 	asked   seat.InputEffect // the newest question
@@ -63,9 +65,9 @@ type bench struct {
 
 func newBench(t *testing.T, register bool, at seat.InputsStart) *bench {
 	t.Helper()
-	b := &bench{t: t, now: time.Unix(1000, 0), copies: &copiesOfEU{described: 100, confirmed: 9, barrier: seat.NoBarrier}, indexed: 100}
+	b := &bench{t: t, now: time.Unix(1000, 0), copies: &copiesOfEU{described: 100, confirmed: 9, barrier: seat.NoBarrier}, indexed: 100, clock: hlc.NewClock(time.Now, hlc.Bounds{})}
 	env := seat.InputsSurroundings{
-		Copies: b.copies, Clock: hlc.NewClock(time.Now, hlc.Bounds{}),
+		Copies: b.copies, Clock: b.clock,
 		Indexed:     func() event.Point { return event.Point{Next: b.indexed} },
 		LastBarrier: func(int64) int64 { return seat.NoBarrier },
 	}
@@ -323,6 +325,47 @@ func TestReadback(t *testing.T) {
 	}
 	if effects[len(effects)-1] != (seat.BeReady{}) {
 		t.Errorf("not ready at the end: %#v", effects)
+	}
+}
+
+// TestStampsWithoutGateway: what a producer without a gateway takes for the time moves no
+// clock, whatever it is, in its own region or in another. What gateways stamped does.
+func TestStampsWithoutGateway(t *testing.T) {
+	now := time.Now()
+	foreign := entries(0, 0, "abcdefgh")
+	for i, ms := range []int64{
+		math.MinInt64, -1, now.Unix(), now.UnixMilli() + 3000, now.UnixMilli() + 3600_000, now.UnixMicro(), now.UnixNano(), math.MaxInt64,
+	} {
+		foreign[i].Timestamp = ms
+	}
+	ours := event.Envelope{ID: event.ID{1}, Region: 1, Epoch: event.FirstEpoch(1), Stamp: hlc.FromMillis(now.UnixMilli() + 1000), Op: event.Put}
+	theirs := ours
+	theirs.ID, theirs.Region, theirs.Epoch = event.ID{2}, 2, event.FirstEpoch(2)
+
+	clock := hlc.NewClock(time.Now, hlc.Bounds{})
+	back := seat.NewReadback(seat.InputsConfig{Region: 1}, clock, 0, seat.NoBarrier)
+	back.Step(seat.Fetched{Origin: 1, Entries: foreign})
+	if at := clock.Last(); at != 0 {
+		t.Errorf("the own log's records without a gateway moved the clock to %v", at)
+	}
+	stamped := entries(8, 0, "i")
+	stamped[0].Headers = ours.Append(nil)
+	back.Step(seat.Fetched{Origin: 1, Entries: stamped})
+	if clock.Last() != ours.Stamp {
+		t.Errorf("the clock is at %v and the log at %v", clock.Last(), ours.Stamp)
+	}
+
+	b := newBench(t, false, seat.InputsStart{})
+	b.OpenRemote(2, event.TopicID{2}, 0)
+	b.step(seat.Fetched{Origin: 2, Entries: foreign})
+	b.want("a valid", "b valid", "c valid", "d valid", "e valid", "f valid", "g valid", "h valid")
+	if at := b.clock.Last(); at != 0 {
+		t.Errorf("records without a gateway of another region moved the clock to %v", at)
+	}
+	stamped[0].Headers = theirs.Append(nil)
+	b.step(seat.Fetched{Origin: 2, Entries: stamped})
+	if b.clock.Last() != theirs.Stamp {
+		t.Errorf("the clock is at %v and the other region at %v", b.clock.Last(), theirs.Stamp)
 	}
 }
 

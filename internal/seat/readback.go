@@ -88,8 +88,10 @@ func (b *Readback) take() {
 		if c, ok := keyed(&j.Item); ok && !j.transactional {
 			x.Copies = append(x.Copies, c)
 		}
-		if j.Verdict == judged.Valid {
-			b.follow(&j.Event)
+		if j.Verdict == judged.Valid && j.Event.Stamped {
+			// The clock keeps above the log's own stamps, whatever the wall says. The
+			// stamp of a record without a gateway is what its producer took for the time.
+			b.clock.Restore(j.Event.Stamp)
 		}
 		x.Applied[b.own] = j.Next
 		places = append(places, Read{Item: j.Item, Barrier: j.barrier})
@@ -97,14 +99,4 @@ func (b *Readback) take() {
 	if len(places) > 0 {
 		b.out = append(b.out, x, ReadPlaces{places})
 	}
-}
-
-// follow keeps the clock above the log's own stamps. A stamp that a gateway made
-// must be passed whatever the wall says; an unstamped record's is its producer's.
-func (b *Readback) follow(ev *event.Event) {
-	if ev.Stamped {
-		b.clock.Restore(ev.Stamp)
-		return
-	}
-	_ = b.clock.Observe(ev.Stamp) // too far ahead: not ours to follow
 }

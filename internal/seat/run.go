@@ -198,7 +198,7 @@ func entriesOf(rs []*kgo.Record) []Entry {
 	for i, r := range rs {
 		out[i] = Entry{
 			Offset: r.Offset, LeaderEpoch: r.LeaderEpoch, Producer: r.ProducerID, ProducerEpoch: r.ProducerEpoch,
-			Transactional: r.Attrs.IsTransactional(), Timestamp: r.Timestamp.UnixMilli(),
+			Transactional: r.Attrs.IsTransactional(), Timestamp: txn.Timestamp(r),
 			Key: r.Key, Value: r.Value, Headers: event.FromHeaders(r.Headers),
 		}
 		if r.Attrs.IsControl() {
@@ -460,8 +460,12 @@ func (in *inputs) note() {
 	s.status.Held, s.status.Unsettled, s.status.Gaps = st.Held, maps.Clone(st.Unsettled), st.Gaps
 }
 
-// hold says how long an event must wait for the wall, 0 for not at all.
+// hold says how long an event must wait for the wall, 0 for not at all. Only a stamp that
+// a gateway made is worth waiting for.
 func (s *Seat) hold(ev *event.Event) time.Duration {
+	if !ev.Stamped {
+		return 0
+	}
 	switch j, wait := s.cfg.Clock.Bounds().Judge(ev.Stamp, s.cfg.Wall()); j {
 	case hlc.Hold:
 		return wait

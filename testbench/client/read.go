@@ -85,6 +85,7 @@ type Record struct {
 	Dot       string  `json:"dot"`
 	ID        *string `json:"id"`
 	Stamp     string  `json:"stamp"`
+	Timestamp string  `json:"timestamp"`
 	Op        string  `json:"op"`
 	Key       *Typed  `json:"key"`
 	Value     *Typed  `json:"value"`

@@ -56,6 +56,9 @@ var mutants = []mutant{
 	{"void-keeps-key", "a fenced record keeps its key", []edit{
 		{"dedupe/index.go", "	return !c.Void && in.Judge(c.At, c.Epoch) != event.Orphan", "	return in.Judge(c.At, c.Epoch) != event.Orphan"},
 	}},
+	{"producers-time-in-clock", "a new term stamps above what producers without a gateway took for the time", []edit{
+		{"conflict/partition.go", "	if it.Event.Stamped { // the", "	if s.cfg.Kind == Events || it.Event.Stamped { // the"},
+	}},
 	{"closed-over-flight", "the closed stamp ignores writes in flight", []edit{
 		{"internal/seat/core.go", "			closed = min(closed, w.stamp-1)\n", ""},
 	}},
@@ -125,7 +128,7 @@ var mutants = []mutant{
 		{"conflict/state.go", "	for _, c := range copies {\n		if cover.Covers(c) {", "	for _, c := range copies[:0] {\n		if cover.Covers(c) {"},
 	}},
 	{"clock-own-tail", "a seat's clock follows its own tail alone", []edit{
-		{"internal/seat/inputs.go", "		if it.Verdict == judged.Valid {\n			_ = in.env.Clock", "		if it.Verdict == judged.Skip {\n			_ = in.env.Clock"},
+		{"internal/seat/inputs.go", "		if it.Verdict == judged.Valid && it.Event.Stamped {\n			_ = in.env.Clock", "		if it.Verdict == judged.Skip && it.Event.Stamped {\n			_ = in.env.Clock"},
 	}},
 	{"fold-before-journal", "the fold goes on before its journal has what it had folded", []edit{
 		{"internal/seat/inputs.go", "	if !in.open && in.reached() {\n", "	if !in.open {\n"},

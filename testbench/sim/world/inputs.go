@@ -159,6 +159,9 @@ func (s *seatRun) readOrigin(r event.RegionID, tp kafka.TP, from int64) {
 }
 
 func (s *seatRun) hold(ev *event.Event) time.Duration {
+	if !ev.Stamped {
+		return 0
+	}
 	switch j, wait := s.clock.Bounds().Judge(ev.Stamp, s.p.wall()); j {
 	case hlc.Hold:
 		return wait

@@ -1,7 +1,9 @@
 package world
 
 import (
+	"errors"
 	"fmt"
+	"math"
 	"slices"
 	"time"
 
@@ -131,6 +133,9 @@ func (w *World) attempt(o *op, r *region) {
 				if err != nil {
 					p.logf("write %d: %v", o.n, err)
 					w.counts["refused"]++
+					if errors.Is(err, seat.ErrDrift) { // no wall is that far off
+						w.fail("clock", "write %d to %v: %v", o.n, o.tp, err)
+					}
 				} else {
 					w.counts["answered"]++
 					p.logf("write %d answered: %v stamp %v replayed %v", o.n, a.At, a.Stamp, a.Replayed)
@@ -297,8 +302,22 @@ func (w *World) truncate() {
 	r.kafka.Truncate(tp, to)
 }
 
+// foreignClocks are what applications write as timestamps besides the milliseconds of
+// their wall: microseconds, nanoseconds, seconds, none, and what no clock shows.
+var foreignClocks = []func(wall int64) int64{
+	func(wall int64) int64 { return wall },
+	func(wall int64) int64 { return wall * 1000 },
+	func(wall int64) int64 { return wall + time.Hour.Milliseconds() },
+	func(wall int64) int64 { return wall * 1_000_000 },
+	func(wall int64) int64 { return wall + 3*time.Second.Milliseconds() },
+	func(int64) int64 { return math.MaxInt64 },
+	func(wall int64) int64 { return wall / 1000 },
+	func(int64) int64 { return -1 },
+	func(int64) int64 { return math.MinInt64 },
+}
+
 // foreign lets another application write into the events topic in a transaction,
-// which it leaves open for a while.
+// which it leaves open for a while. Its clock counts whatever it likes.
 func (w *World) foreign() {
 	r := pick(w.Rand(), w.regions...)
 	id := fmt.Sprintf("app-%d", w.Rand().IntN(2))
@@ -307,12 +326,13 @@ func (w *World) foreign() {
 	if err != nil {
 		return
 	}
-	wall := epoch0.Add(w.Now()).UnixMilli()
+	wall, stamp := epoch0.Add(w.Now()).UnixMilli(), foreignClocks[w.counts["foreign"]%len(foreignClocks)]
+	w.counts["foreign"]++
 	if r.kafka.AddPartitions(id, num, epoch, tp) != nil {
 		return
 	}
 	if w.Chance(0.7) {
-		_, _ = r.kafka.Produce(id, num, epoch, 0, tp, []kafka.Record{{Key: []byte("app"), Value: []byte("foreign"), Timestamp: wall}})
+		_, _ = r.kafka.Produce(id, num, epoch, 0, tp, []kafka.Record{{Key: []byte("app"), Value: []byte("foreign"), Timestamp: stamp(wall)}})
 	}
 	commit := w.Chance(0.5)
 	w.After(w.Between(time.Millisecond, 5*time.Second), func() { _, _ = r.kafka.EndTxn(id, num, epoch, commit) })
