@@ -55,7 +55,7 @@ type Merged struct {
 // topics gg-m.
 func (m *Merged) Headers() []event.Header {
 	env := m.Event.Envelope
-	env.Dot, env.Merged = &m.Event.At, nil
+	env.Dot, env.Merged, env.Replaced = &m.Event.At, nil, nil
 	if m.Rule != 0 || m.Corrects {
 		env.Merged = &event.Merged{Siblings: uint64(m.Siblings), Rule: m.Rule}
 		if m.Corrects {

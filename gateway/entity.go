@@ -2,11 +2,15 @@ package gateway
 
 import (
 	"context"
+	"errors"
+	"fmt"
 	"net/http"
 	"slices"
 	"strings"
+	"time"
 
 	"github.com/geogate/geogate/conflict"
+	"github.com/geogate/geogate/conflict/view"
 	"github.com/geogate/geogate/internal/event"
 	"github.com/geogate/geogate/router"
 )
@@ -61,20 +65,18 @@ func (s *Server) entity(c *call, key []byte, waitText string) error {
 	if err != nil {
 		return err
 	}
-	wait, cancel := context.WithTimeout(ctx, stale)
-	defer cancel()
-	if err := st.CaughtUp(wait); err != nil {
+	if err := caughtUp(ctx, st, stale); err != nil {
 		return err
 	}
 	room := c.room()
 	defer room.release()
-	view := st.View()
-	state, err := s.loadEntity(ctx, view, key, &room)
+	shown := st.View()
+	state, err := s.loadEntity(ctx, shown, key, &room)
 	if err != nil {
 		return err
 	}
 	// The token says what the answer may have seen, so it is taken after it.
-	seen, _ := view.Committed()
+	seen, _ := shown.Committed()
 	h := c.w.Header()
 	h.Set("Cache-Control", "no-cache")
 	win := conflict.PolicyOf(t.Domain.Rule).Winner(state.Live)
@@ -97,24 +99,72 @@ func (s *Server) entity(c *call, key []byte, waitText string) error {
 		c.w.WriteHeader(http.StatusNotModified)
 		return nil
 	}
-	body := s.appendEntity(t, key, p, version, state.Live, win)
-	if err := room.resize(ctx, int64(len(body)), s.patience); err != nil {
+	live := slices.Clone(state.Live)
+	if err := s.fillEntity(ctx, st, t, live, win, &room); err != nil {
+		return err
+	}
+	return s.deliverEntity(c, &room, s.appendEntity(t, key, p, version, live, win))
+}
+
+// deliverEntity answers with an entity once there is room for it.
+func (s *Server) deliverEntity(c *call, room *hold, body []byte) error {
+	if err := room.resize(c.r.Context(), int64(len(body)), s.patience); err != nil {
 		return err
 	}
 	return c.deliver(typeJSON, body)
 }
 
+// caughtUp waits, for a time, until a seat's view shows what its topic held at the start.
+func caughtUp(ctx context.Context, st Seat, atMost time.Duration) error {
+	ctx, cancel := context.WithTimeout(ctx, atMost)
+	defer cancel()
+	return st.CaughtUp(ctx)
+}
+
 // loadEntity gives the state of an entity once there is room for it, for which a
 // request waits before it has read anything.
-func (s *Server) loadEntity(ctx context.Context, view View, key []byte, room *hold) (conflict.State, error) {
+func (s *Server) loadEntity(ctx context.Context, shown View, key []byte, room *hold) (conflict.State, error) {
 	if err := room.resize(ctx, entityCopies*s.cfg.MaxRecord, s.patience); err != nil {
 		return conflict.State{}, err
 	}
-	state, _, err := view.Entity(ctx, key)
+	state, _, err := shown.Entity(ctx, key)
 	if size := entityCopies * sizeOf(&state); err == nil && size > room.n {
 		err = room.resize(ctx, size, s.patience)
 	}
 	return state, err
+}
+
+// fillEntity puts into live what the state had no room for, of the values that are shown:
+// the log has it.
+func (s *Server) fillEntity(ctx context.Context, st Seat, t Topic, live []conflict.Live, win int, room *hold) error {
+	all := conflict.PolicyOf(t.Domain.Rule).ShowsSiblings
+	var missing []int
+	for i := range live {
+		if live[i].Event.LeftOut && live[i].Event.Op != event.Delete && (all || i == win) {
+			missing = append(missing, i)
+		}
+	}
+	if len(missing) == 0 {
+		return nil
+	}
+	if err := room.resize(ctx, room.n+entityCopies*s.cfg.MaxRecord*int64(len(missing)-1), s.patience); err != nil {
+		return err
+	}
+	for _, i := range missing {
+		ev, err := st.Fetch(ctx, live[i].Event.At)
+		switch {
+		case errors.Is(err, view.ErrGone):
+			return newProblem(codeValueGone, "the value was too large for this region's state, and retention has deleted its record %s from the log; write the entity again",
+				live[i].Event.At.Format(s.cfg.Topology)).with("version", s.version(live))
+		case err != nil:
+			return fmt.Errorf("%w: read a value from the log: %w", ErrUpstream, err)
+		}
+		live[i].Event.Value, live[i].Event.Headers, live[i].Event.LeftOut = ev.Value, ev.Headers, false
+	}
+	if size := entityCopies * sizeOf(&conflict.State{Live: live}); size > room.n {
+		return room.resize(ctx, size, s.patience)
+	}
+	return nil
 }
 
 // entityCopies is how often the values of an entity are in memory until its answer

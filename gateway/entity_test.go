@@ -4,12 +4,14 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"net/http"
 	"strings"
 	"testing"
 	"testing/synctest"
 
 	"github.com/geogate/geogate/conflict"
+	"github.com/geogate/geogate/conflict/view"
 	"github.com/geogate/geogate/internal/event"
 	"github.com/geogate/geogate/internal/seat"
 	"github.com/geogate/geogate/router"
@@ -93,6 +95,48 @@ func TestKeepShowsSiblingValues(t *testing.T) {
 	}
 	if got.Policy != "keep" || len(got.Siblings) != 1 || string(got.Siblings[0].Value) != `{"type":"json","data":{"delay":0}}` {
 		t.Errorf("entity %+v", got)
+	}
+}
+
+// TestValuesThatAreInTheLogOnly: an entity whose state lacks values is shown as one that has
+// them, and where the log has lost the value, the answer says so; it is not unknown.
+func TestValuesThatAreInTheLogOnly(t *testing.T) {
+	w := newWorld(t, nil)
+	p := router.Partition([]byte("DTW"), 6)
+	for _, topic := range []string{"flights", "pairs"} { // lww, keep
+		s := w.seat(topic, p)
+		s.events = make(map[event.Dot]event.Event)
+		s.entities["DTW"] = goldenLive(p)
+		want := text(t, w.do(get("/v1/topics/"+topic+"/entities/DTW")))
+		short := goldenLive(p)
+		for i := range short.Live {
+			ev := &short.Live[i].Event
+			s.events[ev.At] = *ev
+			ev.Value, ev.Headers, ev.LeftOut = nil, nil, true
+		}
+		s.entities["DTW"] = short
+		for range 2 { // what was read is not kept in the state
+			if r := w.do(get("/v1/topics/" + topic + "/entities/DTW")); r.StatusCode != 200 || text(t, r) != want {
+				t.Errorf("%s: status %d", topic, r.StatusCode)
+			}
+		}
+		if !short.Live[0].Event.LeftOut {
+			t.Error("the read changed the state")
+		}
+		s.mu.Lock()
+		s.fetchErr = errors.New("timed out")
+		s.mu.Unlock()
+		r := w.do(get("/v1/topics/" + topic + "/entities/DTW"))
+		if prob := problemOf(t, r); r.StatusCode != 503 || prob["code"] != "UPSTREAM_UNAVAILABLE" || prob["retriable"] != true {
+			t.Errorf("%s: the log cannot be read: %v", topic, prob)
+		}
+		s.mu.Lock()
+		s.fetchErr = fmt.Errorf("fetch: %w", view.ErrGone)
+		s.mu.Unlock()
+		r = w.do(get("/v1/topics/" + topic + "/entities/DTW"))
+		if prob := problemOf(t, r); r.StatusCode != 410 || prob["code"] != "VALUE_GONE" || prob["retriable"] != false || prob["version"] == nil {
+			t.Errorf("%s: the log has lost it: %v", topic, prob)
+		}
 	}
 }
 

@@ -129,7 +129,7 @@ type Seat interface {
 	// View is the merged view of the partition.
 	View() View
 	// Fetch gives an event from its origin's log, or from the copy of that log in
-	// this region.
+	// this region. The error wraps view.ErrGone if neither has it any more.
 	Fetch(ctx context.Context, at event.Dot) (event.Event, error)
 }
 
@@ -143,7 +143,7 @@ type View interface {
 	// with which the view has ended.
 	Wait(ctx context.Context, v event.Vector) error
 	// Entity is the state of an entity at Committed or later. ok is false if
-	// there is nothing of it.
+	// there is nothing of it. Of live values that are LeftOut, Seat.Fetch has the rest.
 	Entity(ctx context.Context, key []byte) (s conflict.State, ok bool, err error)
 	// Checkpoints are places of the merged topic's partition with what is folded
 	// there, in ascending order and as sparse as the view likes. The start of

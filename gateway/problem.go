@@ -39,6 +39,7 @@ const (
 	codeKeyInUse             code = "IDEMPOTENCY_KEY_IN_USE"
 	codeTopicBlocked         code = "TOPIC_BLOCKED"
 	codeCursorExpired        code = "CURSOR_EXPIRED"
+	codeValueGone            code = "VALUE_GONE"
 	codeBodyTooLarge         code = "BODY_TOO_LARGE"
 	codeRecordTooLarge       code = "RECORD_TOO_LARGE"
 	codeUnsupportedMediaType code = "UNSUPPORTED_MEDIA_TYPE"
@@ -98,6 +99,8 @@ func (c code) kind() kind {
 		return kind{409, "Something stands in the way of this topic", false, 0}
 	case codeCursorExpired:
 		return kind{410, "Records after the cursor are no longer kept", false, 0}
+	case codeValueGone:
+		return kind{410, "The entity's value is no longer kept", false, 0}
 	case codeBodyTooLarge:
 		return kind{413, "The body is too large", false, 0}
 	case codeRecordTooLarge:

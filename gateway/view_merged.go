@@ -2,6 +2,7 @@ package gateway
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"sync"
 
@@ -208,9 +209,12 @@ func (m *merged) show(ctx context.Context, rec *kgo.Record, o *object) (bool, er
 	if err != nil || env.Dot == nil || env.Dot.Partition != rec.Partition {
 		return false, nil // not one of the fold's
 	}
-	at, corrects := *env.Dot, env.Merged != nil && env.Merged.Flags&event.FlagCorrects != 0
-	env.Dot, env.Merged = nil, nil
+	at, corrects, instead := *env.Dot, env.Merged != nil && env.Merged.Flags&event.FlagCorrects != 0, env.Replaced
+	env.Dot, env.Merged, env.Replaced = nil, nil, nil
 	ev := event.Event{Envelope: env, At: at, Stamped: stamped, Key: rec.Key, Value: rec.Value, Headers: rest, Timestamp: txn.Timestamp(rec)}
+	if instead != nil {
+		ev.Timestamp, ev.LeftOut = instead.Timestamp, instead.LeftOut
+	}
 	if !stamped {
 		ev.Stamp = hlc.FromMillis(ev.Timestamp)
 	}
@@ -228,7 +232,27 @@ func (m *merged) show(ctx context.Context, rec *kgo.Record, o *object) (bool, er
 		// shown before, and stays.
 		return false, nil
 	}
+	if ev.LeftOut {
+		if shown, err := m.fill(ctx, &ev); !shown || err != nil {
+			return false, err
+		}
+	}
 	m.s.appendRecord(o, m.t.Name, &ev)
+	return true, nil
+}
+
+// fill reads from the log what the merged topic did not take of an event. One that retention
+// has deleted there is no longer shown, like any that retention has deleted; that an entity
+// was deleted is.
+func (m *merged) fill(ctx context.Context, ev *event.Event) (shown bool, err error) {
+	whole, err := m.seats[ev.At.Partition].Fetch(ctx, ev.At)
+	switch {
+	case errors.Is(err, view.ErrGone):
+		return ev.Value == nil, nil
+	case err != nil:
+		return false, fmt.Errorf("%w: read a value from the log: %w", ErrUpstream, err)
+	}
+	ev.Value, ev.Headers, ev.LeftOut = whole.Value, whole.Headers, false
 	return true, nil
 }
 

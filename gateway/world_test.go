@@ -69,6 +69,7 @@ type fakeSeat struct {
 	table     *event.ValidityTable
 	orphans   map[event.Dot]conflict.Orphaned
 	events    map[event.Dot]event.Event
+	fetchErr  error // of every Fetch
 }
 
 func topologyOf(t testing.TB, names ...string) *router.Topology {
@@ -276,6 +277,9 @@ func (f *fakeSeat) Fetch(_ context.Context, at event.Dot) (event.Event, error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	ev, ok := f.events[at]
+	if f.fetchErr != nil {
+		return event.Event{}, f.fetchErr
+	}
 	if !ok {
 		return ev, errors.New("no record is there any more")
 	}

@@ -3,6 +3,7 @@ package view
 import (
 	"encoding/binary"
 	"fmt"
+	"slices"
 	"time"
 
 	"github.com/geogate/geogate/conflict"
@@ -24,6 +25,9 @@ const (
 	// vectorVersion 2 added what the ownership register says; since 3 the stamp is the
 	// highest that a gateway made. Both before are still read.
 	vectorVersion = 3
+	// entityVersion 2 is that of entities with live values that are left out. The others
+	// are written as version 1, so that the version before can read them.
+	entityVersion = 2
 	maxBytes      = 1 << 30   // of a key, value or header: Kafka's own limits are lower
 	maxCount      = 1 << 20   // of things in a list
 	maxOffset     = 1<<63 - 1 // of an offset
@@ -211,11 +215,14 @@ const (
 	liveStamped = 1 << 0
 	liveKeyed   = 1 << 1
 	livePrinted = 1 << 2 // has a fingerprint
+	liveLeftOut = 1 << 3 // value and headers are in the log only
+	liveDeletes = 1 << 4 // of those: the value is null
 	toldWon     = 1 << 0
 	toldStale   = 1 << 1
 )
 
-// appendEntity appends an entity's value: u8 version; u8 flags (1: something is
+// appendEntity appends an entity's value: u8 version (2 if something is left out of a live
+// value, else 1); u8 flags (1: something is
 // shown); if so, its dot; cover as points; uvarint number of live values and each
 // of them; uvarint number of losers told and for each: dot, u8 flags (1: has a
 // winner, 2: stale), and the winner: dot, 16 bytes id, u64 stamp.
@@ -224,7 +231,11 @@ func appendEntity(b []byte, e *conflict.Entity) []byte {
 	if e.Shown != (event.Dot{}) {
 		flags |= entityShown
 	}
-	b = append(b, codecVersion, flags)
+	version := byte(codecVersion)
+	if slices.ContainsFunc(e.Live, func(l conflict.Live) bool { return l.Event.LeftOut }) {
+		version = entityVersion
+	}
+	b = append(b, version, flags)
 	if flags&entityShown != 0 {
 		b = event.AppendDot(b, e.Shown)
 	}
@@ -253,11 +264,12 @@ func appendEntity(b []byte, e *conflict.Entity) []byte {
 }
 
 // appendLive appends a live value: dot; u8 flags (1: stamped, 2: has an
-// idempotency key, 4: has a fingerprint); i64 timestamp; if stamped: 16 bytes id,
+// idempotency key, 4: has a fingerprint, 8: value and headers are left out, 16: of those,
+// the value is null); i64 timestamp; if stamped: 16 bytes id,
 // u16 incarnation, uvarint barrier, uvarint epoch, u64 stamp, context as in gg-c,
-// u8 operation, 16 bytes key, 16 bytes fingerprint; value (null tag); uvarint
-// number of headers, each name length-prefixed and value like the value; uvarint
-// number of copies and their dots.
+// u8 operation, 16 bytes key, 16 bytes fingerprint; unless they are left out, value (null
+// tag), uvarint number of headers, each name length-prefixed and value like the value;
+// uvarint number of copies and their dots.
 func appendLive(b []byte, l *conflict.Live) []byte {
 	ev := &l.Event
 	flags := byte(0)
@@ -269,6 +281,12 @@ func appendLive(b []byte, l *conflict.Live) []byte {
 	}
 	if !ev.Fingerprint.IsZero() {
 		flags |= livePrinted
+	}
+	if ev.LeftOut {
+		flags |= liveLeftOut
+		if ev.Op == event.Delete {
+			flags |= liveDeletes
+		}
 	}
 	b = append(event.AppendDot(b, ev.At), flags)
 	b = binary.BigEndian.AppendUint64(b, uint64(ev.Timestamp))
@@ -286,6 +304,9 @@ func appendLive(b []byte, l *conflict.Live) []byte {
 		if flags&livePrinted != 0 {
 			b = append(b, ev.Fingerprint[:]...)
 		}
+	}
+	if ev.LeftOut {
+		return appendDots(b, l.Copies)
 	}
 	b = event.AppendNullable(b, ev.Value)
 	b = binary.AppendUvarint(b, uint64(len(ev.Headers)))
@@ -308,7 +329,10 @@ func appendDots(b []byte, dots []event.Dot) []byte {
 func parseEntity(key, value []byte) (conflict.Entity, error) {
 	r := event.NewReader(value)
 	var e conflict.Entity
-	readVersion(r)
+	version := r.Uint8()
+	if version != codecVersion && version != entityVersion {
+		r.Fail("record version %d is not supported", version)
+	}
 	if flags := r.Uint8(); flags&entityShown != 0 {
 		e.Shown = event.ReadDot(r)
 	}
@@ -317,7 +341,7 @@ func parseEntity(key, value []byte) (conflict.Entity, error) {
 		if r.Err() != nil {
 			break
 		}
-		e.Live = append(e.Live, readLive(r, key))
+		e.Live = append(e.Live, readLive(r, key, version))
 	}
 	for range r.UvarintMax(maxCount) {
 		if r.Err() != nil {
@@ -339,10 +363,11 @@ func parseEntity(key, value []byte) (conflict.Entity, error) {
 	return e, nil
 }
 
-func readLive(r *event.Reader, key []byte) conflict.Live {
+func readLive(r *event.Reader, key []byte, version byte) conflict.Live {
 	ev := event.Event{At: event.ReadDot(r), Key: key}
 	flags := r.Uint8()
 	ev.Stamped = flags&liveStamped != 0
+	ev.LeftOut = version >= entityVersion && flags&liveLeftOut != 0
 	ev.Timestamp = int64(r.Uint64())
 	ev.Region, ev.Envelope.Incarnation = ev.At.Region, ev.At.Incarnation
 	if ev.Stamped {
@@ -360,6 +385,20 @@ func readLive(r *event.Reader, key []byte) conflict.Live {
 			copy(ev.Fingerprint[:], r.Bytes(len(ev.Fingerprint)))
 		}
 	}
+	if !ev.LeftOut {
+		readValue(r, &ev)
+	}
+	if !ev.Stamped {
+		ev.Stamp, ev.Op = hlc.FromMillis(ev.Timestamp), event.Put
+		if ev.LeftOut && flags&liveDeletes != 0 || !ev.LeftOut && ev.Value == nil {
+			ev.Op = event.Delete
+		}
+	}
+	return conflict.Live{Event: ev, Copies: readDots(r)}
+}
+
+// readValue takes an event's value and headers.
+func readValue(r *event.Reader, ev *event.Event) {
 	ev.Value = r.Nullable(maxBytes)
 	for range r.UvarintMax(maxCount) {
 		if r.Err() != nil {
@@ -369,13 +408,6 @@ func readLive(r *event.Reader, key []byte) conflict.Live {
 		h.Value = r.Nullable(maxBytes)
 		ev.Headers = append(ev.Headers, h)
 	}
-	if !ev.Stamped {
-		ev.Stamp, ev.Op = hlc.FromMillis(ev.Timestamp), event.Put
-		if ev.Value == nil {
-			ev.Op = event.Delete
-		}
-	}
-	return conflict.Live{Event: ev, Copies: readDots(r)}
 }
 
 func readDots(r *event.Reader) (dots []event.Dot) {

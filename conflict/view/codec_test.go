@@ -67,6 +67,16 @@ func goldenEntity() conflict.Entity {
 	}
 }
 
+// goldenLeftOut is goldenEntity with both values in the log only; one of them is null.
+func goldenLeftOut() conflict.Entity {
+	e := goldenEntity()
+	for i := range e.Live {
+		ev := &e.Live[i].Event
+		ev.Value, ev.Headers, ev.LeftOut = nil, nil, true
+	}
+	return e
+}
+
 func goldenTwin() conflict.Twin {
 	return conflict.Twin{Key: event.IdempotencyKey{15: 1}, Copies: []conflict.TwinCopy{
 		{At: event.Dot{Region: 1, Partition: 3, Offset: 4711}, Stamp: 7, Emitted: true},
@@ -109,10 +119,11 @@ func TestStateGolden(t *testing.T) {
 	cp := event.Vector{1: {Next: 4712}, 2: {Incarnation: 1}}
 	plain, orphan := goldenVector(), goldenOrphan()
 	vec.Validity, vec.Revoking, vec.Reached = goldenTable(), 9, 513
+	short := goldenLeftOut()
 	for name, b := range map[string][]byte{
 		"vector key": vectorKey(), "vector": vec.append(nil), "vector without a table": plain.append(nil),
 		"orphan key": orphanKey(orphan.At), "orphan": appendOrphan(nil, &orphan),
-		"entity key": entityKey([]byte("DTW")), "entity": appendEntity(nil, &ent),
+		"entity key": entityKey([]byte("DTW")), "entity": appendEntity(nil, &ent), "entity with a value left out": appendEntity(nil, &short),
 		"twin key": twinKey(tw.Key), "twin": appendTwin(nil, &tw),
 		"checkpoint key": checkpointKey(512), "checkpoint": appendCheckpoint(nil, &cp),
 	} {
@@ -146,6 +157,9 @@ func TestStateGolden(t *testing.T) {
 	if got, err := parseEntity([]byte("DTW"), appendEntity(nil, &ent)); err != nil || !reflect.DeepEqual(got, ent) {
 		t.Errorf("entity\n%+v, want\n%+v: %v", got, ent, err)
 	}
+	if got, err := parseEntity([]byte("DTW"), appendEntity(nil, &short)); err != nil || !reflect.DeepEqual(got, short) {
+		t.Errorf("entity\n%+v, want\n%+v: %v", got, short, err)
+	}
 	if got, err := parseTwin(tw.Key, appendTwin(nil, &tw)); err != nil || !reflect.DeepEqual(got, tw) {
 		t.Errorf("twin %+v: %v", got, err)
 	}
@@ -158,7 +172,7 @@ func TestStateGolden(t *testing.T) {
 func TestParseAnything(t *testing.T) {
 	vec, ent, tw := goldenVector(), goldenEntity(), goldenTwin()
 	cp := event.Vector{1: {Next: 4712}}
-	orphan := goldenOrphan()
+	orphan, short := goldenOrphan(), goldenLeftOut()
 	vec.Validity = goldenTable()
 	for name, x := range map[string]struct {
 		bytes []byte
@@ -166,6 +180,7 @@ func TestParseAnything(t *testing.T) {
 	}{
 		"vector":     {vec.append(nil), func(b []byte) error { _, err := parseVector(b); return err }},
 		"entity":     {appendEntity(nil, &ent), func(b []byte) error { _, err := parseEntity(nil, b); return err }},
+		"left out":   {appendEntity(nil, &short), func(b []byte) error { _, err := parseEntity(nil, b); return err }},
 		"twin":       {appendTwin(nil, &tw), func(b []byte) error { _, err := parseTwin(tw.Key, b); return err }},
 		"checkpoint": {appendCheckpoint(nil, &cp), func(b []byte) error { _, err := parseCheckpoint(checkpointKey(1), b); return err }},
 		"orphan":     {appendOrphan(nil, &orphan), func(b []byte) error { _, err := parseOrphan(orphanKey(orphan.At), b, 3); return err }},

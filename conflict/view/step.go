@@ -157,11 +157,11 @@ func (v *View) step(ctx context.Context) error {
 		return err
 	}
 	if out.Position == v.fold.Position() && len(out.Orphans) == 0 {
-		v.taken = nil // all of it was committed before
+		v.committedBefore()
 		return nil
 	}
 	now := v.cfg.Wall()
-	records, states, err := v.records(out, now)
+	records, states, all, err := v.records(ctx, out, now)
 	if err != nil {
 		return err
 	}
@@ -171,7 +171,10 @@ func (v *View) step(ctx context.Context) error {
 	}
 	bases, err := v.commit(ctx, records)
 	if err != nil {
-		return err
+		if err = v.afterRefusal(ctx, err, all); err != nil {
+			return err
+		}
+		return v.restore(ctx) // and the same items again
 	}
 	if tells {
 		v.told, v.toldAt = told, now
@@ -179,52 +182,65 @@ func (v *View) step(ctx context.Context) error {
 	return v.settle(out, states, bases)
 }
 
+// committedBefore lets the taken items go: all of them were committed by a transaction whose
+// outcome was not known.
+func (v *View) committedBefore() {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	v.countReplaced()
+	v.refusals.settled(len(v.taken))
+	v.taken = nil
+}
+
 func (v *View) commit(ctx context.Context, records []txn.Record) (map[txn.TopicPartition]int64, error) {
 	longer, release := txn.WithGrace(ctx, stopTimeout)
 	defer release()
 	longer, cancel := context.WithTimeout(longer, commitTimeout)
 	defer cancel()
+	if v.refusals.apart > 0 {
+		return v.producer.CommitApart(longer, records)
+	}
 	return v.producer.Commit(longer, records)
 }
 
 // records are a step's: merged, conflicts, and state records, of which the vector
-// is the last. The state records are returned for the cache too.
-func (v *View) records(out *conflict.Output, now time.Time) ([]txn.Record, []change, error) {
-	records := make([]txn.Record, 0, len(out.Merged)+len(out.Conflicts)+len(out.Entities)+len(out.Twins)+len(out.Orphans)+4)
+// is the last. The state records are returned for the cache too, and what is known of
+// each record for when it is refused.
+func (v *View) records(ctx context.Context, out *conflict.Output, now time.Time) (records []txn.Record, states []change, all []stepRecord, err error) {
 	for i := range out.Merged {
 		m := &out.Merged[i]
-		records = append(records, txn.Record{
-			Topic: v.cfg.Merged, Partition: v.cfg.Partition, Key: m.Event.Key, Value: m.Event.Value,
-			Headers: m.Headers(), Timestamp: m.Event.Timestamp,
-		})
+		records = append(records, v.mergedRecord(ctx, m, now))
+		all = append(all, stepRecord{mergedName(m.Event.At), m.Event.At})
 	}
 	for i := range out.Conflicts {
 		value, err := appendConflict(v.cfg.Topic, &out.Conflicts[i], v.cfg.Names)
 		if err != nil {
-			return nil, nil, err
+			return nil, nil, nil, err
 		}
 		records = append(records, txn.Record{
 			Topic: control.TopicConflicts, Partition: v.cfg.ConflictPartition, Key: []byte(v.cfg.Topic), Value: value, Timestamp: now.UnixMilli(),
 		})
+		all = append(all, stepRecord{})
 	}
-	states := v.states(out)
-	for _, c := range states {
+	states = v.states(out)
+	for i, c := range states {
 		records = append(records, txn.Record{
 			Topic: control.StateOf(v.cfg.Topic), Partition: v.cfg.Partition, Key: c.key, Value: c.value, Timestamp: now.UnixMilli(),
 		})
+		of := stepRecord{}
+		if i < len(out.Entities) { // they come first
+			of = stepRecord{entityName(out.Entities[i].Key), newestOf(&out.Entities[i].Entity)}
+		}
+		all = append(all, of)
 	}
-	return records, states, nil
+	return records, states, all, nil
 }
 
-// states are a step's state records.
+// states are a step's state records, those of entities first.
 func (v *View) states(out *conflict.Output) []change {
 	var states []change
 	for i := range out.Entities {
-		c := change{key: entityKey(out.Entities[i].Key)}
-		if !out.Entities[i].Entity.IsZero() {
-			c.value = appendEntity(nil, &out.Entities[i].Entity)
-		}
-		states = append(states, c)
+		states = append(states, change{entityKey(out.Entities[i].Key), v.entityValue(&out.Entities[i])})
 	}
 	for i := range out.Twins {
 		c := change{key: twinKey(out.Twins[i].Key)}
@@ -252,6 +268,7 @@ func (v *View) states(out *conflict.Output) []change {
 
 // settle makes a committed step visible: first in the store, then in the vector.
 func (v *View) settle(out *conflict.Output, states []change, bases map[txn.TopicPartition]int64) error {
+	items := len(v.taken)
 	v.taken = nil
 	v.fold.Commit(out)
 	moved := out.Position.Vector != v.at.Vector
@@ -299,6 +316,8 @@ func (v *View) settle(out *conflict.Output, states []change, bases map[txn.Topic
 	}
 	v.committed = out.Position
 	v.count(out)
+	v.countReplaced()
+	v.refusals.settled(items)
 	for _, at := range fresh {
 		v.status.Orphans[at.Region]++
 	}

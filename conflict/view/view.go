@@ -49,6 +49,11 @@ type Config struct {
 	Topics  *txn.Topics // shared cache of the client; nil makes one
 	DB      *badger.DB  // shared store
 	Fetcher Fetcher
+	// Place is where an event lies in this region's cluster; nil: that is not known.
+	Place func(at event.Dot) (topic string, offset int64, err error)
+	// Widen gives the derived topics the limits that they need, and tells whether they
+	// had others. It is asked when one of them refuses a record; nil: nothing is done.
+	Widen func(ctx context.Context) (changed bool, err error)
 	// Claims is what the seat's progress may say now; ok is false while there is
 	// nothing to say. Nil: no progress is written.
 	Claims func() (cl seat.Claims, ok bool)
@@ -119,13 +124,14 @@ type View struct {
 	wake     chan struct{} // holds one: there may be something to fold
 
 	// Owned by Run's goroutine.
-	fold    *conflict.Partition
-	at      vectorRecord
-	stateID event.TopicID    // of the state topic
-	taken   []judged.Item    // taken from the queue, not committed
-	told    control.Progress // the last progress that was committed
-	toldAt  time.Time        // when
-	cache   cacheState
+	fold     *conflict.Partition
+	at       vectorRecord
+	stateID  event.TopicID    // of the state topic
+	taken    []judged.Item    // taken from the queue, not committed
+	told     control.Progress // the last progress that was committed
+	toldAt   time.Time        // when
+	cache    cacheState
+	refusals refusals // of the items taken
 
 	mu           sync.Mutex // guards what follows
 	restored     bool
@@ -154,6 +160,10 @@ type Status struct {
 	Orphans   [event.MaxRegion + 1]int
 	Merged    uint64 // records written
 	Conflicts uint64 // records written
+	// Replaced is what was written in place of records that a derived topic refused, by
+	// the topic.
+	Replaced   map[string]Replaced
+	ReplacedBy map[ReplacedKind]uint64
 }
 
 // New opens a view over the shared store; it does nothing before Run.
@@ -305,6 +315,9 @@ func (v *View) take() {
 	var most int
 	most, v.status.Journaled = conflict.Foldable(v.queue[:min(len(v.queue), stepItems)], &applied, &v.committed.Vector)
 	n, bytes := 0, 0
+	if v.refusals.apart > 0 {
+		most = min(most, apartItems)
+	}
 	for n < most && bytes < stepBytes {
 		bytes += cost(&v.queue[n])
 		n++
@@ -524,5 +537,6 @@ func (v *View) Status() Status {
 	st := v.status
 	st.Ready, st.Queued = v.restored, len(v.queue)
 	st.Counts.Quarantined = maps.Clone(st.Counts.Quarantined)
+	st.Replaced, st.ReplacedBy = maps.Clone(st.Replaced), maps.Clone(st.ReplacedBy)
 	return st
 }

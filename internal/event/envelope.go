@@ -26,6 +26,7 @@ const (
 	HeaderFingerprint = "gg-f"
 	HeaderDot         = "gg-d"
 	HeaderMerged      = "gg-m"
+	HeaderReplaced    = "gg-r"
 )
 
 // Version is the envelope version that this build writes and reads.
@@ -134,6 +135,7 @@ type Envelope struct {
 	Fingerprint Fingerprint    // zero: none, or left out by a residency action
 	Dot         *Dot           // only where a record has left its place
 	Merged      *Merged        // only in merged topics
+	Replaced    *Replaced      // only in merged topics, which refused the record as it was
 }
 
 // Append appends the envelope's headers in their fixed order.
@@ -156,7 +158,11 @@ func (e *Envelope) Append(hs []Header) []Header {
 			hs = append(hs, Header{HeaderFingerprint, e.Fingerprint[:]})
 		}
 	}
-	return AppendCopy(hs, e.Dot, e.Merged)
+	hs = AppendCopy(hs, e.Dot, e.Merged)
+	if e.Replaced != nil {
+		hs = append(hs, e.Replaced.Header())
+	}
+	return hs
 }
 
 // AppendCopy appends the headers of a record that left its place: gg-d, and in a
@@ -195,14 +201,15 @@ const (
 	seenFingerprint
 	seenDot
 	seenMerged
+	seenReplaced
 
 	seenStamped = seenVersion | seenID | seenOrigin | seenBarrier | seenEpoch | seenStamp | seenContext | seenOp
-	seenCopy    = seenDot | seenMerged
+	seenCopy    = seenDot | seenMerged | seenReplaced
 )
 
 // Decode takes the envelope out of a record's headers. stamped is false for a
-// record that came without a gateway (no envelope header at all; gg-d and gg-m,
-// which we add to copies of such records too, are still returned in e). Headers
+// record that came without a gateway (no envelope header at all; gg-d, gg-m and
+// gg-r, which we add to copies of such records too, are still returned in e). Headers
 // that are not the envelope's stay, untouched and in order, in rest. Incomplete,
 // repeated or undecodable envelope headers are an error that wraps ErrMalformed:
 // such a record is quarantined, never guessed at.
@@ -268,6 +275,8 @@ func headerBit(name string) int {
 		return seenDot
 	case HeaderMerged:
 		return seenMerged
+	case HeaderReplaced:
+		return seenReplaced
 	}
 	return 0 // a later version's header passes untouched
 }
@@ -307,6 +316,8 @@ func (e *Envelope) decodeHeader(bit int, value []byte) error {
 		e.Dot = &d
 	case seenMerged:
 		e.Merged = &Merged{Siblings: r.Uvarint(), Rule: Rule(r.Uint8()), Flags: r.Uint8()}
+	case seenReplaced:
+		e.Replaced = readReplaced(r)
 	}
 	return r.Close()
 }
@@ -320,6 +331,9 @@ type Event struct {
 	Value     []byte // nil is null
 	Headers   []Header
 	Timestamp int64 // record timestamp, Unix milliseconds
+	// LeftOut: Value and Headers are not here. They are in the origin's log, and in the
+	// copy of it, at the place At; a derived topic did not take them.
+	LeftOut bool
 }
 
 // Size is roughly the bytes that the event keeps in memory.
@@ -338,6 +352,7 @@ func (ev *Event) Size() int {
 // be decoded is an error that wraps ErrMalformed; the record is quarantined.
 func FromRecord(at Dot, timestamp int64, key, value []byte, hs []Header) (Event, error) {
 	env, rest, stamped, err := Decode(hs)
+	env.Replaced = nil // says nothing in an origin's log
 	ev := Event{Envelope: env, At: at, Stamped: stamped, Key: key, Value: value, Headers: rest, Timestamp: timestamp}
 	if err != nil {
 		return ev, err

@@ -42,6 +42,7 @@ func golden() event.Envelope {
 		Fingerprint: event.Fingerprint{15: 2},
 		Dot:         &event.Dot{Region: 1, Partition: 3, Offset: 4711},
 		Merged:      &event.Merged{Siblings: 1, Rule: event.LWW, Flags: event.FlagCorrects},
+		Replaced:    &event.Replaced{LeftOut: true, Code: 10, Timestamp: 1_796_000_000_123, Topic: "flights", Partition: 3, Offset: 4711},
 	}
 	e.Context[2] = event.Point{Incarnation: 1, Next: 94}
 	return e
@@ -67,7 +68,7 @@ func TestEnvelopeGolden(t *testing.T) {
 	if !maps.Equal(got, want) {
 		t.Errorf("headers\n got %v\nwant %v", got, want)
 	}
-	if o := strings.Join(order, " "); o != "gg-v gg-id gg-o gg-e gg-u gg-h gg-c gg-t gg-k gg-f gg-d gg-m" {
+	if o := strings.Join(order, " "); o != "gg-v gg-id gg-o gg-e gg-u gg-h gg-c gg-t gg-k gg-f gg-d gg-m gg-r" {
 		t.Errorf("order %s", o)
 	}
 	for _, c := range []struct{ name, got string }{

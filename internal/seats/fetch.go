@@ -6,6 +6,9 @@ import (
 	"fmt"
 	"time"
 
+	"github.com/twmb/franz-go/pkg/kerr"
+
+	"github.com/geogate/geogate/conflict/view"
 	"github.com/geogate/geogate/gateway"
 	"github.com/geogate/geogate/internal/control"
 	"github.com/geogate/geogate/internal/event"
@@ -29,8 +32,7 @@ type topicFetcher struct {
 	partition int32
 }
 
-// Fetch implements view.Fetcher. An event that retention has taken is an error:
-// the partition must not go on without it.
+// Fetch implements view.Fetcher. An event that retention has taken is view.ErrGone.
 func (f topicFetcher) Fetch(ctx context.Context, at event.Dot) (event.Event, error) {
 	ctx, cancel := context.WithTimeout(ctx, fetchTimeout)
 	defer cancel()
@@ -45,8 +47,8 @@ func (f topicFetcher) Fetch(ctx context.Context, at event.Dot) (event.Event, err
 		found = &ev
 		return err
 	})
-	if err == nil && found == nil {
-		err = errors.New("no record is there any more")
+	if err == nil && found == nil || errors.Is(err, kerr.OffsetOutOfRange) {
+		err = view.ErrGone
 	}
 	if err != nil {
 		return event.Event{}, fmt.Errorf("fetch event of region %d at %s/%d offset %d: %w", at.Region, topic, f.partition, offset, err)

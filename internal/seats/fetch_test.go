@@ -1,11 +1,14 @@
 package seats
 
 import (
+	"errors"
 	"testing"
 
+	"github.com/twmb/franz-go/pkg/kadm"
 	"github.com/twmb/franz-go/pkg/kfake"
 	"github.com/twmb/franz-go/pkg/kgo"
 
+	"github.com/geogate/geogate/conflict/view"
 	"github.com/geogate/geogate/gateway"
 	"github.com/geogate/geogate/internal/event"
 	"github.com/geogate/geogate/internal/txn"
@@ -36,7 +39,14 @@ func TestFetch(t *testing.T) {
 		t.Errorf("fetched %+v: %v", ev, err)
 	}
 	at.Offset = 9
-	if ev, err := f.Fetch(t.Context(), at); err == nil {
-		t.Errorf("fetched %+v where nothing is", ev)
+	if ev, err := f.Fetch(t.Context(), at); !errors.Is(err, view.ErrGone) {
+		t.Errorf("fetched %+v where nothing is: %v", ev, err)
+	}
+	if _, err := kadm.NewClient(cl).DeleteRecords(t.Context(), kadm.Offsets{"flights": {1: {Topic: "flights", Partition: 1, At: 2}}}); err != nil {
+		t.Fatal(err)
+	}
+	at.Offset = 1
+	if ev, err := f.Fetch(t.Context(), at); !errors.Is(err, view.ErrGone) {
+		t.Errorf("fetched %+v that was deleted: %v", ev, err)
 	}
 }

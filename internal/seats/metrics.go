@@ -1,6 +1,10 @@
 package seats
 
-import "github.com/prometheus/client_golang/prometheus"
+import (
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/geogate/geogate/conflict/view"
+)
 
 var (
 	seatInFlight    = prometheus.NewDesc("geogate_seat_in_flight", "Writes accepted and not yet answered.", []string{"topic"}, nil)
@@ -13,12 +17,13 @@ var (
 	foldOrphans     = prometheus.NewDesc("geogate_fold_orphans_total", "Events past a cut, folded before it was known or not.", []string{"topic"}, nil)
 	foldWaiting     = prometheus.NewDesc("geogate_fold_waiting_logs", "Logs of origins, by partition, whose fold waits for the ownership register.", []string{"topic"}, nil)
 	foldQuarantined = prometheus.NewDesc("geogate_fold_quarantined_total", "Records that are never folded, by reason.", []string{"topic", "reason"}, nil)
+	foldReplaced    = prometheus.NewDesc("geogate_fold_replaced_records_total", "Records that a derived topic refused and has a pointer to the log for, by that topic and Kafka's error.", []string{"topic", "derived", "error"}, nil)
 	clockCarries    = prometheus.NewDesc("geogate_clock_carries_total", "Times that the clock's counter ran over.", nil, nil)
 )
 
 // Describe implements prometheus.Collector.
 func (s *Seats) Describe(out chan<- *prometheus.Desc) {
-	for _, d := range []*prometheus.Desc{seatInFlight, seatRecords, foldSteps, foldRestarts, foldMerged, foldConflicts, foldTwins, foldOrphans, foldWaiting, foldQuarantined, clockCarries} {
+	for _, d := range []*prometheus.Desc{seatInFlight, seatRecords, foldSteps, foldRestarts, foldMerged, foldConflicts, foldTwins, foldOrphans, foldWaiting, foldQuarantined, foldReplaced, clockCarries} {
 		out <- d
 	}
 }
@@ -31,12 +36,13 @@ func (s *Seats) Collect(out chan<- prometheus.Metric) {
 		steps, restarts, merged, conflicts, twins uint64
 		orphans                                   uint64
 		reasons                                   map[string]uint64
+		replaced                                  map[view.ReplacedKind]uint64
 	}
 	by := map[string]*sums{}
 	for _, h := range s.list() {
 		t := by[h.Topic]
 		if t == nil {
-			t = &sums{reasons: map[string]uint64{}}
+			t = &sums{reasons: map[string]uint64{}, replaced: map[view.ReplacedKind]uint64{}}
 			by[h.Topic] = t
 		}
 		st, v := h.seat.Status(), h.view.Status()
@@ -47,6 +53,9 @@ func (s *Seats) Collect(out chan<- prometheus.Metric) {
 		t.orphans += uint64(v.Counts.Orphans)
 		for reason, n := range v.Counts.Quarantined {
 			t.reasons[reason] += uint64(n)
+		}
+		for kind, n := range v.ReplacedBy {
+			t.replaced[kind] += n
 		}
 	}
 	count := func(d *prometheus.Desc, v uint64, labels ...string) {
@@ -66,6 +75,9 @@ func (s *Seats) Collect(out chan<- prometheus.Metric) {
 		count(foldOrphans, t.orphans, topic)
 		for reason, n := range t.reasons {
 			count(foldQuarantined, n, topic, reason)
+		}
+		for kind, n := range t.replaced {
+			count(foldReplaced, n, topic, kind.Topic, refusalName(kind.Code))
 		}
 	}
 	count(clockCarries, s.clock.Carries())

@@ -388,8 +388,9 @@ func (s *Seats) newSeat(ctx context.Context, at txn.TopicPartition) (_ *runningS
 		ConflictPartition: router.ConflictsPartition(at.Topic, at.Partition),
 		Region:            s.cfg.ID, Names: s.cfg.Topology, Fold: fold,
 		Client: s.cfg.Client, Topics: s.ids, DB: s.cfg.Store,
-		Fetcher: h.fetch,
-		Claims:  func() (seat.Claims, bool) { return h.seat.Claims() },
+		Fetcher: h.fetch, Place: h.fetch.place,
+		Widen:  func(ctx context.Context) (bool, error) { return s.cfg.Topics.Widen(ctx, topic) },
+		Claims: func() (seat.Claims, bool) { return h.seat.Claims() },
 
 		Skipped:      s.cfg.Skipped,
 		Restricted:   func() uint16 { return s.cfg.Control.Restricted(at.Topic) },

@@ -7,6 +7,8 @@ import (
 	"slices"
 	"time"
 
+	"github.com/twmb/franz-go/pkg/kerr"
+
 	"github.com/geogate/geogate/conflict"
 	"github.com/geogate/geogate/gateway"
 	"github.com/geogate/geogate/internal/event"
@@ -53,6 +55,7 @@ func (s *Seats) Warnings(out *warning.List) {
 			}
 			out.Add(warning.Quarantined, subject, "%d local records are in no view: %s", st.Quarantined, why)
 		}
+		s.warnOfReplaced(out, h)
 		if st.Foreign > 0 {
 			out.Add(warning.ForeignRecords, subject, "%d records in remote topics that no link wrote are quarantined", st.Foreign)
 		}
@@ -85,6 +88,41 @@ func (s *Seats) warnOfTrouble(out *warning.List, h *runningSeat, st *seat.Status
 	if f := h.view.Status().Failing; f != "" {
 		out.Add(warning.FoldFailing, subject, "the fold is tried again after: %s", f)
 	}
+}
+
+// warnOfReplaced says which derived topics hold pointers to the log in place of records.
+func (s *Seats) warnOfReplaced(out *warning.List, h *runningSeat) {
+	all := h.view.Status().Replaced
+	for _, topic := range slices.Sorted(maps.Keys(all)) {
+		r := all[topic]
+		where := "which is not known any more"
+		if log, offset, err := h.fetch.place(r.At); err == nil {
+			where = fmt.Sprintf("in %s/%d at offset %d", log, h.Partition, offset)
+		}
+		out.Add(warning.OutputReplaced, name(h.TopicPartition), "%s has pointers to the log in place of %d records since the start, the latest for event %s, %s: %s",
+			topic, r.Count, r.At.Format(s.cfg.Topology), where, whyReplaced(topic, r.Code))
+	}
+}
+
+// whyReplaced says why a topic has no record, and what to do about it.
+func whyReplaced(topic string, code int16) string {
+	switch code {
+	case 0:
+		return "the value was in no log of the region any more"
+	case kerr.InvalidTimestamp.Code:
+		return fmt.Sprintf("it refused the time (INVALID_TIMESTAMP); raise message.timestamp.before.max.ms and message.timestamp.after.max.ms of %s", topic)
+	case kerr.MessageTooLarge.Code, kerr.RecordListTooLarge.Code:
+		return fmt.Sprintf("it refused the size (%s); raise max.message.bytes of %s", refusalName(code), topic)
+	}
+	return fmt.Sprintf("it refused the record (%s); see the broker's log", refusalName(code))
+}
+
+// refusalName is Kafka's name of an error code, for warnings and metrics.
+func refusalName(code int16) string {
+	if err := kerr.TypedErrorForCode(code); err != nil {
+		return err.Message
+	}
+	return "NONE"
 }
 
 // unsettled says why the fold does not go on with an origin's log.

@@ -202,13 +202,7 @@ func (c *Catalogue) deriveNow(ctx context.Context, topic gateway.Topic) error {
 	if err != nil {
 		return err
 	}
-	merged := spec{name: router.Merged(topic.Name), partitions: topic.Partitions, cleanup: deleted}
-	if entities {
-		merged.cleanup = compacted
-	}
-	merged.configs = derivedSettings(local, merged.cleanup, 1)
-	state := spec{name: control.StateOf(topic.Name), partitions: topic.Partitions, cleanup: compacted}
-	state.configs = derivedSettings(local, state.cleanup, len(c.topology.Regions()))
+	state, merged := c.derivedSpecs(topic, local)
 	c.mu.Lock()
 	_, folded := c.known[control.StateOf(topic.Name)]
 	c.mu.Unlock()
@@ -271,14 +265,7 @@ func (c *Catalogue) ensureDerived(ctx context.Context, s spec, use control.Use, 
 		return err
 	}
 	if exists {
-		differs, err := c.widen(ctx, s)
-		if err != nil {
-			c.log.Warn("a derived topic may be too small for what is derived", "topic", s.name, "err", err)
-			differs = err.Error()
-		}
-		c.mu.Lock()
-		c.differs[s.name] = differs
-		c.mu.Unlock()
+		_, _ = c.widen(ctx, s) // what it could not do is a warning in the status
 	}
 	if all, err = c.admin.ListTopics(ctx, s.name); err != nil {
 		return fmt.Errorf("look up topic %s: %w", s.name, err)

@@ -2,6 +2,7 @@ package topics
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"math"
 	"slices"
@@ -9,6 +10,11 @@ import (
 	"strings"
 
 	"github.com/twmb/franz-go/pkg/kadm"
+
+	"github.com/geogate/geogate/conflict"
+	"github.com/geogate/geogate/gateway"
+	"github.com/geogate/geogate/internal/control"
+	"github.com/geogate/geogate/router"
 )
 
 // Settings of topics (KIP-937 added the bounds of timestamps).
@@ -23,6 +29,8 @@ const (
 	defaultMaxMessage = 1_048_588
 	// envelopeBytes is more than what geogate adds to a record that it derives.
 	envelopeBytes = 64 << 10
+	// batchBytes is the largest batch of small records that is written (txn.DefaultBatchBytes).
+	batchBytes = 900 << 10
 )
 
 // derivedSettings are what a topic derived from a local one is made with, given the
@@ -36,8 +44,9 @@ func derivedSettings(local map[string]string, cleanup string, values int) map[st
 	if err != nil {
 		limit = defaultMaxMessage
 	}
+	limit = max(limit*int64(values)+envelopeBytes, batchBytes+envelopeBytes) // many small records in a batch
 	out := map[string]string{
-		maxMessageBytes: strconv.FormatInt(min(limit*int64(values)+envelopeBytes, math.MaxInt32), 10),
+		maxMessageBytes: strconv.FormatInt(min(limit, math.MaxInt32), 10),
 		timestampType:   "CreateTime",
 	}
 	for _, key := range []string{timestampBefore, timestampAfter} {
@@ -77,13 +86,56 @@ func (c *Catalogue) configs(ctx context.Context, name string) (map[string]string
 	return out, nil
 }
 
-// widen gives a derived topic that exists the limits that it needs: a larger record or
-// an odder time than it takes now would stop the partition. Retention is an operator's
-// to change, so another one is only told, as what differs.
-func (c *Catalogue) widen(ctx context.Context, s spec) (differs string, err error) {
+// derivedSpecs are the topics that are derived from a local one with these settings.
+func (c *Catalogue) derivedSpecs(topic gateway.Topic, local map[string]string) (state, merged spec) {
+	merged = spec{name: router.Merged(topic.Name), partitions: topic.Partitions, cleanup: deleted}
+	if topic.Domain.Kind == conflict.Entities {
+		merged.cleanup = compacted
+	}
+	merged.configs = derivedSettings(local, merged.cleanup, 1)
+	state = spec{name: control.StateOf(topic.Name), partitions: topic.Partitions, cleanup: compacted}
+	state.configs = derivedSettings(local, state.cleanup, len(c.topology.Regions()))
+	return state, merged
+}
+
+// Widen gives what is derived from a local topic the limits that it needs now, and tells
+// whether it had others: somebody may have changed them, or those of the local topic.
+func (c *Catalogue) Widen(ctx context.Context, topic gateway.Topic) (changed bool, err error) {
+	ctx, cancel := context.WithTimeout(ctx, topicTimeout)
+	defer cancel()
+	local, err := c.configs(ctx, topic.Name)
+	if err != nil {
+		return false, err
+	}
+	state, merged := c.derivedSpecs(topic, local)
+	var errs []error
+	for _, s := range []spec{state, merged} {
+		widened, err := c.widen(ctx, s)
+		changed = changed || widened
+		errs = append(errs, err)
+	}
+	return changed, errors.Join(errs...)
+}
+
+// widen gives a derived topic that exists the limits that it needs, and tells whether it had
+// others: a larger record or an odder time than it takes now would be refused. Retention is
+// an operator's to change, so another one is only a warning.
+func (c *Catalogue) widen(ctx context.Context, s spec) (changed bool, err error) {
+	changed, differs, err := c.widenNow(ctx, s)
+	if err != nil {
+		c.log.Warn("a derived topic may be too small for what is derived", "topic", s.name, "err", err)
+		differs = err.Error()
+	}
+	c.mu.Lock()
+	c.differs[s.name] = differs
+	c.mu.Unlock()
+	return changed, err
+}
+
+func (c *Catalogue) widenNow(ctx context.Context, s spec) (changed bool, differs string, err error) {
 	have, err := c.configs(ctx, s.name)
 	if err != nil {
-		return "", err
+		return false, "", err
 	}
 	var alter []kadm.AlterConfig
 	var other []string
@@ -108,15 +160,15 @@ func (c *Catalogue) widen(ctx context.Context, s spec) (differs string, err erro
 	slices.Sort(other)
 	differs = strings.Join(other, ", ")
 	if len(alter) == 0 {
-		return differs, nil
+		return false, differs, nil
 	}
 	responses, err := c.admin.AlterTopicConfigs(ctx, alter, s.name)
 	if err == nil {
 		_, err = responses.On(s.name, func(r *kadm.AlterConfigsResponse) error { return r.Err })
 	}
 	if err != nil {
-		return differs, fmt.Errorf("raise the limits of topic %s: %w", s.name, err)
+		return false, differs, fmt.Errorf("raise the limits of topic %s: %w", s.name, err)
 	}
 	c.log.Info("raised limits of a derived topic", "topic", s.name, "settings", len(alter))
-	return differs, nil
+	return true, differs, nil
 }

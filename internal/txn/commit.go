@@ -22,6 +22,28 @@ func (p *Producer) Commit(ctx context.Context, records []Record) (map[TopicParti
 	if err != nil {
 		return nil, err
 	}
+	return p.commit(ctx, batches)
+}
+
+// CommitApart is Commit with each record in a batch of its own. The index of a
+// *RefusedError is then that of the record which was refused.
+func (p *Producer) CommitApart(ctx context.Context, records []Record) (map[TopicPartition]int64, error) {
+	if p.state != stateIdle {
+		return nil, fmt.Errorf("commit for %s: %w", p.id, ErrState)
+	}
+	batches := make([]PartitionBatch, len(records))
+	for i := range records {
+		packed, err := p.pack(records[i : i+1])
+		if err != nil {
+			return nil, err
+		}
+		batches[i] = packed[0]
+	}
+	return p.commit(ctx, batches)
+}
+
+// commit writes batches in one transaction of their own.
+func (p *Producer) commit(ctx context.Context, batches []PartitionBatch) (map[TopicPartition]int64, error) {
 	produced, err := p.Produce(ctx, batches)
 	if err != nil {
 		// Free the partitions at once where the cluster still listens to us.

@@ -32,6 +32,7 @@ const (
 	LinkParked          Code = "LINK_PARKED"
 	MalformedRecord     Code = "MALFORMED_RECORD"
 	MoreWarnings        Code = "MORE_WARNINGS"
+	OutputReplaced      Code = "OUTPUT_REPLACED"
 	PartitionHeld       Code = "PARTITION_HELD"
 	PartitionNotReady   Code = "PARTITION_NOT_READY"
 	PartitionsUnused    Code = "PARTITIONS_UNUSED"
@@ -53,7 +54,7 @@ const (
 func Codes() []Code {
 	return []Code{
 		ClockAhead, CutPending, Defect, DiskLow, FoldFailing, ForeignRecords, Gap,
-		KafkaUnreachable, LinkFailed, LinkParked, MalformedRecord, MoreWarnings,
+		KafkaUnreachable, LinkFailed, LinkParked, MalformedRecord, MoreWarnings, OutputReplaced,
 		PartitionHeld, PartitionNotReady, PartitionsUnused, PatternUnmatched, Quarantined,
 		RegisterDegraded, RegisterRegressed, RegisterRumour, RegisterUnreachable, ResidencyInvalid, ResidencyStopped,
 		SettingsDiffer, TopicBlocked, UnknownRecord, WaitsForRegister,

@@ -1,0 +1,298 @@
+package view
+
+import (
+	"context"
+	"errors"
+	"slices"
+	"time"
+
+	"github.com/twmb/franz-go/pkg/kerr"
+
+	"github.com/geogate/geogate/conflict"
+	"github.com/geogate/geogate/internal/control"
+	"github.com/geogate/geogate/internal/event"
+	"github.com/geogate/geogate/internal/sleep"
+	"github.com/geogate/geogate/internal/txn"
+)
+
+// A derived topic may refuse a record: it has a lower limit of sizes than it needs, bounds
+// of timestamps, or a policy. The event is folded all the same, for it counts in every
+// region; only what is written is replaced by something small that says where the event can
+// be read. So no record stops its partition, and none is lost.
+//
+//	refused in a batch ──► apart: fewer items a step, each record in its own batch
+//	refused apart ──► Widen once ──► refused again: replace that record ──► …
+
+// ErrGone is wrapped by a Fetcher's error when the event is in no log of the region any
+// more, and never will be.
+var ErrGone = errors.New("view: the event is in no log of this region any more")
+
+// replacement is what a record is replaced by.
+type replacement uint8
+
+const (
+	ownTime replacement = 1 << iota // the record has the time of the fold
+	leftOut                         // value and headers are in the log only
+)
+
+const (
+	// apartItems bounds the items of a step whose records go in batches of their own.
+	apartItems = 16
+	// smallValue is the size of value and headers that a pointer would not make smaller.
+	smallValue = 1 << 10
+	// maxDerived bounds a derived record. The store takes no value of 64 MiB, and a batch
+	// as large as that is not opened by those who read it.
+	maxDerived = 48 << 20
+	// widened is how long a broker may take to know of a setting that was changed.
+	widened = 250 * time.Millisecond
+)
+
+// refusals is what derived topics have refused of the step in hand, until it is committed.
+// The zero refusals is that nothing was.
+type refusals struct {
+	apart   int  // items that are still to be folded apart
+	widened bool // Widen was asked
+	by      map[string]replaced
+}
+
+// replaced is how a record is replaced, and why.
+type replaced struct {
+	how   replacement
+	code  int16
+	topic string
+	at    event.Dot
+}
+
+// Replaced is the latest pointer that a derived topic has in place of a record that it
+// refused, and how many it was given since the view was made.
+type Replaced struct {
+	Count uint64
+	Code  int16     // Kafka's, of the latest refusal; 0: a value was in no log any more
+	At    event.Dot // the event that the latest was about
+}
+
+// ReplacedKind is a derived topic with an error code of Kafka's.
+type ReplacedKind struct {
+	Topic string
+	Code  int16
+}
+
+// stepRecord is what is known of a record of a step for when it is refused: its name among
+// those that can be replaced, "" if it is none, and the event that it is about.
+type stepRecord struct {
+	name string
+	at   event.Dot
+}
+
+func mergedName(at event.Dot) string { return "m" + string(dotPart(at)) }
+
+func entityName(key []byte) string { return "e" + string(key) }
+
+// afterRefusal takes the error of a step's commit. It returns nil where the step is to be
+// taken again, in another way, and else the error: nothing helps.
+func (v *View) afterRefusal(ctx context.Context, err error, all []stepRecord) error {
+	var refused *txn.RefusedError
+	if !errors.As(err, &refused) || !isAboutRecord(refused.Code) {
+		return err
+	}
+	x := &v.refusals
+	if v.cfg.Widen != nil && !x.widened {
+		x.widened = true
+		changed, widenErr := v.cfg.Widen(ctx)
+		if widenErr != nil {
+			v.cfg.Logger.Warn("a derived topic refuses a record and its settings cannot be changed", "topic", refused.Topic, "err", widenErr)
+		}
+		if changed {
+			return sleep.For(ctx, widened)
+		}
+	}
+	if x.apart == 0 {
+		x.apart = len(v.taken)
+		v.giveBack(apartItems)
+		return nil
+	}
+	if refused.Index < 0 || refused.Index >= len(all) || !x.add(refused, all[refused.Index]) {
+		*x = refusals{} // the next try begins without a guess of what helps
+		return err
+	}
+	v.cfg.Logger.Error("a derived topic refused a record; it gets a pointer to the log in its place",
+		"topic", refused.Topic, "partition", refused.Partition, "event", all[refused.Index].at.Format(v.cfg.Names), "code", refused.Code)
+	return nil
+}
+
+// isAboutRecord tells whether a broker refuses a record for what it is, and may take another
+// in its place.
+func isAboutRecord(code int16) bool {
+	switch code {
+	case kerr.MessageTooLarge.Code, kerr.RecordListTooLarge.Code, kerr.InvalidRecord.Code, kerr.InvalidTimestamp.Code, kerr.PolicyViolation.Code:
+		return true
+	}
+	return false
+}
+
+// add replaces one thing more of a refused record, and tells whether there was one.
+func (x *refusals) add(refused *txn.RefusedError, of stepRecord) bool {
+	if of.name == "" {
+		return false // no step is possible without the vector
+	}
+	r := x.by[of.name]
+	how := leftOut
+	if refused.Code == kerr.InvalidTimestamp.Code {
+		how = ownTime
+	}
+	if r.how&how != 0 {
+		how = leftOut | ownTime // the other one before it counts as in vain
+	}
+	if r.how|how == r.how || how == ownTime && isEntity(of.name) {
+		return false // state records have the fold's time
+	}
+	x.replace(of.name, replaced{r.how | how, refused.Code, refused.Topic, of.at})
+	return true
+}
+
+func isEntity(name string) bool { return name[0] == 'e' }
+
+func (x *refusals) replace(name string, r replaced) {
+	if x.by == nil {
+		x.by = make(map[string]replaced)
+	}
+	x.by[name] = r
+}
+
+// settled forgets what was refused of a step that is committed.
+func (x *refusals) settled(items int) {
+	x.apart, x.widened, x.by = max(0, x.apart-items), false, nil
+}
+
+// giveBack puts what was taken beyond n items back to the front of the queue.
+func (v *View) giveBack(n int) {
+	if len(v.taken) <= n {
+		return
+	}
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	for i := range v.taken[n:] {
+		v.queued += cost(&v.taken[n+i])
+	}
+	v.queue = append(slices.Clone(v.taken[n:]), v.queue...)
+	v.taken = v.taken[:n:n]
+}
+
+// mergedRecord is the record of a change of the merged topic.
+func (v *View) mergedRecord(ctx context.Context, m *conflict.Merged, now time.Time) txn.Record {
+	name := mergedName(m.Event.At)
+	r := v.refusals.by[name]
+	r.topic, r.at = v.cfg.Merged, m.Event.At
+	if m.Event.LeftOut { // the state had no room for the value
+		if v.fill(ctx, &m.Event) != nil {
+			r.how |= leftOut
+		}
+	}
+	if m.Event.Size() > maxDerived {
+		r.how, r.code = r.how|leftOut, kerr.MessageTooLarge.Code
+	}
+	rec := txn.Record{Topic: v.cfg.Merged, Partition: v.cfg.Partition, Key: m.Event.Key, Value: m.Event.Value, Timestamp: m.Event.Timestamp}
+	if r.how == 0 {
+		rec.Headers = m.Headers()
+		return rec
+	}
+	x := event.Replaced{LeftOut: r.how&leftOut != 0, OwnTime: r.how&ownTime != 0, Code: r.code, Timestamp: m.Event.Timestamp}
+	if v.cfg.Place != nil {
+		if topic, offset, err := v.cfg.Place(m.Event.At); err == nil {
+			x.Topic, x.Partition, x.Offset = topic, v.cfg.Partition, offset
+		}
+	}
+	if x.OwnTime {
+		rec.Timestamp = now.UnixMilli()
+	}
+	if x.LeftOut {
+		short := *m
+		short.Event.Headers = nil
+		if rec.Headers = short.Headers(); rec.Value != nil || m.Event.LeftOut && m.Event.Op != event.Delete {
+			rec.Value = []byte{}
+		}
+	} else {
+		rec.Headers = m.Headers()
+	}
+	rec.Headers = append(rec.Headers, x.Header())
+	v.refusals.replace(name, r) // also what no topic was asked for
+	return rec
+}
+
+// fill reads what is left out of an event from the log.
+func (v *View) fill(ctx context.Context, ev *event.Event) error {
+	if v.cfg.Fetcher == nil {
+		return ErrGone
+	}
+	whole, err := v.cfg.Fetcher.Fetch(ctx, ev.At)
+	if err != nil {
+		return err
+	}
+	ev.Value, ev.Headers, ev.LeftOut = whole.Value, whole.Headers, false
+	return nil
+}
+
+// entityValue is the value of an entity's state record. It changes c to what the record
+// says: values that are left out of it are not kept in memory either.
+func (v *View) entityValue(c *conflict.Change) []byte {
+	if c.Entity.IsZero() {
+		return nil
+	}
+	name := entityName(c.Key)
+	r := v.refusals.by[name]
+	if size := sizeOf(&c.Entity); size > maxDerived {
+		r = replaced{r.how | leftOut, kerr.MessageTooLarge.Code, control.StateOf(v.cfg.Topic), newestOf(&c.Entity)}
+		v.refusals.replace(name, r)
+	}
+	if r.how&leftOut != 0 {
+		c.Entity.Live = slices.Clone(c.Entity.Live)
+		for i := range c.Entity.Live {
+			leaveOut(&c.Entity.Live[i].Event)
+		}
+	}
+	return appendEntity(nil, &c.Entity)
+}
+
+// sizeOf is about how many bytes the values of an entity take.
+func sizeOf(e *conflict.Entity) (n int) {
+	for i := range e.Live {
+		n += e.Live[i].Event.Size()
+	}
+	return n
+}
+
+// leaveOut takes value and headers out of an event, unless they are small.
+func leaveOut(ev *event.Event) {
+	n := len(ev.Value)
+	for _, h := range ev.Headers {
+		n += len(h.Key) + len(h.Value)
+	}
+	if n > smallValue {
+		ev.Value, ev.Headers, ev.LeftOut = nil, nil, true
+	}
+}
+
+// newestOf is the dot of an entity's newest live value.
+func newestOf(e *conflict.Entity) (at event.Dot) {
+	newest := -1
+	for i := range e.Live {
+		if newest < 0 || event.Less(&e.Live[newest].Event, &e.Live[i].Event) {
+			newest, at = i, e.Live[i].Event.At
+		}
+	}
+	return at
+}
+
+// countReplaced notes in the status what a committed step has replaced; the caller holds
+// mu.
+func (v *View) countReplaced() {
+	for _, r := range v.refusals.by {
+		if v.status.Replaced == nil {
+			v.status.Replaced = make(map[string]Replaced)
+			v.status.ReplacedBy = make(map[ReplacedKind]uint64)
+		}
+		was := v.status.Replaced[r.topic]
+		v.status.Replaced[r.topic] = Replaced{was.Count + 1, r.code, r.at}
+		v.status.ReplacedBy[ReplacedKind{r.topic, r.code}]++
+	}
+}
