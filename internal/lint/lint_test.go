@@ -91,6 +91,7 @@ var confined = map[string][]string{
 	"github.com/nats-io/nats-server":        {"internal/embed"},
 	"github.com/nats-io/nats.go":            {"router/ownership/register"},
 	"github.com/twmb/franz-go/pkg/kmsg":     {"internal/txn", "internal/embed", "replicate", "testbench/..."},
+	"github.com/pierrec/lz4":                {"internal/txn"},
 	"go.uber.org/fx":                        {"cmd/..."},
 	"go.uber.org/dig":                       {"cmd/..."},
 	"github.com/spf13/cobra":                {"cmd/..."},

@@ -11,6 +11,7 @@ import (
 	"github.com/twmb/franz-go/pkg/kgo"
 
 	"github.com/geogate/geogate/internal/event"
+	"github.com/geogate/geogate/internal/txn"
 )
 
 // ProducerOpts is what a client needs that seats write with: idempotent, acks
@@ -18,19 +19,19 @@ import (
 // second numbering of records whose fate is unknown: a client that resets its
 // sequences by itself may append a record twice.
 //
-// maxBatch must not be above max.message.bytes of any topic written. Batches are
-// compressed with LZ4, unless uncompressed says that none shall be.
+// maxBatch must not be above max.message.bytes of any topic written. Batches for which
+// it pays are compressed with LZ4, unless uncompressed says that none shall be.
 func ProducerOpts(maxBatch int32, uncompressed bool) []kgo.Opt {
-	codecs := []kgo.CompressionCodec{kgo.Lz4Compression(), kgo.NoCompression()}
+	compression := kgo.WithCompressor(txn.NewLZ4(txn.MinCompressed))
 	if uncompressed {
-		codecs = codecs[1:]
+		compression = kgo.ProducerBatchCompression(kgo.NoCompression())
 	}
 	return []kgo.Opt{
 		kgo.RequiredAcks(kgo.AllISRAcks()),
 		kgo.RecordPartitioner(kgo.ManualPartitioner()),
 		kgo.ProducerLinger(0),
 		kgo.ProducerBatchMaxBytes(maxBatch),
-		kgo.ProducerBatchCompression(codecs...),
+		compression,
 		kgo.StopProducerOnDataLossDetected(),
 		kgo.MaxBufferedRecords(1 << 16),
 		kgo.ProduceRequestTimeout(10 * time.Second),

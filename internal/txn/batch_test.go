@@ -40,11 +40,11 @@ func build(t testing.TB, codec kgo.CompressionCodecType, recs []Record) Batch {
 	return batch
 }
 
-// What a transaction packs is compressed from minCompressed on; a smaller batch
+// What a transaction packs is compressed from MinCompressed on; a smaller batch
 // stays as it is.
 func TestSmallBatchesAreNotCompressed(t *testing.T) {
 	p := &Producer{opts: Options{Codec: kgo.CodecLz4, BatchBytes: DefaultBatchBytes}}
-	for size, want := range map[int]kgo.CompressionCodecType{10: kgo.CodecNone, minCompressed - 100: kgo.CodecNone, minCompressed: kgo.CodecLz4, 50_000: kgo.CodecLz4} {
+	for size, want := range map[int]kgo.CompressionCodecType{10: kgo.CodecNone, MinCompressed - 100: kgo.CodecNone, MinCompressed: kgo.CodecLz4, 50_000: kgo.CodecLz4} {
 		batches, err := p.pack([]Record{{Topic: "t", Value: bytes.Repeat([]byte("x"), size)}})
 		if err != nil || len(batches) != 1 || batches[0].Batch.Codec() != want {
 			t.Errorf("a record of %d bytes: %v, codec %v, want %v", size, err, batches[0].Batch.Codec(), want)

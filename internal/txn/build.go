@@ -99,6 +99,7 @@ var compressors = sync.OnceValues(func() ([5]kgo.Compressor, error) {
 			return out, fmt.Errorf("make compressor: %w", err)
 		}
 	}
+	out[kgo.CodecLz4] = NewLZ4(0)
 	return out, nil
 })
 

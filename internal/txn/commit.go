@@ -77,10 +77,6 @@ type notCommittedError struct{ err error }
 // Error implements error.
 func (e *notCommittedError) Error() string { return e.err.Error() }
 
-// minCompressed is the size in bytes from which on compressing a batch pays: below
-// it a compressor's state, 4 MiB of blocks for lz4, costs more than the bytes it saves.
-const minCompressed = 1 << 10
-
 // pack makes batches below the limit, keeping the order in each partition. Small
 // ones are not compressed.
 func (p *Producer) pack(records []Record) ([]PartitionBatch, error) {
@@ -89,7 +85,7 @@ func (p *Producer) pack(records []Record) ([]PartitionBatch, error) {
 	var out []PartitionBatch
 	flush := func(tp TopicPartition) error {
 		codec := p.opts.Codec
-		if builders[tp].Size() < minCompressed {
+		if builders[tp].Size() < MinCompressed {
 			codec = kgo.CodecNone
 		}
 		b, err := builders[tp].Batch(codec)
