@@ -44,7 +44,8 @@ type Config struct {
 	// FetchBytes bounds what all shards together fetch at once; they keep about
 	// three times that. Default 8 MiB.
 	FetchBytes int
-	// DiscoverEvery is how often topics are looked for. Default 3 s.
+	// DiscoverEvery is how often topics are looked for; it is done sooner after some
+	// were found. Default 3 s.
 	DiscoverEvery time.Duration
 
 	// Topology checks names, those in the registries' records and those of topics

@@ -131,6 +131,7 @@ func TestLinkStopsAtACut(t *testing.T) {
 		cfg.DiscoverEvery = time.Hour // a new list of streams would bring the news too
 		r = start(t, cfg)
 		eventually(t, "the restarted link to stop at the cut", func() bool { return len(r.Status().Stopped) == 1 })
+		eventually(t, "the last look at the topics", func() bool { return r.Rounds() == replicate.SoonRounds })
 		if n := sample(t, metrics, "geogate_link_standing_partitions"); n == nil || *n != 1 {
 			t.Fatalf("metric %v", n)
 		}

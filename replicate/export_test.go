@@ -1,6 +1,10 @@
 package replicate
 
-import "github.com/geogate/geogate/internal/event"
+import (
+	"time"
+
+	"github.com/geogate/geogate/internal/event"
+)
 
 // SetBefore has f called before each effect of a shard (-1: of the agreement) is
 // carried out; an error ends the work on the spot, as a kill would.
@@ -27,6 +31,25 @@ func (l *Link) Rounds() int {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return l.discoveries
+}
+
+// SoonRounds is how often topics are looked for, the first time included, before the
+// link waits for Config.DiscoverEvery if nothing changes.
+const SoonRounds = 4
+
+// Pace gives the pauses between looks for topics.
+type Pace struct{ pace }
+
+// NewPace makes one whose longest pause is most.
+func NewPace(most time.Duration) *Pace { return &Pace{pace{most: most}} }
+
+// Next takes the topics that a look has found.
+func (p *Pace) Next(topics ...string) time.Duration {
+	var found []Stream
+	for _, t := range topics {
+		found = append(found, Stream{Part: Part{Topic: t}})
+	}
+	return p.next(found)
 }
 
 // Origin is the region whose intervals Owned gives.

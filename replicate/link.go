@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"sync"
 	"time"
 
@@ -12,6 +13,7 @@ import (
 
 	"github.com/geogate/geogate/internal/control"
 	"github.com/geogate/geogate/internal/defect"
+	"github.com/geogate/geogate/internal/event"
 	"github.com/geogate/geogate/internal/sleep"
 	"github.com/geogate/geogate/internal/txn"
 	"github.com/geogate/geogate/router"
@@ -21,6 +23,9 @@ const (
 	startRetry = 500 * time.Millisecond
 	lagEvery   = time.Second
 	lagStale   = 10 * time.Second // without an answer from the source, lag is unknown
+
+	lookSoon     = 200 * time.Millisecond // after topics were found
+	lookSoonMost = time.Second
 )
 
 // Link copies the local topics of one region to another. New makes it, Run runs
@@ -294,6 +299,7 @@ func (l *Link) discover(ctx context.Context, source, target *kgo.Client, gen Gen
 		}
 	}
 	blocked := map[string]bool{}
+	pace := pace{most: l.cfg.DiscoverEvery}
 	for ctx.Err() == nil {
 		changed := l.policyChanged() // before the policy is asked
 		var streams []Stream
@@ -319,7 +325,7 @@ func (l *Link) discover(ctx context.Context, source, target *kgo.Client, gen Gen
 			blocked[r.Topic] = r.Blocked
 		}
 		l.assign(streams, rulings, gen)
-		wait := l.cfg.DiscoverEvery
+		wait := pace.next(streams)
 		if d.announcementPending {
 			wait = min(wait, announceRetry)
 		}
@@ -331,6 +337,32 @@ func (l *Link) discover(ctx context.Context, source, target *kgo.Client, gen Gen
 		}
 		timer.Stop()
 	}
+}
+
+// pace says when to look for topics again. They are seldom made alone: those of a region
+// that starts come one after the other, so whoever has found some looks again soon, a
+// few times.
+type pace struct {
+	most time.Duration
+	soon time.Duration
+	had  map[Part]event.TopicID // what was found last
+}
+
+// next takes what was found, and gives the pause before the next look.
+func (p *pace) next(found []Stream) time.Duration {
+	has := make(map[Part]event.TopicID, len(found))
+	for i := range found {
+		has[found[i].Part] = found[i].Target
+	}
+	if p.had == nil || !maps.Equal(p.had, has) {
+		p.soon = lookSoon
+	}
+	p.had = has
+	wait := p.soon
+	if p.soon *= 2; wait == 0 || wait > lookSoonMost {
+		wait, p.soon = p.most, 0
+	}
+	return min(wait, p.most)
 }
 
 // policyChanged is closed when the policy changes; nil without one.
