@@ -52,7 +52,7 @@ func main() {
 		only    = flag.String("only", "", "with --mutants: these alone, separated by commas")
 		most    = flag.Uint64("most", mostSeeds, "with --mutants: seeds to try")
 		scan    = flag.Bool("scan", false, "with --mutants: try the seeds from 1 on, whatever the table of mutants says")
-		write   = flag.Bool("write", false, "with --mutants: write the table of mutants")
+		write   = flag.Bool("write", false, "with --mutants: write the table of mutants, with --only the rows of those")
 		which   = flag.String("world", "logs", "the world to play: logs (writes, links, folds) or ownership (the register)")
 	)
 	flag.StringVar(&regime, "regime", "", "of world logs: play the seeds of one regime alone (ordinary, link-fights, …: see world/regime.go)")

@@ -66,3 +66,17 @@ func TestMutantTable(t *testing.T) {
 		t.Errorf("%s names %s, which is no mutant", mutantTable, name)
 	}
 }
+
+// TestMergedTable: a run of some mutants leaves the rows of the others, drops those of
+// mutants that are gone, and keeps the order of the list.
+func TestMergedTable(t *testing.T) {
+	first, second := mutants[0], mutants[1]
+	row := func(m mutant, seed string) string {
+		return "| `" + m.name + "` | " + m.deviation + " | logs | void | " + seed + " |\n"
+	}
+	old := "head\n" + row(second, "7") + row(first, "8") + "| `no-such-mutant` | something | logs | void | 9 |\n"
+	got := merged(old, []caught{{mutant: &second, seed: 12, checker: "void"}})
+	if want := row(first, "8") + row(second, "12"); !strings.HasSuffix(got, "|---|\n"+want) {
+		t.Errorf("got\n%s\nwant the rows\n%s", got, want)
+	}
+}

@@ -69,7 +69,7 @@ type mutateOptions struct {
 	only  string // names separated by commas; "": all
 	most  uint64
 	scan  bool // try the seeds from 1 on, whatever the table says
-	write bool // write the table
+	write bool // write the table, or the rows of those that are run
 }
 
 // runMutants builds each mutant, plays seeds until a checker objects that does not
@@ -120,7 +120,7 @@ func runMutants(ctx context.Context, o mutateOptions) bool {
 			n++
 		}
 	}
-	if o.write && o.only == "" && ok {
+	if o.write && ok {
 		if err := x.writeTable(results); err != nil {
 			fmt.Fprintln(os.Stderr, "sim:", err)
 			ok = false
@@ -295,21 +295,44 @@ func table(results []caught) string {
 // tableBegin is the line of the document after which the table begins.
 const tableBegin = "<!-- table: make sim MUTANTS=1 ARGS=--write -->"
 
+// writeTable writes the rows of the mutants that were run; those of others stay.
 func (x *mutation) writeTable(results []caught) error {
 	path := filepath.Join(x.root, mutantTable)
 	old, err := os.ReadFile(path)
 	if err != nil {
 		return fmt.Errorf("read the table of mutants: %w", err)
 	}
-	head, _, found := strings.Cut(string(old), tableBegin)
+	head, rows, found := strings.Cut(string(old), tableBegin)
 	if !found {
 		return fmt.Errorf("%s has no line %q", mutantTable, tableBegin)
 	}
-	if err := os.WriteFile(path, []byte(head+tableBegin+"\n\n"+table(results)), 0o644); err != nil {
+	if err := os.WriteFile(path, []byte(head+tableBegin+"\n\n"+merged(rows, results)), 0o644); err != nil {
 		return fmt.Errorf("write the table of mutants: %w", err)
 	}
 	return nil
 }
+
+// merged is the table of all mutants, with the old rows of those that were not run.
+func merged(old string, results []caught) string {
+	fresh := make(map[string]string)
+	lines := strings.SplitAfter(table(results), "\n")
+	for i := range results {
+		fresh[results[i].name] = lines[2+i]
+	}
+	for line := range strings.Lines(old) {
+		if found := mutantRow.FindStringSubmatch(strings.TrimSuffix(line, "\n")); found != nil && fresh[found[1]] == "" {
+			fresh[found[1]] = line
+		}
+	}
+	out := lines[0] + lines[1]
+	for _, m := range slices.Concat(mutants, ownershipMutants) {
+		out += fresh[m.name]
+	}
+	return out
+}
+
+// mutantRow is a row of the table.
+var mutantRow = regexp.MustCompile("^\\| `([a-z0-9-]+)` \\|.*\\| (\\d+|not caught) \\|$")
 
 // readMutantTable reads the seed of each mutant.
 func readMutantTable(path string) (map[string]uint64, error) {
@@ -319,9 +342,8 @@ func readMutantTable(path string) (map[string]uint64, error) {
 	}
 	defer f.Close()
 	seeds := map[string]uint64{}
-	row := regexp.MustCompile("^\\| `([a-z0-9-]+)` \\|.*\\| (\\d+|not caught) \\|$")
 	for lines := bufio.NewScanner(f); lines.Scan(); {
-		if found := row.FindStringSubmatch(lines.Text()); found != nil {
+		if found := mutantRow.FindStringSubmatch(lines.Text()); found != nil {
 			seeds[found[1]], _ = strconv.ParseUint(found[2], 10, 64) // 0: not caught
 		}
 	}
