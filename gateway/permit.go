@@ -40,6 +40,9 @@ func (w *writer) permit(t Topic, rec *record) (*permitted, error) {
 	switch n := rec.size(); {
 	case n > w.cfg.MaxRecord:
 		return nil, newProblem(codeRecordTooLarge, "key, value and headers, with the content type, have %d bytes; the limit is %d (http.max_record)", n, w.cfg.MaxRecord)
+	case t.Limit.Bytes > 0 && n+headerFrame*int64(len(rec.headers)) > t.Limit.Bytes:
+		return nil, newProblem(codeRecordTooLarge, "key, value and headers have %d bytes and %d bytes around them; with what is derived from topic %s the limit is %d, by max.message.bytes of %s",
+			n, headerFrame*int64(len(rec.headers)), t.Name, t.Limit.Bytes, t.Limit.Topic)
 	case rec.value == nil && rec.key == nil:
 		return nil, invalid(codeInvalidRecord, atPointer("/key", "a tombstone (value null) needs a key"))
 	}
@@ -53,6 +56,9 @@ func (w *writer) permit(t Topic, rec *record) (*permitted, error) {
 	}
 	return p, nil
 }
+
+// headerFrame is more than what a batch has around each header.
+const headerFrame = 10
 
 // size is what the record takes of the limit Config.MaxRecord.
 func (r *record) size() int64 {

@@ -52,6 +52,13 @@ type Topic struct {
 	ID         event.TopicID // in this region's cluster
 	Partitions int32
 	Domain     ownership.Domain
+	Limit      RecordLimit
+}
+
+// RecordLimit is the largest record that a topic and all that is derived from it take.
+type RecordLimit struct {
+	Bytes int64  // 0: not known
+	Topic string // whose max.message.bytes it comes from
 }
 
 // Topics knows the local topics.

@@ -83,6 +83,33 @@ func TestStream(t *testing.T) {
 	}
 }
 
+// TestTopicLimits: a record that the topic, or something derived from it, does not take is
+// refused before it is stored, in every form of a write, and the answer names the setting.
+func TestTopicLimits(t *testing.T) {
+	w := newWorld(t, nil)
+	w.mu.Lock()
+	x := w.topics["github"]
+	x.Limit = RecordLimit{Bytes: 100, Topic: "github.merged"}
+	w.topics["github"] = x
+	w.mu.Unlock()
+	record := func(n int) string { return `{"value":{"type":"string","data":"` + strings.Repeat("x", n) + `"}}` }
+	headers := `{"value":{"type":"string","data":"x"},"headers":[` + strings.TrimSuffix(strings.Repeat(`{"name":"h","value":null},`, 10), ",") + `]}`
+	for _, body := range []string{record(101), headers} {
+		r := w.do(post("github", body, "Content-Type", "application/json"))
+		if p := problemOf(t, r); r.StatusCode != 413 || p["code"] != "RECORD_TOO_LARGE" || p["retriable"] != false || !strings.Contains(p["detail"].(string), "the limit is 100, by max.message.bytes of github.merged") {
+			t.Errorf("answer %v", p)
+		}
+	}
+	got := strings.Split(strings.TrimSpace(text(t, w.do(post("github", record(101)+"\n"+record(100)+"\n", "Content-Type", "application/x-ndjson")))), "\n")
+	if len(got) != 2 || !strings.Contains(got[0], "RECORD_TOO_LARGE") || !strings.Contains(got[1], `"ack":"local"`) {
+		t.Errorf("answers %.300q", got)
+	}
+	if w.mu.Lock(); len(w.wrote) != 1 {
+		t.Errorf("%d records were stored", len(w.wrote))
+	}
+	w.mu.Unlock()
+}
+
 func TestStreamLimits(t *testing.T) {
 	w := newWorld(t, func(c *Config, _ *Deps) { c.MaxRecord, c.MaxBody = 100, 256<<10 })
 	long := `{"value":{"type":"string","data":"` + strings.Repeat("x", 80<<10) + `"}}`

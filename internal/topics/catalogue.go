@@ -78,9 +78,10 @@ type Catalogue struct {
 	mu      sync.Mutex
 	known   kadm.TopicDetails
 	derived map[derivedOf]*derivation
-	differs map[string]string        // derived topics, and what of their settings is not as it should be
-	blocked map[string]string        // local topics of which nothing can be derived, and why
-	local   map[string]event.TopicID // what the registry, read to its end, did not have
+	differs map[string]string              // derived topics, and what of their settings is not as it should be
+	blocked map[string]string              // local topics of which nothing can be derived, and why
+	limits  map[string]gateway.RecordLimit // of local topics of which something was derived
+	local   map[string]event.TopicID       // what the registry, read to its end, did not have
 }
 
 // New makes a catalogue, which knows no topic before it runs or is asked for one.
@@ -88,7 +89,7 @@ func New(cfg Config) *Catalogue {
 	return &Catalogue{
 		region: cfg.Region, own: cfg.ID, register: cfg.Register, window: cfg.Window, topology: cfg.Topology, policy: cfg.Policy,
 		client: cfg.Client, admin: kadm.NewClient(cfg.Client), registry: follower{cfg.Control}, follower: cfg.Control, log: cfg.Logger,
-		derived: make(map[derivedOf]*derivation), blocked: make(map[string]string), differs: make(map[string]string), local: make(map[string]event.TopicID),
+		derived: make(map[derivedOf]*derivation), blocked: make(map[string]string), differs: make(map[string]string), limits: make(map[string]gateway.RecordLimit), local: make(map[string]event.TopicID),
 	}
 }
 
@@ -127,8 +128,9 @@ func describe(x control.Topic) string {
 
 // Run keeps the list of topics fresh.
 func (c *Catalogue) Run(ctx context.Context) error {
-	tick := time.NewTicker(DiscoverEvery)
+	tick, settings := time.NewTicker(DiscoverEvery), time.NewTicker(followEvery)
 	defer tick.Stop()
+	defer settings.Stop()
 	for {
 		if err := c.Refresh(ctx); err != nil && ctx.Err() == nil {
 			c.log.Warn("cannot list topics; will try again", "err", err)
@@ -139,6 +141,10 @@ func (c *Catalogue) Run(ctx context.Context) error {
 		case <-ctx.Done():
 			return nil
 		case <-tick.C:
+		case <-settings.C:
+			if err := c.followSettings(ctx); err != nil && ctx.Err() == nil {
+				c.log.Warn("cannot compare the settings of all topics; will try again", "err", err)
+			}
 		}
 	}
 }
@@ -187,7 +193,7 @@ func (c *Catalogue) Topic(ctx context.Context, name string) (gateway.Topic, erro
 	if err := c.mustBeLocal(ctx, name, event.TopicID(detail.ID)); err != nil {
 		return gateway.Topic{}, err
 	}
-	return gateway.Topic{Name: name, ID: detail.ID, Partitions: c.partitions(detail), Domain: c.policy.Domain(name)}, nil
+	return c.limited(gateway.Topic{Name: name, ID: detail.ID, Partitions: c.partitions(detail), Domain: c.policy.Domain(name)}), nil
 }
 
 // partitions is how many of a topic's partitions are used: no more than are

@@ -8,8 +8,10 @@ import (
 	"time"
 
 	"github.com/twmb/franz-go/pkg/kadm"
+	"github.com/twmb/franz-go/pkg/kerr"
 	"github.com/twmb/franz-go/pkg/kfake"
 	"github.com/twmb/franz-go/pkg/kgo"
+	"github.com/twmb/franz-go/pkg/kmsg"
 
 	"github.com/geogate/geogate/gateway"
 	"github.com/geogate/geogate/internal/control"
@@ -277,9 +279,72 @@ func TestDerivedTopicsTakeWhatTheirTopicTakes(t *testing.T) {
 	}
 	c, admin := derive()
 	check(admin, week)
+	if x, err := c.Topic(t.Context(), "large"); err != nil || x.Limit != (gateway.RecordLimit{Bytes: 5_000_000 - 1<<10, Topic: "large"}) {
+		t.Errorf("limit %+v: %v", x.Limit, err)
+	}
 	var warnings warning.List
 	c.Warnings(&warnings)
 	if all := warnings.All(); len(all) != 1 || all[0].Code != warning.SettingsDiffer || !strings.Contains(all[0].Detail, "retention.ms is 604800000, of the topic itself -1") {
 		t.Errorf("warnings %v", all)
 	}
+}
+
+// TestLimitsFollowTheTopic: when the topic's limit changes, what is derived from it and what
+// is accepted follow; where a derived topic may not be changed, no more is accepted than it
+// holds, and the warning says so.
+func TestLimitsFollowTheTopic(t *testing.T) {
+	cluster := newCluster(t, existing{"large", 1, nil})
+	c, admin := open(t, cluster)
+	topic, err := c.Topic(t.Context(), "large")
+	if err != nil || topic.Limit != (gateway.RecordLimit{}) {
+		t.Fatalf("topic %+v: %v", topic, err)
+	}
+	if err := c.Derive(t.Context(), topic); err != nil {
+		t.Fatal(err)
+	}
+	limit := func(want gateway.RecordLimit) {
+		t.Helper()
+		if x, err := c.Topic(t.Context(), "large"); err != nil || x.Limit != want {
+			t.Errorf("limit %+v, want %+v: %v", x.Limit, want, err)
+		}
+	}
+	set := func(name, bytes string) {
+		t.Helper()
+		if _, err := admin.AlterTopicConfigs(t.Context(), []kadm.AlterConfig{{Op: kadm.SetConfig, Name: "max.message.bytes", Value: &bytes}}, name); err != nil {
+			t.Fatal(err)
+		}
+	}
+	follow := func(want bool) {
+		t.Helper()
+		for _, changed := range []bool{want, false} { // nothing is left to change
+			if got, err := c.Widen(t.Context(), topic); err != nil || got != changed {
+				t.Errorf("changed %v: %v", got, err)
+			}
+		}
+	}
+	limit(gateway.RecordLimit{Bytes: 1_048_588 - 1<<10, Topic: "large"})
+	set("large", "3000000")
+	follow(true)
+	limit(gateway.RecordLimit{Bytes: 3_000_000 - 1<<10, Topic: "large"})
+	set("large", "60000")
+	if err := c.FollowSettings(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	limit(gateway.RecordLimit{Bytes: 60_000 - 1<<10, Topic: "large"})
+
+	set("large", "3000000")
+	set("large.merged", "500000")
+	denied := cluster.Fault(kfake.Fault{Keys: []kmsg.Key{kmsg.IncrementalAlterConfigs}, Err: kerr.TopicAuthorizationFailed, Count: -1})
+	if changed, err := c.Widen(t.Context(), topic); changed || !errors.Is(err, kerr.TopicAuthorizationFailed) {
+		t.Errorf("changed %v: %v", changed, err)
+	}
+	limit(gateway.RecordLimit{Bytes: 500_000 - 8<<10, Topic: "large.merged"})
+	var warnings warning.List
+	c.Warnings(&warnings)
+	if all := warnings.All(); len(all) != 1 || all[0].Code != warning.SettingsDiffer || all[0].Subject != "large.merged" {
+		t.Errorf("warnings %v", all)
+	}
+	denied.Remove()
+	follow(true)
+	limit(gateway.RecordLimit{Bytes: 3_000_000 - 1<<10, Topic: "large"})
 }

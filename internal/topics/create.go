@@ -217,6 +217,10 @@ func (c *Catalogue) deriveNow(ctx context.Context, topic gateway.Topic) error {
 			return fmt.Errorf("derive topics of %s: %w", topic.Name, err)
 		}
 	}
+	_, err = c.follow(ctx, topic)
+	if err != nil {
+		c.log.Warn("the settings of what is derived from a topic are not all as they should be", "topic", topic.Name, "err", err)
+	}
 	return nil
 }
 
@@ -263,9 +267,6 @@ func (c *Catalogue) ensureDerived(ctx context.Context, s spec, use control.Use, 
 	}
 	if err := c.ensure(ctx, s); err != nil {
 		return err
-	}
-	if exists {
-		_, _ = c.widen(ctx, s) // what it could not do is a warning in the status
 	}
 	if all, err = c.admin.ListTopics(ctx, s.name); err != nil {
 		return fmt.Errorf("look up topic %s: %w", s.name, err)

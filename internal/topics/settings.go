@@ -2,7 +2,6 @@ package topics
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"math"
 	"slices"
@@ -10,6 +9,7 @@ import (
 	"strings"
 
 	"github.com/twmb/franz-go/pkg/kadm"
+	"github.com/twmb/franz-go/pkg/kerr"
 
 	"github.com/geogate/geogate/conflict"
 	"github.com/geogate/geogate/gateway"
@@ -66,24 +66,37 @@ func derivedSettings(local map[string]string, cleanup string, values int) map[st
 
 // configs are a topic's settings as the broker applies them, defaults included.
 func (c *Catalogue) configs(ctx context.Context, name string) (map[string]string, error) {
-	described, err := c.admin.DescribeTopicConfigs(ctx, name)
+	all, err := c.configsOf(ctx, name)
+	if err == nil && all[name] == nil {
+		err = fmt.Errorf("describe topic %s: %w", name, kerr.UnknownTopicOrPartition)
+	}
+	return all[name], err
+}
+
+// configsOf are the settings of topics; one that is not there, or cannot be described, has
+// none, which is an error only where it is the only one.
+func (c *Catalogue) configsOf(ctx context.Context, names ...string) (map[string]map[string]string, error) {
+	described, err := c.admin.DescribeTopicConfigs(ctx, names...)
 	if err != nil {
-		return nil, fmt.Errorf("describe topic %s: %w", name, err)
+		return nil, fmt.Errorf("describe topics: %w", err)
 	}
-	found, err := described.On(name, nil)
-	if err == nil {
-		err = found.Err
-	}
-	if err != nil {
-		return nil, fmt.Errorf("describe topic %s: %w", name, err)
-	}
-	out := make(map[string]string, len(found.Configs))
-	for _, kv := range found.Configs {
-		if kv.Value != nil {
-			out[kv.Key] = *kv.Value
+	all := make(map[string]map[string]string, len(described))
+	for _, d := range described {
+		if d.Err != nil && len(names) == 1 {
+			return nil, fmt.Errorf("describe topic %s: %w", d.Name, d.Err)
 		}
+		if d.Err != nil {
+			continue
+		}
+		out := make(map[string]string, len(d.Configs))
+		for _, kv := range d.Configs {
+			if kv.Value != nil {
+				out[kv.Key] = *kv.Value
+			}
+		}
+		all[d.Name] = out
 	}
-	return out, nil
+	return all, nil
 }
 
 // derivedSpecs are the topics that are derived from a local one with these settings.
@@ -98,30 +111,11 @@ func (c *Catalogue) derivedSpecs(topic gateway.Topic, local map[string]string) (
 	return state, merged
 }
 
-// Widen gives what is derived from a local topic the limits that it needs now, and tells
-// whether it had others: somebody may have changed them, or those of the local topic.
-func (c *Catalogue) Widen(ctx context.Context, topic gateway.Topic) (changed bool, err error) {
-	ctx, cancel := context.WithTimeout(ctx, topicTimeout)
-	defer cancel()
-	local, err := c.configs(ctx, topic.Name)
-	if err != nil {
-		return false, err
-	}
-	state, merged := c.derivedSpecs(topic, local)
-	var errs []error
-	for _, s := range []spec{state, merged} {
-		widened, err := c.widen(ctx, s)
-		changed = changed || widened
-		errs = append(errs, err)
-	}
-	return changed, errors.Join(errs...)
-}
-
-// widen gives a derived topic that exists the limits that it needs, and tells whether it had
-// others: a larger record or an odder time than it takes now would be refused. Retention is
-// an operator's to change, so another one is only a warning.
-func (c *Catalogue) widen(ctx context.Context, s spec) (changed bool, err error) {
-	changed, differs, err := c.widenNow(ctx, s)
+// widen gives a derived topic that has these settings the limits that it needs, and tells
+// whether it had others: a larger record or an odder time than it takes now would be refused.
+// Retention is an operator's to change, so another one is only a warning.
+func (c *Catalogue) widen(ctx context.Context, s spec, have map[string]string) (changed bool, err error) {
+	changed, differs, err := c.widenNow(ctx, s, have)
 	if err != nil {
 		c.log.Warn("a derived topic may be too small for what is derived", "topic", s.name, "err", err)
 		differs = err.Error()
@@ -132,11 +126,7 @@ func (c *Catalogue) widen(ctx context.Context, s spec) (changed bool, err error)
 	return changed, err
 }
 
-func (c *Catalogue) widenNow(ctx context.Context, s spec) (changed bool, differs string, err error) {
-	have, err := c.configs(ctx, s.name)
-	if err != nil {
-		return false, "", err
-	}
+func (c *Catalogue) widenNow(ctx context.Context, s spec, have map[string]string) (changed bool, differs string, err error) {
 	var alter []kadm.AlterConfig
 	var other []string
 	for key, want := range s.configs {
@@ -168,6 +158,9 @@ func (c *Catalogue) widenNow(ctx context.Context, s spec) (changed bool, differs
 	}
 	if err != nil {
 		return false, differs, fmt.Errorf("raise the limits of topic %s: %w", s.name, err)
+	}
+	for _, x := range alter {
+		have[x.Name] = *x.Value
 	}
 	c.log.Info("raised limits of a derived topic", "topic", s.name, "settings", len(alter))
 	return true, differs, nil
