@@ -23,11 +23,19 @@ const commitTimeout = 20 * time.Second
 // view stops. If it is cut short, the next term reads what became of it.
 const stopTimeout = time.Second
 
+// errTaken: another instance of the region folds the partition. Only an initialisation
+// says so: a step is refused in the same way when the cluster has ended its transaction
+// because it took too long, as after a suspension.
+var errTaken = errors.New("another instance has taken the partition's transactional id")
+
 // restore takes the partition: it ends whatever an earlier holder had open, reads
 // the state topic committed to a high watermark listed after that, and goes on
 // from the vector found there.
 func (v *View) restore(ctx context.Context) error {
-	if err := v.producer.Init(ctx); err != nil {
+	switch err := v.producer.Init(ctx); {
+	case errors.Is(err, txn.ErrFenced):
+		return fmt.Errorf("%w: %w", errTaken, err)
+	case err != nil:
 		return err
 	}
 	state := control.StateOf(v.cfg.Topic)

@@ -45,10 +45,13 @@ type Config struct {
 	Names  event.RegionNames
 	Fold   conflict.Config
 
-	Client  *kgo.Client // shared, not closed here
-	Topics  *txn.Topics // shared cache of the client; nil makes one
-	DB      *badger.DB  // shared store
-	Fetcher Fetcher
+	Client *kgo.Client // shared, not closed here
+	Topics *txn.Topics // shared cache of the client; nil makes one
+	// Producer is that of the view before this one in the same process, over the same
+	// client, so that this one takes nothing from another instance; nil makes one.
+	Producer *txn.Producer
+	DB       *badger.DB // shared store
+	Fetcher  Fetcher
 	// Place is where an event lies in this region's cluster; nil: that is not known.
 	Place func(at event.Dot) (topic string, offset int64, err error)
 	// Widen gives the derived topics the limits that they need, and tells whether they
@@ -177,12 +180,14 @@ func New(cfg Config) (*View, error) {
 		ready: make(chan struct{}), wake: make(chan struct{}, 1), moved: make(chan struct{}),
 		committed: conflict.Start(),
 	}
-	id := fmt.Sprintf("geogate.fold.%s.%d", cfg.Topic, cfg.Partition)
-	codec := kgo.CodecLz4
-	if cfg.Uncompressed {
-		codec = kgo.CodecNone
+	if v.producer = cfg.Producer; v.producer == nil {
+		id := fmt.Sprintf("geogate.fold.%s.%d", cfg.Topic, cfg.Partition)
+		codec := kgo.CodecLz4
+		if cfg.Uncompressed {
+			codec = kgo.CodecNone
+		}
+		v.producer = txn.New(cfg.Client, id, txn.Options{Topics: cfg.Topics, Codec: codec})
 	}
-	v.producer = txn.New(cfg.Client, id, txn.Options{Topics: cfg.Topics, Codec: codec})
 	sp := space(storePrefix(cfg.ID, cfg.Partition))
 	var err error
 	if v.journal, err = openJournal(cfg.DB, sp, cfg.Fold, v.wakeUp); err != nil {
@@ -191,6 +196,9 @@ func New(cfg Config) (*View, error) {
 	v.store = newStore(cfg.DB, sp, v.journal)
 	return v, nil
 }
+
+// Producer is for the view that follows this one; Run must have returned.
+func (v *View) Producer() *txn.Producer { return v.producer }
 
 // Journal is the index that the seat feeds before it calls Fold.
 func (v *View) Journal() *Journal { return v.journal }
@@ -228,7 +236,7 @@ func (v *View) Run(ctx context.Context) error {
 		case ctx.Err() != nil:
 			v.stopWith(ctx.Err())
 			return nil
-		case errors.Is(err, txn.ErrFenced):
+		case errors.Is(err, errTaken):
 			err = fmt.Errorf("view of %s/%d: %w: %w", v.cfg.Topic, v.cfg.Partition, seat.ErrSuperseded, err)
 			v.stopWith(err)
 			return err

@@ -45,11 +45,25 @@ func NewOpener(from *Producer, topic string, id event.TopicID, partition int32, 
 	}
 }
 
+// Next is an opener for the seat that follows this one's in the same process, of another
+// topic perhaps, made anew under the name. This one must not be used any more.
+func (o *Opener) Next(id event.TopicID) *Opener {
+	next := *o
+	next.id = id
+	return &next
+}
+
 // Open writes a barrier and says as Opened or Unopened what came of it. It
-// begins with InitProducerID, which ends whatever an earlier holder left open.
-func (o *Opener) Open(ctx context.Context, attempt uint64) Event {
+// begins with InitProducerID, which ends whatever an earlier holder left open. An
+// error wraps ErrSuperseded: since this opener's last barrier another instance of the
+// region has begun to take the seat.
+func (o *Opener) Open(ctx context.Context, attempt uint64) (Event, error) {
 	if cl := o.from.Client(); cl != o.client {
-		o.client, o.producer = cl, txn.New(cl, TransactionalID(o.topic, o.partition), o.opts)
+		if o.client = cl; o.producer == nil {
+			o.producer = txn.New(cl, TransactionalID(o.topic, o.partition), o.opts)
+		} else {
+			o.producer = o.producer.Over(cl)
+		}
 	}
 	a, effects := NewAttempt(attempt, o.raises)
 	var failed error
@@ -61,9 +75,12 @@ func (o *Opener) Open(ctx context.Context, attempt uint64) Event {
 				if failed != nil && ctx.Err() == nil {
 					o.log.Warn("cannot write the barrier of a seat; will try again", "topic", o.topic, "partition", o.partition, "err", failed)
 				}
-				return f.Event
+				return f.Event, nil
 			}
 			ev, err := o.do(ctx, e)
+			if _, begins := e.(InitProducer); begins && errors.Is(err, txn.ErrFenced) {
+				return nil, fmt.Errorf("barrier of %s/%d: %w: %w", o.topic, o.partition, ErrSuperseded, err)
+			}
 			if failed = errors.Join(failed, err); ev != nil {
 				outcome = ev
 			}

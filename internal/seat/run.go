@@ -76,8 +76,11 @@ func (s *Seat) runOpener(ctx context.Context) error {
 			return ctx.Err()
 		case attempt := <-s.attempts:
 			tctx, cancel := context.WithTimeout(ctx, s.cfg.OpenTimeout)
-			ev := s.cfg.Opener.Open(tctx, attempt)
+			ev, err := s.cfg.Opener.Open(tctx, attempt)
 			cancel()
+			if err != nil {
+				return err
+			}
 			switch ev.(type) {
 			case Opened:
 				failed = 0

@@ -44,11 +44,12 @@ const (
 // runningSeat is one seat with what belongs to it.
 type runningSeat struct {
 	txn.TopicPartition
-	id    event.TopicID // of the topic as it was when the seat was made
-	view  *view.View
-	seat  *seat.Seat
-	index *dedupe.Index
-	fetch topicFetcher
+	id     event.TopicID // of the topic as it was when the seat was made
+	view   *view.View
+	seat   *seat.Seat
+	opener *seat.Opener
+	index  *dedupe.Index
+	fetch  topicFetcher
 	// caught is closed when the view shows what the log held at the start.
 	caught  chan struct{}
 	stopped chan struct{} // closed when the partition is held
@@ -206,7 +207,7 @@ func (s *Seats) keep(ctx context.Context, h *runningSeat) error {
 			if sleep.For(ctx, retryAfter) != nil || h.isForgotten() {
 				return nil
 			}
-			if fresh, err = s.newSeat(ctx, h.TopicPartition); err == nil {
+			if fresh, err = s.newSeat(ctx, h.TopicPartition, h); err == nil {
 				break
 			}
 			if s.stopAt(h.TopicPartition, err) {
@@ -338,7 +339,7 @@ func (s *Seats) hold(ctx context.Context, at txn.TopicPartition) (*runningSeat, 
 	default:
 		return nil, fmt.Errorf("open seat: control topics are still being read: %w", seat.ErrNotReady)
 	}
-	h, err := s.newSeat(ctx, at)
+	h, err := s.newSeat(ctx, at, nil)
 	if s.stopAt(at, err) {
 		return nil, errHeld(at)
 	}
@@ -363,7 +364,9 @@ func (s *Seats) hold(ctx context.Context, at txn.TopicPartition) (*runningSeat, 
 }
 
 // newSeat builds a seat without running it. Its error is a *defect.Error after a panic.
-func (s *Seats) newSeat(ctx context.Context, at txn.TopicPartition) (_ *runningSeat, err error) {
+// One that follows another of this process does not take the partition from an instance
+// that has taken it meanwhile.
+func (s *Seats) newSeat(ctx context.Context, at txn.TopicPartition, before *runningSeat) (_ *runningSeat, err error) {
 	defer defect.Catch(&err)
 	topic, err := s.cfg.Topics.Topic(ctx, at.Topic)
 	if err != nil {
@@ -383,11 +386,17 @@ func (s *Seats) newSeat(ctx context.Context, at txn.TopicPartition) (_ *runningS
 	if h.index, err = s.openIndex(topic, at.Partition); err != nil {
 		return nil, err
 	}
+	var folder *txn.Producer
+	if before == nil {
+		h.opener = seat.NewOpener(s.producer, at.Topic, topic.ID, at.Partition, s.cfg.Instance, txn.Options{Topics: s.ids}, s.cfg.Logger)
+	} else {
+		h.opener, folder = before.opener.Next(topic.ID), before.view.Producer()
+	}
 	h.view, err = view.New(view.Config{
 		Topic: at.Topic, ID: topic.ID, Partition: at.Partition, Merged: router.Merged(at.Topic),
 		ConflictPartition: router.ConflictsPartition(at.Topic, at.Partition),
 		Region:            s.cfg.ID, Names: s.cfg.Topology, Fold: fold,
-		Client: s.cfg.Client, Topics: s.ids, DB: s.cfg.Store,
+		Client: s.cfg.Client, Topics: s.ids, Producer: folder, DB: s.cfg.Store,
 		Fetcher: h.fetch, Place: h.fetch.place,
 		Widen:  func(ctx context.Context) (bool, error) { return s.cfg.Topics.Widen(ctx, topic) },
 		Claims: func() (seat.Claims, bool) { return h.seat.Claims() },
@@ -407,7 +416,7 @@ func (s *Seats) newSeat(ctx context.Context, at txn.TopicPartition) (_ *runningS
 		Rule:    func(ev *event.Event) bool { return fold.QuarantineReason(ev) == "" },
 		Hold:    topic.Domain.Kind == conflict.Entities,
 		Control: s.cfg.Control, Tail: s.tail, Producer: s.producer,
-		Opener: seat.NewOpener(s.producer, at.Topic, topic.ID, at.Partition, s.cfg.Instance, txn.Options{Topics: s.ids}, s.cfg.Logger),
+		Opener: h.opener,
 		Index:  h.index, Sinks: []seat.Sink{h.view.Journal()}, Folder: h.view, Clock: s.clock,
 		Core:   seat.CoreConfig{MaxRecord: s.cfg.MaxRecord + recordRoom, IdleTerm: idleTerm},
 		Logger: s.cfg.Logger,

@@ -65,6 +65,7 @@ func (p *Producer) Produce(ctx context.Context, batches []PartitionBatch) ([]Pro
 	f := flight{p: p, batches: batches, results: make([]result, len(batches))}
 	if err := f.run(ctx); err != nil {
 		p.state = stateBroken
+		p.failed(err)
 		return nil, fmt.Errorf("produce for %s: %w", p.id, err)
 	}
 	out := make([]Produced, len(batches))

@@ -60,6 +60,9 @@ type Producer struct {
 	state         state
 	coordinator   int32 // broker id, -1 unknown
 	producer      identity
+	held          held // what Init goes by when it comes again
+	holds         bool // the first Init was answered
+	openedAt      time.Time
 	sequences     map[TopicPartition]int32
 	inTransaction map[TopicPartition]bool
 }
@@ -84,15 +87,55 @@ func (p *Producer) ProducerID() int64 { return p.producer.id }
 // Epoch is the epoch that the last Init or End gave.
 func (p *Producer) Epoch() int16 { return p.producer.epoch }
 
+// Over is a producer of the same id over another client, which holds what this one
+// holds. This one must not be used any more.
+func (p *Producer) Over(cl *kgo.Client) *Producer {
+	next := New(cl, p.id, p.opts)
+	next.topics = NewTopics(cl)
+	next.opts.Topics = next.topics
+	next.producer, next.held, next.holds, next.openedAt = p.producer, p.held, p.holds, p.openedAt
+	return next
+}
+
 // Init makes this producer the only one of its transactional id: a transaction
 // that is open under it, of this or another process, is aborted, its markers are
 // written before Init returns, and older holders get ErrFenced.
+//
+// The first Init takes the id from whoever holds it. Those after it go on only while
+// no other producer has taken the id since: then they return ErrFenced and leave the
+// other alone.
 func (p *Producer) Init(ctx context.Context) error {
 	p.state = stateNew
+	if !p.holds {
+		return p.initialise(ctx, anyone)
+	}
+	p.held.outlasted = p.outlasted()
+	var err error
+	for range initTries {
+		var as identity
+		if as, err = p.standing(ctx); err != nil {
+			return err
+		}
+		if as != anyone && as != p.held.identity {
+			p.held.identity, p.held.asked = as, false
+		}
+		if err = p.initialise(ctx, as); !errors.Is(err, ErrFenced) {
+			return err
+		}
+		// Ending the own open transaction raises the epoch, too: look again.
+	}
+	return err
+}
+
+// initTries bounds how often Init looks again; an open transaction takes two.
+const initTries = 4
+
+func (p *Producer) initialise(ctx context.Context, as identity) error {
 	req := kmsg.NewPtrInitProducerIDRequest()
 	req.TransactionalID = kmsg.StringPtr(p.id)
 	req.TransactionTimeoutMillis = int32(p.opts.Timeout.Milliseconds())
-	req.ProducerID, req.ProducerEpoch = -1, -1
+	req.ProducerID, req.ProducerEpoch = as.id, as.epoch
+	p.held.asked = true
 	kresp, err := p.ask(ctx, "initialise producer", req, func(r kmsg.Response) int16 {
 		if resp, ok := r.(*kmsg.InitProducerIDResponse); ok {
 			return resp.ErrorCode
@@ -104,6 +147,7 @@ func (p *Producer) Init(ctx context.Context) error {
 	}
 	resp := kresp.(*kmsg.InitProducerIDResponse) //nolint:forcetypeassert // ask checked it
 	p.producer = identity{id: resp.ProducerID, epoch: resp.ProducerEpoch}
+	p.holds, p.held = true, held{identity: p.producer}
 	p.beginEpoch()
 	return nil
 }
@@ -149,11 +193,14 @@ func (p *Producer) add(ctx context.Context, wanted map[string][]int32) error {
 		return nil
 	}
 	p.state = stateOpen // from here on there may be something to abort
-	_, err := p.ask(ctx, "add partitions to transaction", clientAdd{req}, addCode)
-	if err != nil {
+	if _, err := p.ask(ctx, "add partitions to transaction", clientAdd{req}, addCode); err != nil {
 		p.state = stateBroken
+		if p.failed(err); !errors.Is(err, ErrFenced) {
+			p.opening()
+		}
 		return err
 	}
+	p.opening()
 	for _, tp := range fresh {
 		p.inTransaction[tp] = true
 	}
@@ -204,6 +251,11 @@ func (p *Producer) End(ctx context.Context, commit bool) (Ended, error) {
 		return ended, nil
 	case p.state == stateNew, commit && p.state == stateBroken:
 		return ended, fmt.Errorf("end transaction of %s: %w", p.id, ErrState)
+	case p.held.refused:
+		// Somebody has ended it. Asked again, the coordinator may take the request for
+		// a repeated one, and answer with the epoch of the producer that holds the id now.
+		p.state = stateNew
+		return ended, fmt.Errorf("end transaction of %s: %w", p.id, ErrFenced)
 	}
 	was := p.state
 	p.state = stateBroken
@@ -218,6 +270,7 @@ func (p *Producer) End(ctx context.Context, commit bool) (Ended, error) {
 		return kerr.UnknownServerError.Code
 	})
 	if err != nil {
+		p.failed(err)
 		return ended, err
 	}
 	resp := kresp.(*kmsg.EndTxnResponse) //nolint:forcetypeassert // ask checked it
@@ -228,6 +281,7 @@ func (p *Producer) End(ctx context.Context, commit bool) (Ended, error) {
 			return ended, fmt.Errorf("end transaction of %s: the producer id changed: %w", p.id, ErrUnclear)
 		}
 		p.producer.epoch = resp.ProducerEpoch
+		p.held = held{identity: p.producer}
 		p.beginEpoch()
 		return Ended{p.producer.id, p.producer.epoch}, nil
 	}
@@ -235,6 +289,7 @@ func (p *Producer) End(ctx context.Context, commit bool) (Ended, error) {
 	// be answered OK as a duplicate, and the data dropped. After an error nobody
 	// knows how far they are.
 	p.inTransaction = map[TopicPartition]bool{}
+	p.held = held{identity: p.producer}
 	p.state = stateIdle
 	if was == stateBroken {
 		p.state = stateNew

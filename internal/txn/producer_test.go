@@ -48,9 +48,9 @@ func (c cluster) create(t testing.TB, cl *kgo.Client, partitions int32, topics .
 	}
 }
 
-func fake(t testing.TB) cluster {
+func fake(t testing.TB, opts ...kfake.Opt) cluster {
 	t.Helper()
-	c, err := kfake.NewCluster(kfake.NumBrokers(1))
+	c, err := kfake.NewCluster(append(opts, kfake.NumBrokers(1))...)
 	if err != nil {
 		t.Fatal(err)
 	}

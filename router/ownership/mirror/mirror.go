@@ -70,8 +70,11 @@ const queueLength = 4096
 func New(cfg Config) *Mirror {
 	return &Mirror{
 		cfg: cfg, news: make(chan ownership.Seen, queueLength), requests: make(chan request),
-		producer: txn.New(cfg.Client, "geogate.ownership."+cfg.Region, txn.Options{Topics: cfg.Topics}),
 	}
+}
+
+func (m *Mirror) newProducer() *txn.Producer {
+	return txn.New(m.cfg.Client, "geogate.ownership."+m.cfg.Region, txn.Options{Topics: m.cfg.Topics})
 }
 
 // testimonyVersion is the version of both topics' values.
@@ -243,7 +246,11 @@ func (m *Mirror) drain(pending []ownership.Seen) []ownership.Seen {
 // begin takes the transactional id and reads after it, which makes sure that no other
 // instance of the region writes the same revisions. A register that was given up is taken
 // up again by who starts with one.
+//
+// Instances of a region take the id from one another as each has something to write: what
+// one has written, the others find when they read. So it is always taken anew.
 func (m *Mirror) begin(ctx context.Context) error {
+	m.producer = m.newProducer()
 	if err := m.producer.Init(ctx); err != nil {
 		return fmt.Errorf("take over %s: %w", OwnershipTopic, err)
 	}

@@ -1,0 +1,166 @@
+package txn_test
+
+import (
+	"errors"
+	"testing"
+	"time"
+
+	"github.com/twmb/franz-go/pkg/kerr"
+	"github.com/twmb/franz-go/pkg/kfake"
+	"github.com/twmb/franz-go/pkg/kgo"
+	"github.com/twmb/franz-go/pkg/kmsg"
+	"github.com/twmb/franz-go/pkg/kversion"
+
+	"github.com/geogate/geogate/internal/txn"
+)
+
+func initialise(t *testing.T, p *txn.Producer) {
+	t.Helper()
+	if err := p.Init(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func produceOne(t *testing.T, p *txn.Producer, value string) {
+	t.Helper()
+	b := batch(t, kgo.CodecNone, txn.Record{Value: []byte(value), Timestamp: 1})
+	if _, err := p.Produce(t.Context(), []txn.PartitionBatch{{Topic: "t", Batch: b}}); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func commitOne(t *testing.T, p *txn.Producer, value string) {
+	t.Helper()
+	if _, err := p.Commit(t.Context(), []txn.Record{{Topic: "t", Value: []byte(value), Timestamp: 1}}); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// A producer whose successor has come leaves it alone, whatever either was doing.
+func TestInitTakesNothingFromASuccessor(t *testing.T) {
+	onAll(t, func(t *testing.T, c cluster) {
+		c.create(t, c.client(t), 1, "t")
+		for _, oldOpen := range []bool{false, true} {
+			for _, now := range []string{"idle", "writing", "written"} {
+				t.Run(map[bool]string{false: "idle", true: "open"}[oldOpen]+" then "+now, func(t *testing.T) {
+					old, young := txn.New(c.client(t), t.Name(), txn.Options{}), txn.New(c.client(t), t.Name(), txn.Options{})
+					initialise(t, old)
+					commitOne(t, old, "a")
+					if oldOpen {
+						produceOne(t, old, "b")
+					}
+					initialise(t, young)
+					if now == "written" {
+						commitOne(t, young, "c")
+					}
+					if now == "writing" {
+						produceOne(t, young, "d")
+					}
+					var err error
+					if oldOpen {
+						_, err = old.End(t.Context(), true)
+					} else {
+						err = old.Add(t.Context(), "t", 0)
+					}
+					if err == nil {
+						t.Fatal("the old one goes on")
+					}
+					if err := old.Init(t.Context()); !errors.Is(err, txn.ErrFenced) {
+						t.Fatalf("the old one comes again: %v", err)
+					}
+					if now != "writing" {
+						produceOne(t, young, "d")
+					}
+					if _, err := young.End(t.Context(), true); err != nil {
+						t.Fatalf("the young one: %v", err)
+					}
+				})
+			}
+		}
+	})
+}
+
+// A producer that is alone goes on after everything that may happen to its transaction.
+func TestInitGoesOn(t *testing.T) {
+	onAll(t, func(t *testing.T, c cluster) {
+		cl := c.client(t)
+		c.create(t, cl, 1, "t")
+		for name, trouble := range map[string]func(t *testing.T, p *txn.Producer){
+			"nothing":         func(*testing.T, *txn.Producer) {},
+			"open":            func(t *testing.T, p *txn.Producer) { produceOne(t, p, "lost") },
+			"aborted":         func(t *testing.T, p *txn.Producer) { produceOne(t, p, "lost"); endUnheard(t, cl, p, false) },
+			"committed":       func(t *testing.T, p *txn.Producer) { produceOne(t, p, "kept"); endUnheard(t, cl, p, true) },
+			"begun elsewhere": func(t *testing.T, p *txn.Producer) { initialise(t, p); initialise(t, p) },
+		} {
+			t.Run(name, func(t *testing.T) {
+				p := txn.New(cl, t.Name(), txn.Options{})
+				initialise(t, p)
+				for range 3 {
+					commitOne(t, p, "before")
+					trouble(t, p)
+					initialise(t, p)
+					p = p.Over(cl)
+					initialise(t, p)
+				}
+				commitOne(t, p, "after")
+			})
+		}
+	})
+}
+
+// endUnheard ends the producer's transaction as if its answer had been lost.
+func endUnheard(t *testing.T, cl *kgo.Client, p *txn.Producer, commit bool) {
+	t.Helper()
+	req := kmsg.NewPtrEndTxnRequest()
+	req.TransactionalID, req.ProducerID, req.ProducerEpoch, req.Commit = t.Name(), p.ProducerID(), p.Epoch(), commit
+	resp, err := req.RequestWith(t.Context(), cl)
+	if err == nil {
+		err = kerr.ErrorForCode(resp.ErrorCode)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+// After a time-out, a suspended machine's for one, the producer goes on: nobody else
+// holds the id.
+func TestInitAfterATimeout(t *testing.T) {
+	onAll(t, func(t *testing.T, c cluster) {
+		cl := c.client(t)
+		c.create(t, cl, 1, "t")
+		p := txn.New(cl, "id", txn.Options{Timeout: time.Second})
+		initialise(t, p)
+		produceOne(t, p, "lost")
+		before := p.Epoch()
+		req := kmsg.NewPtrDescribeTransactionsRequest()
+		req.TransactionalIDs = []string{"id"}
+		for {
+			resp, err := req.RequestWith(t.Context(), cl)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if s := resp.TransactionStates[0]; s.ProducerEpoch != before && s.State != "PrepareAbort" {
+				break
+			}
+			<-time.After(50 * time.Millisecond)
+		}
+		if _, err := p.End(t.Context(), true); err == nil {
+			t.Fatal("a transaction that the cluster has aborted is committed")
+		}
+		initialise(t, p)
+		commitOne(t, p, "kept")
+	})
+}
+
+// A coordinator that cannot say who holds the id is asked by epoch alone.
+func TestInitWithoutDescribeTransactions(t *testing.T) {
+	versions := kversion.V2_8_0()
+	c := fake(t, kfake.MaxVersions(versions))
+	cl := c.client(t)
+	c.create(t, cl, 1, "t")
+	p := txn.New(cl, "id", txn.Options{RetryFor: 2 * time.Second})
+	initialise(t, p)
+	produceOne(t, p, "lost")
+	initialise(t, p)
+	commitOne(t, p, "kept")
+}
