@@ -23,6 +23,9 @@ const (
 // commandTime bounds the wait for the end of a command, which takes some leases.
 const commandTime = 2 * time.Minute
 
+// reportTime bounds the questions for a report, which leaves out what is not answered.
+const reportTime = 10 * time.Second
+
 // command is POST /v1/fence and POST /v1/unfence on the management listener: it
 // answers when the command has ended, with the exit code of the command line.
 func (s *Server) command(verb ownership.Verb) handler {
@@ -49,14 +52,36 @@ func (s *Server) command(verb ownership.Verb) handler {
 	}
 }
 
-// registerAct is POST /v1/register/abandon on the management listener.
+// registerReport is GET /v1/register on the management listener.
+func (s *Server) registerReport(c *call) error {
+	if _, err := c.query(); err != nil {
+		return err
+	}
+	if s.deps.Ownership == nil {
+		return s.refuseCommand(ErrNoRegister)
+	}
+	ctx, cancel := context.WithTimeout(c.r.Context(), reportTime)
+	defer cancel()
+	report, err := s.deps.Ownership.Report(ctx)
+	if err != nil {
+		return s.refuseCommand(err)
+	}
+	c.w.Header().Set("Cache-Control", "no-store")
+	return c.send(typeJSON, append(marshal(report), '\n'))
+}
+
+// registerAct is POST /v1/register/abandon and replace on the management listener.
 func (s *Server) registerAct(c *call) error {
 	if _, err := c.query(); err != nil {
 		return err
 	}
 	act := ownership.RegisterAct{Verb: ownership.RegisterVerb(c.args[0])}
 	members := map[string]*string{"reason": &act.Reason, "dry_run": new(string)}
-	if act.Verb != ownership.RegisterAbandon {
+	switch act.Verb {
+	case ownership.RegisterAbandon:
+	case ownership.RegisterReplace:
+		members["server"] = &act.Server
+	default:
 		return newProblem(codeNotFound, "nothing is at %s", c.r.URL.Path)
 	}
 	if err := c.commandMembers(members); err != nil {
@@ -69,8 +94,11 @@ func (s *Server) registerAct(c *call) error {
 	default:
 		return invalid(codeMalformed, atPointer("/dry_run", `must be "true" or "false"`))
 	}
-	if act.Reason == "" && !act.DryRun {
+	switch {
+	case act.Reason == "" && !act.DryRun:
 		return invalid(codeMalformed, atPointer("/reason", "what is done to the register needs a reason; the audit keeps it"))
+	case act.Verb == ownership.RegisterReplace && act.Server == "":
+		return invalid(codeMalformed, atPointer("/server", "must name the server that is replaced"))
 	}
 	if s.deps.Ownership == nil {
 		return s.refuseCommand(ErrNoRegister)

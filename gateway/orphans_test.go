@@ -33,6 +33,10 @@ func (o *owned) Command(context.Context, ownership.Command) (ownership.Result, e
 	return ownership.Result{}, ErrNoRegister
 }
 
+func (o *owned) Report(context.Context) (ownership.RegisterReport, error) {
+	return ownership.RegisterReport{}, ErrNoRegister
+}
+
 func (o *owned) Act(context.Context, ownership.RegisterAct) (ownership.RegisterPlan, error) {
 	return ownership.RegisterPlan{}, ErrNoRegister
 }

@@ -103,6 +103,8 @@ type Ownership interface {
 	Orphans(unit string, after OrphanPlace, fn func(at OrphanPlace, o *conflict.Orphaned) bool) error
 	// Command has a fence or an unfence carried out. Its error is ErrNoRegister.
 	Command(ctx context.Context, cmd ownership.Command) (ownership.Result, error)
+	// Report says how the register is. Its error is ErrNoRegister.
+	Report(ctx context.Context) (ownership.RegisterReport, error)
 	// Act has something done to the register itself. Its error is ErrNoRegister.
 	Act(ctx context.Context, act ownership.RegisterAct) (ownership.RegisterPlan, error)
 }

@@ -49,6 +49,7 @@ func (s *Server) managementRoutes() []route {
 		{"topic ownership", []string{"v1", "topics", "*", "ownership"}, get(s.topicOwnership)},
 		{"forget", []string{"v1", "topics", "*", "forget"}, map[string]handler{http.MethodPost: s.forget}},
 		{"fence", []string{"v1", "fence"}, map[string]handler{http.MethodPost: s.command(ownership.VerbFence)}},
+		{"register", []string{"v1", "register"}, get(s.registerReport)},
 		{"register act", []string{"v1", "register", "*"}, map[string]handler{http.MethodPost: s.registerAct}},
 		{"unfence", []string{"v1", "unfence"}, map[string]handler{http.MethodPost: s.command(ownership.VerbUnfence)}},
 	}

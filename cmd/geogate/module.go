@@ -19,6 +19,7 @@ import (
 
 	"github.com/geogate/geogate/internal/embed"
 	"github.com/geogate/geogate/internal/node"
+	"github.com/geogate/geogate/router/ownership"
 	"github.com/geogate/geogate/router/ownership/register"
 )
 
@@ -33,7 +34,7 @@ func instances(log *slog.Logger, batches uncompressed, configs ...node.Config) f
 		fxLog(log),
 		fx.Supply(batches),
 		fx.Provide(func(lc fx.Lifecycle, sd fx.Shutdowner) (kafkas, error) { return openKafkas(lc, sd, log, configs) }),
-		fx.Provide(func(lc fx.Lifecycle) (dialers, error) { return openNATS(lc, configs) }),
+		fx.Provide(func(lc fx.Lifecycle) (servers, error) { return openNATS(lc, configs) }),
 	}
 	for _, c := range configs {
 		options = append(options, instance(c, log))
@@ -92,12 +93,12 @@ func openKafkas(lc fx.Lifecycle, sd fx.Shutdowner, log *slog.Logger, configs []n
 	return open, nil
 }
 
-// dialers reach the embedded NATS servers by region.
-type dialers map[string]embed.NATSDialer
+// servers are the embedded NATS servers by region.
+type servers map[string]*embed.NATSServer
 
 // openNATS starts the embedded NATS servers that configurations ask for.
-func openNATS(lc fx.Lifecycle, configs []node.Config) (dialers, error) {
-	open := make(dialers)
+func openNATS(lc fx.Lifecycle, configs []node.Config) (servers, error) {
+	open := make(servers)
 	for _, c := range configs {
 		n := c.NATS.Embedded
 		if n == nil {
@@ -108,7 +109,7 @@ func openNATS(lc fx.Lifecycle, configs []node.Config) (dialers, error) {
 			return nil, fmt.Errorf("start embedded nats of region %s: %w", c.Region, err)
 		}
 		lc.Append(fx.StopHook(server.Close))
-		open[c.Region] = server.Dialer()
+		open[c.Region] = server
 	}
 	return open, nil
 }
@@ -127,10 +128,13 @@ func startNATS(n node.EmbeddedNATS, dataDir string) (*embed.NATSServer, error) {
 	return embed.StartNATS(c)
 }
 
-func newNode(c node.Config, log *slog.Logger, registry *prometheus.Registry, open kafkas, servers dialers, batches uncompressed) (*node.Node, error) {
+func newNode(c node.Config, log *slog.Logger, registry *prometheus.Registry, open kafkas, nats servers, batches uncompressed) (*node.Node, error) {
 	deps := node.Deps{Logger: log, Registry: registry, Seeds: open[c.Region], Uncompressed: bool(batches)}
-	if dialer, ok := servers[c.Region]; ok {
-		deps.NATS, deps.OwnRegister = dialer, c.NATS.Embedded.Cluster == ""
+	if server, ok := nats[c.Region]; ok {
+		deps.NATS, deps.OwnRegister = server.Dialer(), c.NATS.Embedded.Cluster == ""
+		if !deps.OwnRegister {
+			deps.Servers, deps.ServerID = peers{server}, embed.PeerID
+		}
 	}
 	n, err := node.New(c, deps)
 	if err != nil {
@@ -138,6 +142,21 @@ func newNode(c node.Config, log *slog.Logger, registry *prometheus.Registry, ope
 	}
 	return n, nil
 }
+
+// peers implements ownership.Servers with the cluster of an embedded server.
+type peers struct{ server *embed.NATSServer }
+
+// List implements ownership.Servers.
+func (p peers) List(ctx context.Context) (list []ownership.Server, err error) {
+	all, err := p.server.Peers(ctx)
+	for _, x := range all {
+		list = append(list, ownership.Server{Name: x.Name, ID: x.ID, Leader: x.Leader, Current: x.Current, Offline: x.Offline, Silent: x.Active.Seconds()})
+	}
+	return list, err
+}
+
+// Remove implements ownership.Servers.
+func (p peers) Remove(ctx context.Context, name string) error { return p.server.RemovePeer(ctx, name) }
 
 // newLogger writes JSON lines to w. The level is one that Validate accepts.
 func newLogger(w io.Writer, level string) *slog.Logger {

@@ -1,6 +1,8 @@
 package main
 
 import (
+	"cmp"
+	"fmt"
 	"strings"
 
 	"github.com/spf13/cobra"
@@ -15,7 +17,7 @@ func newRegister(env environment) *cobra.Command {
 		Args:  usageArgs(cobra.NoArgs),
 		RunE:  needsSubcommand,
 	}
-	cmd.AddCommand(newRegisterAbandon(env))
+	cmd.AddCommand(newRegisterStatus(env), newRegisterAbandon(env), newRegisterReplace(env))
 	return cmd
 }
 
@@ -94,4 +96,96 @@ Kafka, cannot be reached.`,
 	}
 	a.bind(cmd, env)
 	return cmd
+}
+
+func newRegisterReplace(env environment) *cobra.Command {
+	var a registerAct
+	cmd := &cobra.Command{
+		Use:   "replace SERVER --reason TEXT [--dry-run]",
+		Short: "Put another server in the place of one that is lost with its directory",
+		Long: `Put another server in the place of one that is lost with its directory (nats/ under data_dir). First start a server in
+its place: with an empty directory, another nats.embedded.name, and the same secret and routes. Then this takes the lost
+one out of the register, and the new one gets its copy. The lost one must never come back under its name: it would vote
+without knowing what it had agreed to.
+
+Exit codes: 0 replaced, or with --dry-run it could be; 3 SERVER runs, there is none of that name, or too few others
+run; 8 the copy is still on its way; 12 the gateway, or the register, cannot be reached.`,
+		Args: usageArgs(cobra.ExactArgs(1)),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			return a.run(cmd, ownership.RegisterReplace, map[string]string{"server": args[0]})
+		},
+	}
+	a.bind(cmd, env)
+	return cmd
+}
+
+func newRegisterStatus(env environment) *cobra.Command {
+	var address gatewayFlag
+	var output string
+	cmd := &cobra.Command{
+		Use:   "status",
+		Short: "Show how the register, its servers and its copy are",
+		Args:  usageArgs(cobra.NoArgs),
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			if err := checkOutput(output); err != nil {
+				return err
+			}
+			body, err := address.get(cmd, "/v1/register")
+			if err != nil {
+				return err
+			}
+			var r ownership.RegisterReport
+			if err := decodeAnswer(body, &r); err != nil {
+				return err
+			}
+			if output == "json" {
+				err = printJSON(cmd, body)
+			} else {
+				err = printRegister(newPrinter(cmd.OutOrStdout()), &r)
+			}
+			switch {
+			case err != nil:
+				return err
+			case r.State == "regressed":
+				return exitWith(exitRegression, "the register went backwards: %s", visible(r.Regressed, ""))
+			case r.State == "unreachable":
+				return exitWith(exitUnreachable, "the register cannot be reached")
+			}
+			return nil
+		},
+	}
+	address.bind(cmd, env)
+	cmd.Flags().StringVarP(&output, "output", "o", "text", "`form` of the output: text or json")
+	return cmd
+}
+
+func printRegister(p *printer, r *ownership.RegisterReport) error {
+	copied := "unknown"
+	if r.Copied != nil {
+		copied = fmt.Sprint(r.Copied.Revision)
+		if r.Copied.Abandoned {
+			copied += ", abandoned"
+		}
+	}
+	p.line("REGISTER %s  REVISION %d  COPY %s", r.State, r.Revision, copied)
+	for _, text := range r.Rumours {
+		p.line("RUMOUR %s", text)
+	}
+	if r.Servers == nil {
+		return p.flush()
+	}
+	p.row("SERVER", "STATE", "SILENT")
+	for _, s := range r.Servers {
+		state := "behind"
+		switch {
+		case s.Leader:
+			state = "leader"
+		case s.Offline:
+			state = "offline"
+		case s.Current:
+			state = "current"
+		}
+		p.row(cmp.Or(s.Name, "? ("+s.ID+")"), state, fmt.Sprintf("%.1f s", s.Silent))
+	}
+	return p.flush()
 }

@@ -23,7 +23,7 @@ func newWitness(env environment) *cobra.Command {
 		Short: "Run one server of the ownership register in a third place",
 		Long: `Run one server of the ownership register in a third place until SIGTERM or SIGINT. It votes, so that either
 region can go on when the other is lost, and holds no data of any region. A server that has lost its data
-directory comes back under another nats.embedded.name.`,
+directory comes back under another nats.embedded.name, and replaces the old one: geogate register replace.`,
 		Args: usageArgs(cobra.NoArgs),
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			c, err := loadWitness(file)

@@ -61,7 +61,8 @@ type NATSServer struct {
 // write before it acknowledges it, because a register that forgets an
 // acknowledged claim is worse than a slow one.
 func StartNATS(c NATS) (*NATSServer, error) {
-	opts, err := c.options()
+	clients := &inProcessOnly{permissions: c.permissions()}
+	opts, err := c.options(clients)
 	if err != nil {
 		return nil, err
 	}
@@ -75,15 +76,27 @@ func StartNATS(c NATS) (*NATSServer, error) {
 	if err := c.free(); err != nil {
 		return nil, errors.Join(err, release())
 	}
+	remember := func() error { return nil }
+	if c.ClusterListen != "" { // one server alone is no voter: a register that it has lost is noticed as such
+		if remember, err = checkIdentity(c.StoreDir, c.Name); err != nil {
+			return nil, errors.Join(err, release())
+		}
+	}
 	srv, err := server.NewServer(opts)
 	if err != nil {
 		return nil, errors.Join(fmt.Errorf("configure embedded nats: %w", err), release())
 	}
+	clients.system = srv.SystemAccount
 	srv.Start()
 	if !srv.ReadyForConnections(natsReady) {
 		srv.Shutdown()
 		srv.WaitForShutdown()
 		return nil, errors.Join(fmt.Errorf("start embedded nats %s: not ready after %s", c.Name, natsReady), release())
+	}
+	if err := remember(); err != nil {
+		srv.Shutdown()
+		srv.WaitForShutdown()
+		return nil, errors.Join(err, release())
 	}
 	return &NATSServer{srv: srv, release: release, clustered: c.ClusterListen != ""}, nil
 }
@@ -101,7 +114,7 @@ func (c NATS) free() error {
 }
 
 // options turns c into the server's own configuration.
-func (c NATS) options() (*server.Options, error) {
+func (c NATS) options(clients *inProcessOnly) (*server.Options, error) {
 	if c.StoreDir == "" {
 		return nil, errors.New("start embedded nats: no store directory")
 	}
@@ -109,7 +122,7 @@ func (c NATS) options() (*server.Options, error) {
 		return nil, errors.New("start embedded nats: no server name")
 	}
 	opts := &server.Options{
-		CustomClientAuthentication: inProcessOnly{c.permissions()},
+		CustomClientAuthentication: clients,
 		ServerName:                 c.Name,
 		DontListen:                 true,
 		JetStream:                  true,
@@ -176,14 +189,21 @@ func (c NATS) permissions() *server.Permissions {
 }
 
 // inProcessOnly lets clients of this process in, and no others.
-type inProcessOnly struct{ permissions *server.Permissions }
+type inProcessOnly struct {
+	permissions *server.Permissions
+	system      func() *server.Account
+}
 
 // Check implements server.Authentication.
-func (p inProcessOnly) Check(c server.ClientAuthentication) bool {
+func (p *inProcessOnly) Check(c server.ClientAuthentication) bool {
 	if at := c.RemoteAddress(); at == nil || at.Network() != "pipe" {
 		return false
 	}
-	c.RegisterUser(&server.User{Permissions: p.permissions})
+	user := &server.User{Permissions: p.permissions}
+	if c.GetOpts().Username == systemUser {
+		user = &server.User{Username: systemUser, Account: p.system()}
+	}
+	c.RegisterUser(user)
 	return true
 }
 

@@ -2,9 +2,13 @@ package embed_test
 
 import (
 	"bytes"
+	"errors"
 	"io"
 	"net"
 	"net/url"
+	"os"
+	"path/filepath"
+	"strings"
 	"testing"
 	"time"
 
@@ -73,6 +77,49 @@ func TestRoutesNeedTheSecret(t *testing.T) {
 	}
 	if us.Routes() != 1 || rogue.Routes() != 0 || plain.NumRoutes() != 0 {
 		t.Errorf("us has %d routes, the one with another secret %d, the one without %d", us.Routes(), rogue.Routes(), plain.NumRoutes())
+	}
+}
+
+// TestWipedServer: a server of a cluster that has lost its streams does not come back
+// under its name, nor does another one take its streams.
+func TestWipedServer(t *testing.T) {
+	dir := filepath.Join(t.TempDir(), "nats")
+	start := func(name string) error {
+		s, err := embed.StartNATS(embed.NATS{
+			Name: name, StoreDir: dir, ClusterListen: freeAddress(t), Routes: []string{"nats-route://" + freeAddress(t)}, Secret: shared,
+		})
+		if err == nil {
+			err = s.Close()
+		}
+		return err
+	}
+	for range 2 {
+		if err := start("ctl-us"); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := start("ctl-us-2"); err == nil || errors.Is(err, embed.ErrForgotten) {
+		t.Errorf("another server takes the streams: %v", err)
+	}
+	if err := os.RemoveAll(dir); err != nil {
+		t.Fatal(err)
+	}
+	if err := start("ctl-us"); !errors.Is(err, embed.ErrForgotten) || !strings.Contains(err.Error(), "geogate register replace ctl-us") {
+		t.Errorf("without its streams it starts with %v", err)
+	}
+	if err := start("ctl-us-2"); err != nil {
+		t.Errorf("under another name it starts with %v", err)
+	}
+	if err := os.RemoveAll(dir); err != nil {
+		t.Fatal(err)
+	}
+	for _, name := range []string{"ctl-us", "ctl-us-2"} {
+		if err := start(name); !errors.Is(err, embed.ErrForgotten) {
+			t.Errorf("lost a second time %s starts with %v", name, err)
+		}
+	}
+	if err := start("ctl-us-3"); err != nil {
+		t.Error(err)
 	}
 }
 

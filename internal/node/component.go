@@ -7,6 +7,8 @@ import (
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/geogate/geogate/router/ownership"
 )
 
 // Version is the version of geogate, as status and the version command show it.
@@ -39,6 +41,10 @@ type Deps struct {
 	// NATS reaches the server that the configuration embeds: the program has
 	// started it. It is nil when there is none.
 	NATS InProcessDialer
+	// Servers are those of the cluster that that server is one of; nil: none of ours.
+	// ServerID gives what the cluster knows a server of a name by.
+	Servers  ownership.Servers
+	ServerID func(name string) string
 	// OwnRegister means that no other region can reach that server: its register
 	// says nothing of what they own.
 	OwnRegister bool

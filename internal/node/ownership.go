@@ -38,6 +38,7 @@ func (n *Node) assembleOwnership() (err error) {
 		Mirror: mirror.New(mirror.Config{
 			Region: n.cfg.Region, Instance: n.cfg.Instance, Opts: n.kafkaOpts("mirror"), Client: n.client, Topics: txn.NewTopics(n.client), Skipped: &n.skipped, Logger: log,
 		}),
+		Servers: n.deps.Servers, ServerID: n.deps.ServerID,
 		Logs: n.seats, Logger: log,
 		Orphans: n.seats.OrphanCounts,
 	})
@@ -140,6 +141,14 @@ func (o *gatewayOwnership) Command(ctx context.Context, cmd ownership.Command) (
 		return ownership.Result{}, gateway.ErrNoRegister
 	}
 	return o.client.Ask(ctx, cmd), nil
+}
+
+// Report implements gateway.Ownership.
+func (o *gatewayOwnership) Report(ctx context.Context) (ownership.RegisterReport, error) {
+	if o.client == nil {
+		return ownership.RegisterReport{}, gateway.ErrNoRegister
+	}
+	return o.client.Report(ctx), nil
 }
 
 // Act implements gateway.Ownership.

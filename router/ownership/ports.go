@@ -77,7 +77,34 @@ type Mirror interface {
 	Run(ctx context.Context) error
 }
 
-// ClientConfig configures a [Client]. All members but Orphans are required.
+// Servers are the servers of a register that the gateways embed.
+type Servers interface {
+	// List gives those that the cluster counts as its own, running or not.
+	List(ctx context.Context) ([]Server, error)
+	// Remove takes one out for good. Another one, if there is one, gets its copy of the
+	// register.
+	Remove(ctx context.Context, name string) error
+}
+
+// Server is one of them.
+type Server struct {
+	// Name is "" for one that was not heard of for so long that nobody knows it. ID is
+	// what the cluster knows it by.
+	Name string `json:"name"`
+	ID   string `json:"id"`
+	// Leader: it leads the cluster. Current: it keeps up. Offline: it is not there.
+	Leader  bool `json:"leader"`
+	Current bool `json:"current"`
+	Offline bool `json:"offline"`
+	// Silent is how long nothing was heard of it, in seconds.
+	Silent float64 `json:"silent_seconds"`
+}
+
+// runs tells whether the server takes part.
+func (s Server) runs() bool { return s.Leader || s.Current && !s.Offline }
+
+// ClientConfig configures a [Client]. All members but Orphans and
+// Servers are required.
 type ClientConfig struct {
 	Region   string
 	ID       event.RegionID
@@ -91,8 +118,12 @@ type ClientConfig struct {
 	Dial func(Handlers) (Register, error)
 	// Voters is how many servers the register should have.
 	Voters int
-	Mirror Mirror
-	Logs   UnitLogs
+	// Servers are those of an embedded register; nil: they are somebody else's. ServerID
+	// gives what the cluster knows a server of a name by.
+	Servers  Servers
+	ServerID func(name string) string
+	Mirror   Mirror
+	Logs     UnitLogs
 	// Orphans gives the orphans that this region has met, by unit, for the
 	// metrics; nil: not known.
 	Orphans func() map[string]uint64
