@@ -12,7 +12,7 @@ import (
 // barriers reads the barriers of a local partition between two offsets. There must
 // be a record at to or after it.
 func (s *Server) barriers(ctx context.Context, t Topic, p int32, from, to int64) ([]int64, error) {
-	rd, err := s.logs.read(t.Name, map[int32]int64{p: from})
+	rd, err := s.logs.read(t.Name, false, map[int32]int64{p: from})
 	if err != nil {
 		return nil, err
 	}
@@ -23,13 +23,13 @@ func (s *Server) barriers(ctx context.Context, t Topic, p int32, from, to int64)
 		if err != nil {
 			return nil, fmt.Errorf("search for barriers: %w", err)
 		}
-		if rec.Offset >= to {
+		if rec.Next() > to {
 			return found, nil
 		}
-		if !rec.Attrs.IsControl() || !seat.Asks(rec.Key) {
+		if !rec.Control || !seat.Asks(rec.Key) {
 			continue
 		}
-		barrier, err := s.deps.Logs.IsBarrier(ctx, t.ID, p, rec.ProducerID, rec.ProducerEpoch)
+		barrier, err := s.deps.Logs.IsBarrier(ctx, t.ID, p, rec.Producer, rec.ProducerEpoch)
 		if err != nil {
 			return nil, err
 		}

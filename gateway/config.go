@@ -9,6 +9,7 @@ import (
 
 	"github.com/geogate/geogate/internal/event"
 	"github.com/geogate/geogate/internal/loopback"
+	"github.com/geogate/geogate/internal/txn"
 	"github.com/geogate/geogate/internal/warning"
 	"github.com/geogate/geogate/router"
 	"github.com/prometheus/client_golang/prometheus"
@@ -78,6 +79,8 @@ type Deps struct {
 	// Kafka are the options with which the region's cluster is reached: seeds,
 	// security, logger. The server adds its own options for reading.
 	Kafka []kgo.Opt
+	// Decoder looks into batches; nil: one with default limits.
+	Decoder *txn.Decoder
 	// Configz is the configuration in force, for people to read, without secrets.
 	Configz []byte
 	// Skipped remembers records of internal topics that cannot be shown; nil: nobody does.

@@ -34,7 +34,7 @@ func decodeRecord(head *writeHead, body []byte) (rec *record, err error) {
 	if head.media != typeJSON {
 		rec, err = rawRecord(head, body)
 	} else {
-		rec, err = parseRecord(body)
+		rec, err = parseRecord(body, head.maxHeaders)
 	}
 	if err != nil {
 		return nil, err
@@ -51,7 +51,7 @@ func decodeRecord(head *writeHead, body []byte) (rec *record, err error) {
 
 // decodeLine makes the record of a line of a stream; index counts the lines.
 func decodeLine(head *writeHead, line []byte, index int) (*record, error) {
-	rec, err := parseRecord(line)
+	rec, err := parseRecord(line, head.maxHeaders)
 	if err != nil {
 		return nil, err
 	}

@@ -3,6 +3,8 @@ package gateway
 import (
 	"strings"
 	"testing"
+
+	"github.com/geogate/geogate/internal/txn"
 )
 
 // BenchmarkParseRecord reads records that are made to cost much: their time must grow
@@ -28,7 +30,7 @@ func BenchmarkParseRecord(b *testing.B) {
 			b.SetBytes(int64(len(body)))
 			b.ReportAllocs()
 			for b.Loop() {
-				_, _ = parseRecord(body)
+				_, _ = parseRecord(body, txn.DefaultRecordHeaders)
 			}
 		})
 	}

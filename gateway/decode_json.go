@@ -13,10 +13,6 @@ import (
 // rest is not read.
 const maxErrors = 20
 
-// maxHeaders bounds how many headers of one record are read: short ones take many
-// times as much memory as they have bytes.
-const maxHeaders = 100_000
-
 // errEnough ends the reading of a record that has maxErrors mistakes.
 var errEnough = errors.New("gateway: enough mistakes")
 
@@ -24,17 +20,19 @@ var errEnough = errors.New("gateway: enough mistakes")
 // members; what is wrong with the JSON itself ends it at once.
 type parser struct {
 	*jsonReader
-	rec      record
-	errs     []fieldError
-	reserved bool // one of errs is about a reserved header
-	badKey   bool // one of errs is about the idempotency key
+	rec        record
+	maxHeaders int // how many a record may have
+	errs       []fieldError
+	reserved   bool // one of errs is about a reserved header
+	badKey     bool // one of errs is about the idempotency key
 }
 
-// parseRecord reads one record object (application/json, or a line of NDJSON).
+// parseRecord reads one record object (application/json, or a line of NDJSON) with at
+// most so many headers: short ones take many times as much memory as they have bytes.
 // The record shares memory with body. The error is a *problem.
-func parseRecord(body []byte) (*record, error) {
+func parseRecord(body []byte, maxHeaders int) (*record, error) {
 	in, err := newJSONReader(body)
-	p := parser{jsonReader: in, rec: record{partition: -1}}
+	p := parser{jsonReader: in, rec: record{partition: -1}, maxHeaders: maxHeaders}
 	if err == nil {
 		err = p.record()
 	}
@@ -210,8 +208,8 @@ func (p *parser) headers(pointer string) error {
 		if err := p.enough(); err != nil {
 			return err
 		}
-		if i == maxHeaders {
-			return newProblem(codeRecordTooLarge, "the record has more than %d headers", maxHeaders)
+		if i == p.maxHeaders {
+			return tooManyHeaders(p.maxHeaders)
 		}
 		return p.header(pointer, i)
 	})

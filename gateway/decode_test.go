@@ -11,6 +11,7 @@ import (
 
 	"github.com/geogate/geogate/internal/event"
 	"github.com/geogate/geogate/internal/seat"
+	"github.com/geogate/geogate/internal/txn"
 	"github.com/geogate/geogate/router"
 )
 
@@ -139,9 +140,16 @@ func TestWriteRefusals(t *testing.T) {
 		{"large headers", post("flights", `{"key":{"type":"string","data":"k"},"value":null,"headers":[`+strings.Repeat(`{"name":"n","value":"`+strings.Repeat("aGlo", 100)+`"},`, 4)+`{"name":"n","value":null}]}`), 413, codeRecordTooLarge, ""},
 		{"large content type", post("flights", strings.Repeat("x", 900), "Content-Type", "text/"+strings.Repeat("x", 120)), 413, codeRecordTooLarge, ""},
 		{"large body", post("flights", strings.Repeat("{", 5000)), 413, codeBodyTooLarge, ""},
+		{"long record key", post("flights", `{"key":{"type":"string","data":"`+strings.Repeat("k", 65)+`"},"value":null}`), 413, codeKeyTooLarge, ""},
+		{"long raw key", request{method: "POST", path: "/v1/topics/flights/records?key=" + strings.Repeat("k", 65), body: "v", header: map[string]string{"Content-Type": "text/plain"}}, 413, codeKeyTooLarge, ""},
+		{"many headers", post("flights", `{"value":null,"key":{"type":"string","data":"k"},"headers":[`+strings.Repeat(`{"name":"h","value":null},`, 4)+`{"name":"h","value":null}]}`), 413, codeRecordTooLarge, ""},
+		{"long headers", post("flights", ok, "Kafka-Header-h", strings.Repeat("v", 100), "Content-Type", "text/plain"), 413, codeRecordTooLarge, ""},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			w := newWorld(t, func(cfg *Config, _ *Deps) { cfg.MaxRecord, cfg.MaxBody = 1024, 4096 })
+			w := newWorld(t, func(cfg *Config, d *Deps) {
+				cfg.MaxRecord, cfg.MaxBody = 1024, 4096
+				d.Decoder = txn.NewDecoder(txn.Limits{Key: 64, RecordHeaders: 4 + txn.AddedHeaders, HeaderBytes: 64 + txn.AddedHeaderBytes})
+			})
 			r := do(t, w.s.dataHandler(), c.r)
 			p := problemOf(t, r)
 			if r.StatusCode != c.status || p["code"] != string(c.code) {
@@ -164,7 +172,7 @@ func TestWriteRefusals(t *testing.T) {
 }
 
 func TestAllMistakesOfARecordAreReported(t *testing.T) {
-	_, err := parseRecord([]byte(`{"kye":1,"value":{"type":"binary","data":"?"},"headers":[{"name":"gg-x","value":null},7],"partition":"0"}`))
+	_, err := parseRecord([]byte(`{"kye":1,"value":{"type":"binary","data":"?"},"headers":[{"name":"gg-x","value":null},7],"partition":"0"}`), 10)
 	var p *problem
 	if !errors.As(err, &p) || p.code != codeMalformed {
 		t.Fatalf("error %v", err)
@@ -200,7 +208,7 @@ func TestEnoughMistakes(t *testing.T) {
 		"members of a header":  `{"headers":[{` + strings.Repeat(`"x":1,`, 30) + `not JSON`,
 		"members of a value":   `{"value":{` + strings.Repeat(`"x":1,`, 30) + `not JSON`,
 	} {
-		_, err := parseRecord([]byte(body))
+		_, err := parseRecord([]byte(body), 100)
 		var p *problem
 		if !errors.As(err, &p) || len(p.fields) != maxErrors {
 			t.Errorf("%s: %d mistakes are reported: %v", name, len(p.fields), err)
@@ -214,10 +222,11 @@ func TestHeadersAreCounted(t *testing.T) {
 	body := func(n int) []byte {
 		return []byte(`{"value":null,"headers":[` + strings.Repeat(`{"name":"","value":""},`, n-1) + `{"name":"","value":null}]}`)
 	}
-	if rec, err := parseRecord(body(maxHeaders)); err != nil || len(rec.headers) != maxHeaders {
+	const maxHeaders = 1000
+	if rec, err := parseRecord(body(maxHeaders), maxHeaders); err != nil || len(rec.headers) != maxHeaders {
 		t.Errorf("%d headers: %v", maxHeaders, err)
 	}
-	_, err := parseRecord(body(maxHeaders + 1))
+	_, err := parseRecord(body(maxHeaders+1), maxHeaders)
 	var p *problem
 	if !errors.As(err, &p) || p.code != codeRecordTooLarge {
 		t.Errorf("%d headers: %v", maxHeaders+1, err)

@@ -5,9 +5,8 @@ import (
 	"errors"
 	"time"
 
-	"github.com/twmb/franz-go/pkg/kgo"
-
 	"github.com/geogate/geogate/internal/sleep"
+	"github.com/geogate/geogate/internal/txn"
 )
 
 // errStale: the region has not applied what the client has seen within the wait.
@@ -55,8 +54,8 @@ type feed struct {
 	behind bool
 	// held are records that could not be judged yet: such a partition waits, with
 	// fetching paused, and the others go on.
-	held map[int32][]*kgo.Record
-	due  []*kgo.Record // held, to be tried again
+	held map[int32][]*txn.Entry
+	due  []*txn.Entry // held, to be tried again
 	// tailEmpty: what is left below the ends holds no records.
 	tailEmpty bool
 
@@ -69,7 +68,7 @@ type feed struct {
 // slot: followed streams stay open, so they have slots of their own.
 func (s *Server) newFeed(ctx context.Context, v sourceView, rd *reading) (*feed, error) {
 	f := &feed{
-		s: s, view: v, next: make(map[int32]int64), held: make(map[int32][]*kgo.Record),
+		s: s, view: v, next: make(map[int32]int64), held: make(map[int32][]*txn.Entry),
 		slot: hold{of: s.reads, by: rd.by}, room: hold{of: s.unread, by: rd.by},
 	}
 	patience := s.patience
@@ -150,7 +149,7 @@ func (f *feed) begin(ctx context.Context, logs map[int32]span) error {
 	switch {
 	case len(at) == 0:
 	case f.rd == nil:
-		f.rd, err = f.s.logs.read(f.name, at)
+		f.rd, err = f.s.logs.read(f.name, f.view.derived(), at)
 	default:
 		f.rd.add(at)
 	}
@@ -190,7 +189,7 @@ func (f *feed) read(ctx context.Context) ([]byte, error) {
 }
 
 // pull gives the next record to judge.
-func (f *feed) pull(ctx context.Context) (*kgo.Record, error) {
+func (f *feed) pull(ctx context.Context) (*txn.Entry, error) {
 	if len(f.due) > 0 {
 		rec := f.due[0]
 		f.due = f.due[1:]
@@ -219,7 +218,7 @@ func (f *feed) pull(ctx context.Context) (*kgo.Record, error) {
 }
 
 // judge shows a record; a nil body is one that the reader does not see.
-func (f *feed) judge(ctx context.Context, rec *kgo.Record) ([]byte, error) {
+func (f *feed) judge(ctx context.Context, rec *txn.Entry) ([]byte, error) {
 	p := rec.Partition
 	if len(f.held[p]) > 0 {
 		f.held[p] = append(f.held[p], rec)
@@ -235,7 +234,7 @@ func (f *feed) judge(ctx context.Context, rec *kgo.Record) ([]byte, error) {
 	if err != nil {
 		return nil, err
 	}
-	f.next[p] = rec.Offset + 1
+	f.next[p] = rec.Next()
 	f.view.reached(p, f.next[p])
 	if !shown {
 		return nil, nil

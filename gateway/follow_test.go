@@ -290,7 +290,7 @@ func TestReadRecordCanBeWrittenAgain(t *testing.T) {
 			// From the bytes themselves: encoding/json must not touch them.
 			o.raw(name, members[name])
 		}
-		rec, err := parseRecord(o.close())
+		rec, err := parseRecord(o.close(), 10)
 		if err != nil {
 			t.Fatalf("record %d, %s: %v", i, raw, err)
 		}

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
 	"slices"
 	"sync"
 	"sync/atomic"
@@ -13,6 +14,7 @@ import (
 	"github.com/twmb/franz-go/pkg/kerr"
 	"github.com/twmb/franz-go/pkg/kgo"
 
+	"github.com/geogate/geogate/internal/event"
 	"github.com/geogate/geogate/internal/txn"
 )
 
@@ -42,7 +44,9 @@ func buffered(partitions int) int64 {
 // a group. A read is stateless, so any client serves any read; they are kept only
 // because connecting takes longest.
 type pool struct {
-	opts []kgo.Opt
+	opts    []kgo.Opt
+	decoder *txn.Decoder
+	log     *slog.Logger
 
 	mu     sync.Mutex
 	closed bool
@@ -53,7 +57,6 @@ type pool struct {
 // readClient is a client that one read has for itself.
 type readClient struct {
 	*kgo.Client
-	fetch   int32        // bytes of a partition in one fetch
 	answers atomic.Int64 // of brokers to fetches
 }
 
@@ -65,34 +68,23 @@ func (l *readClient) OnBrokerRead(_ kgo.BrokerMetadata, key int16, _ int, _, _ t
 	}
 }
 
-func newPool(opts []kgo.Opt) *pool { return &pool{opts: opts} }
+func newPool(deps *Deps, log *slog.Logger) *pool {
+	return &pool{opts: deps.Kafka, decoder: deps.Decoder, log: log}
+}
 
-func (p *pool) client(fetch int32) (*readClient, error) {
+func (p *pool) client() (*readClient, error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if p.closed {
 		return nil, newProblem(codeDraining, "the instance is stopping; send the request to another instance, or again later")
 	}
-	for i, cl := range slices.Backward(p.idle) {
-		if cl.fetch == fetch {
-			p.idle = slices.Delete(p.idle, i, i+1)
-			return cl, nil
-		}
+	if n := len(p.idle); n > 0 {
+		cl := p.idle[n-1]
+		p.idle = p.idle[:n-1]
+		return cl, nil
 	}
-	l := &readClient{fetch: fetch}
-	cl, err := kgo.NewClient(append(slices.Clone(p.opts),
-		kgo.WithHooks(l),
-		kgo.ConsumePartitions(map[string]map[int32]kgo.Offset{}),
-		kgo.FetchIsolationLevel(kgo.ReadCommitted()),
-		kgo.KeepControlRecords(),
-		kgo.ConsumeResetOffset(kgo.NoResetOffset()),
-		kgo.FetchMaxWait(time.Second),
-		// Never less than all partitions at their own limit: an answer that a
-		// broker cuts inside a partition may lack its aborted transactions.
-		kgo.FetchMaxBytes(64<<20),
-		kgo.FetchMaxPartitionBytes(fetch),
-		kgo.MetadataMinAge(100*time.Millisecond),
-	)...)
+	l := &readClient{}
+	cl, err := kgo.NewClient(append(slices.Clone(p.opts), kgo.WithHooks(l), kgo.MetadataMinAge(100*time.Millisecond))...)
 	if err != nil {
 		return nil, fmt.Errorf("make reading client: %w", err)
 	}
@@ -167,50 +159,83 @@ func upstream(ctx context.Context, doing string, err error) error {
 
 // reader reads some partitions of one topic. It belongs to one goroutine.
 type reader struct {
-	p      *pool
-	cl     *readClient
-	topic  string
-	buffer []*kgo.Record
-	paused map[int32]bool
+	p        *pool
+	cl       *readClient
+	decoder  *txn.Decoder
+	topic    string
+	consumer *txn.Consumer
+	cursors  map[int32]*txn.Cursor
+	fetched  chan fetched
+	stop     context.CancelFunc
+	stopping <-chan struct{}
+	running  sync.WaitGroup
+
+	partition int32
+	unread    []txn.Unread // of partition, not opened yet
+	buffer    []txn.Entry  // of partition
 }
 
-// read opens partitions at offsets.
-func (p *pool) read(topic string, at map[int32]int64) (*reader, error) {
-	cl, err := p.client(fetchBytes(len(at)))
+// fetched is what one answer brought of a partition.
+type fetched struct {
+	partition int32
+	txn.Fetched
+}
+
+// read opens partitions at offsets. A derived topic is one that the fold writes.
+func (p *pool) read(topic string, derived bool, at map[int32]int64) (*reader, error) {
+	cl, err := p.client()
 	if err != nil {
 		return nil, err
 	}
-	r := &reader{p: p, cl: cl, topic: topic}
-	r.add(at)
+	ctx, stop := context.WithCancel(context.Background()) // until close
+	decoder := p.decoder
+	if derived {
+		decoder = decoder.Derived()
+	}
+	r := &reader{
+		p: p, cl: cl, decoder: decoder, topic: topic, cursors: make(map[int32]*txn.Cursor), fetched: make(chan fetched), stop: stop, stopping: ctx.Done(),
+		consumer: txn.NewConsumer(cl.Client, txn.ConsumerConfig{
+			Committed: true, PartitionBytes: fetchBytes(len(at)), Wait: fetchWait, Brief: true, Logger: p.log,
+		}),
+	}
+	r.add(at) // first: one fetch asks for all partitions, and is answered in their order
+	r.running.Go(func() { r.consumer.Run(ctx) })
 	return r, nil
 }
 
+// fetchWait is how long a broker waits for something to come; the next read with the
+// same client may have to wait for it, too.
+const fetchWait = 250 * time.Millisecond
+
 // add opens more partitions of the topic.
 func (r *reader) add(at map[int32]int64) {
-	offsets := make(map[int32]kgo.Offset, len(at))
 	for part, o := range at {
-		offsets[part] = kgo.NewOffset().At(o)
+		where := txn.TopicPartition{Topic: r.topic, Partition: part}
+		r.cursors[part] = r.consumer.Open(where, event.TopicID{}, o, func(f txn.Fetched) {
+			select {
+			case r.fetched <- fetched{part, f}:
+			case <-r.stopping:
+			}
+		})
 	}
-	r.cl.AddConsumePartitions(map[string]map[int32]kgo.Offset{r.topic: offsets})
 }
 
 // await blocks until poll would not wait, or ctx is done.
 func (r *reader) await(ctx context.Context) error {
-	for len(r.buffer) == 0 {
-		fetches := r.cl.PollFetches(ctx)
-		for _, e := range fetches.Errors() {
-			switch {
-			case ctx.Err() != nil:
-				return ctx.Err()
-			case errors.Is(e.Err, kerr.OffsetOutOfRange):
-				return fmt.Errorf("read %s: %w", r.topic, errExpired)
-			default:
-				return upstream(ctx, "read "+r.topic, e.Err)
-			}
-		}
-		r.buffer = fetches.Records()
-		if ctx.Err() != nil && len(r.buffer) == 0 {
+	for !r.ready() {
+		var f fetched
+		select {
+		case <-ctx.Done():
 			return ctx.Err()
+		case f = <-r.fetched:
+		}
+		switch {
+		case f.Err == nil:
+			r.partition, r.unread = f.partition, f.Batches
+		case errors.Is(f.Err, kerr.OffsetOutOfRange):
+			return fmt.Errorf("read %s: %w", r.topic, errExpired)
+		case !kerr.IsRetriable(f.Err):
+			return upstream(ctx, "read "+r.topic, f.Err)
 		}
 	}
 	return nil
@@ -218,39 +243,38 @@ func (r *reader) await(ctx context.Context) error {
 
 // poll gives the next record, control records included, in order for each
 // partition. It waits for one until ctx is done.
-func (r *reader) poll(ctx context.Context) (*kgo.Record, error) {
+func (r *reader) poll(ctx context.Context) (*txn.Entry, error) {
 	if err := r.await(ctx); err != nil {
 		return nil, err
 	}
 	rec := r.buffer[0]
-	r.buffer[0] = nil
+	r.buffer[0] = txn.Entry{}
 	r.buffer = r.buffer[1:]
-	return rec, nil
+	return &rec, nil
 }
 
 // pause stops fetching a partition; what was fetched already still comes.
-func (r *reader) pause(p int32) {
-	if r.paused == nil {
-		r.paused = make(map[int32]bool)
-	}
-	r.paused[p] = true
-	r.cl.PauseFetchPartitions(map[string][]int32{r.topic: {p}})
-}
+func (r *reader) pause(p int32) { r.cursors[p].Pause() }
 
 // resume fetches a paused partition again.
-func (r *reader) resume(p int32) {
-	delete(r.paused, p)
-	r.cl.ResumeFetchPartitions(map[string][]int32{r.topic: {p}})
+func (r *reader) resume(p int32) { r.cursors[p].Resume() }
+
+// ready tells whether poll would not wait. It opens batches one at a time.
+func (r *reader) ready() bool {
+	for len(r.buffer) == 0 && len(r.unread) > 0 {
+		u := r.unread[0]
+		r.unread = r.unread[1:]
+		r.buffer = r.decoder.Entries(u.Batch, u.From)
+		for i := range r.buffer {
+			r.buffer[i].Topic, r.buffer[i].Partition = r.topic, r.partition
+		}
+	}
+	return len(r.buffer) > 0
 }
 
-// ready tells whether poll would not wait.
-func (r *reader) ready() bool { return len(r.buffer) > 0 }
-
 func (r *reader) close() {
-	for p := range r.paused {
-		r.resume(p)
-	}
-	r.cl.PurgeTopicsFromConsuming(r.topic)
+	r.stop()
+	r.running.Wait()
 	r.p.mu.Lock()
 	keep := !r.p.closed && len(r.p.idle) < maxIdle
 	if keep {

@@ -7,6 +7,7 @@ import (
 	"github.com/geogate/geogate/conflict"
 	"github.com/geogate/geogate/internal/event"
 	"github.com/geogate/geogate/internal/seat"
+	"github.com/geogate/geogate/internal/txn"
 	"github.com/geogate/geogate/router"
 	"github.com/geogate/geogate/router/ownership"
 )
@@ -19,6 +20,7 @@ type writer struct {
 	ownership Ownership // nil: this region may write everything
 	seats     seatOpener
 	m         *metrics
+	limits    txn.Limits    // of the deployment
 	turn      atomic.Uint32 // partition of the next record without any key
 	flights   flights
 }
@@ -40,6 +42,13 @@ func (w *writer) permit(t Topic, rec *record) (*permitted, error) {
 	switch n := rec.size(); {
 	case n > w.cfg.MaxRecord:
 		return nil, newProblem(codeRecordTooLarge, "key, value and headers, with the content type, have %d bytes; the limit is %d (http.max_record)", n, w.cfg.MaxRecord)
+	case len(rec.key) > w.limits.Key:
+		return nil, newProblem(codeKeyTooLarge, "the key has %d bytes; the limit is %d (limits.key)", len(rec.key), w.limits.Key)
+	case len(rec.headers) > w.maxHeaders():
+		return nil, tooManyHeaders(w.maxHeaders())
+	case rec.headerBytes() > w.limits.HeaderBytes-txn.AddedHeaderBytes:
+		return nil, newProblem(codeRecordTooLarge, "names and values of the headers have %d bytes; the limit is %d (limits.header_bytes, less those of the gateway)",
+			rec.headerBytes(), w.limits.HeaderBytes-txn.AddedHeaderBytes)
 	case t.Limit.Bytes > 0 && n+headerFrame*int64(len(rec.headers)) > t.Limit.Bytes:
 		return nil, newProblem(codeRecordTooLarge, "key, value and headers have %d bytes and %d bytes around them; with what is derived from topic %s the limit is %d, by max.message.bytes of %s",
 			n, headerFrame*int64(len(rec.headers)), t.Name, t.Limit.Bytes, t.Limit.Topic)
@@ -60,16 +69,26 @@ func (w *writer) permit(t Topic, rec *record) (*permitted, error) {
 // headerFrame is more than what a batch has around each header.
 const headerFrame = 10
 
+// maxHeaders is how many headers a record may have that is to be written.
+func (w *writer) maxHeaders() int { return w.limits.RecordHeaders - txn.AddedHeaders }
+
+func tooManyHeaders(most int) *problem {
+	return newProblem(codeRecordTooLarge, "the record has more than %d headers (limits.record_headers, less those of the gateway)", most)
+}
+
 // size is what the record takes of the limit Config.MaxRecord.
-func (r *record) size() int64 {
-	n := len(r.key) + len(r.value)
-	if r.contentType != "" { // stored as a header
+func (r *record) size() int64 { return int64(len(r.key) + len(r.value) + r.headerBytes()) }
+
+// headerBytes is how long names and values of the headers are, of the content type,
+// which is stored as one, too.
+func (r *record) headerBytes() (n int) {
+	if r.contentType != "" {
 		n += len(contentTypeHeader) + len(r.contentType)
 	}
 	for _, h := range r.headers {
 		n += len(h.Key) + len(h.Value)
 	}
-	return int64(n)
+	return n
 }
 
 // request is what the seat is asked to store.

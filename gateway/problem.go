@@ -42,6 +42,7 @@ const (
 	codeValueGone            code = "VALUE_GONE"
 	codeBodyTooLarge         code = "BODY_TOO_LARGE"
 	codeRecordTooLarge       code = "RECORD_TOO_LARGE"
+	codeKeyTooLarge          code = "KEY_TOO_LARGE"
 	codeUnsupportedMediaType code = "UNSUPPORTED_MEDIA_TYPE"
 	codeHostNotAllowed       code = "HOST_NOT_ALLOWED"
 	codeKeyReused            code = "IDEMPOTENCY_KEY_REUSED"
@@ -105,6 +106,8 @@ func (c code) kind() kind {
 		return kind{413, "The body is too large", false, 0}
 	case codeRecordTooLarge:
 		return kind{413, "The record is too large", false, 0}
+	case codeKeyTooLarge:
+		return kind{413, "The key is too large", false, 0}
 	case codeUnsupportedMediaType:
 		return kind{415, "The body's media type or encoding is not supported", false, 0}
 	case codeHostNotAllowed:

@@ -37,6 +37,7 @@ type call struct {
 // writeHead is what a write says beside its body.
 type writeHead struct {
 	topic       string
+	maxHeaders  int         // of a record
 	media       string      // of the body, in lower case, without parameters
 	header      http.Header // of the request
 	query       url.Values
@@ -46,8 +47,8 @@ type writeHead struct {
 
 // writeHead reads what a write says beside its body, and refuses a body that it
 // says is longer than most.
-func (c *call) writeHead(most int64) (h *writeHead, err error) {
-	h = &writeHead{topic: c.args[0], header: c.r.Header}
+func (c *call) writeHead(most int64, maxHeaders int) (h *writeHead, err error) {
+	h = &writeHead{topic: c.args[0], header: c.r.Header, maxHeaders: maxHeaders}
 	if h.media, err = c.contentType(); err != nil {
 		return nil, err
 	}

@@ -10,6 +10,8 @@ import (
 	"time"
 
 	"golang.org/x/time/rate"
+
+	"github.com/geogate/geogate/internal/txn"
 )
 
 // Limits of the HTTP servers that no configuration changes. A header may carry a
@@ -65,8 +67,11 @@ func New(cfg Config, deps Deps) (*Server, error) {
 		s.log = slog.New(slog.DiscardHandler)
 	}
 	s.m = newMetrics(s)
-	s.writer = writer{cfg: cfg, region: s.region, ownership: deps.Ownership, seats: s.seats, m: s.m}
-	s.logs = newPool(deps.Kafka)
+	if s.deps.Decoder == nil {
+		s.deps.Decoder = txn.NewDecoder(txn.Limits{})
+	}
+	s.writer = writer{limits: s.deps.Decoder.Limits(), cfg: cfg, region: s.region, ownership: deps.Ownership, seats: s.seats, m: s.m}
+	s.logs = newPool(&s.deps, s.log)
 	var err error
 	if s.data, err = cfg.Data.listen(s.m.refusedConnection("data")); err != nil {
 		return nil, fmt.Errorf("listen for data: %w", err)

@@ -5,9 +5,8 @@ import (
 	"errors"
 	"time"
 
-	"github.com/twmb/franz-go/pkg/kgo"
-
 	"github.com/geogate/geogate/internal/event"
+	"github.com/geogate/geogate/internal/txn"
 )
 
 // sourceView is what a feed reads: a Kafka topic, which of its records a reader
@@ -15,6 +14,8 @@ import (
 type sourceView interface {
 	// topic is the Kafka topic that is read; "" while there is none.
 	topic() string
+	// derived tells whether the region's own fold writes the topic.
+	derived() bool
 	// start is the first offset to read of each partition, given what its log
 	// has. Partitions without a start are not read.
 	start(ctx context.Context, logs map[int32]span) (map[int32]int64, error)
@@ -30,7 +31,7 @@ type sourceView interface {
 	// show takes the next record of a partition and appends its JSON members to
 	// o; shown is false if the reader does not see it. After errUndecided the same
 	// record is given again.
-	show(ctx context.Context, rec *kgo.Record, o *object) (shown bool, err error)
+	show(ctx context.Context, rec *txn.Entry, o *object) (shown bool, err error)
 	// cursor is the place after all records that show has taken.
 	cursor() event.Cursor
 	// close is called once, when nothing more is read.

@@ -5,10 +5,9 @@ import (
 	"errors"
 	"fmt"
 
-	"github.com/twmb/franz-go/pkg/kgo"
-
 	"github.com/geogate/geogate/internal/control"
 	"github.com/geogate/geogate/internal/event"
+	"github.com/geogate/geogate/internal/txn"
 	"github.com/geogate/geogate/router"
 )
 
@@ -37,6 +36,8 @@ type conflictFeed struct {
 	from   from
 	at     map[int32]int64
 }
+
+func (j *conflictFeed) derived() bool { return true }
 
 func (j *conflictFeed) topic() string  { return control.TopicConflicts }
 func (j *conflictFeed) beforeListing() {}
@@ -69,11 +70,14 @@ func (j *conflictFeed) start(_ context.Context, logs map[int32]span) (map[int32]
 
 // show gives a record's value as it is: it was written in the form of the answer. A record
 // of another form is none of this region's views, and is passed over.
-func (j *conflictFeed) show(_ context.Context, rec *kgo.Record, o *object) (bool, error) {
-	if rec.Attrs.IsControl() {
+func (j *conflictFeed) show(_ context.Context, rec *txn.Entry, o *object) (bool, error) {
+	if rec.Control {
 		return false, nil
 	}
 	topic, err := conflictTopic(rec.Value)
+	if rec.Refused != nil {
+		err = rec.Refused
+	}
 	if err != nil {
 		j.s.deps.Skipped.Add(control.TopicConflicts, rec.Partition, rec.Offset, err)
 		return false, nil

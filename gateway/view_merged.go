@@ -6,8 +6,6 @@ import (
 	"fmt"
 	"sync"
 
-	"github.com/twmb/franz-go/pkg/kgo"
-
 	"github.com/geogate/geogate/conflict"
 	"github.com/geogate/geogate/conflict/view"
 	"github.com/geogate/geogate/internal/event"
@@ -97,6 +95,8 @@ func (s *Server) newMerged(ctx, wait context.Context, t Topic, from from) (*merg
 	}
 	return m, nil
 }
+
+func (m *merged) derived() bool { return true }
 
 func (m *merged) topic() string { return router.Merged(m.t.Name) }
 
@@ -201,17 +201,17 @@ func (m *merged) reached(p int32, next int64) {
 	m.at[p] = v
 }
 
-func (m *merged) show(ctx context.Context, rec *kgo.Record, o *object) (bool, error) {
-	if rec.Attrs.IsControl() {
+func (m *merged) show(ctx context.Context, rec *txn.Entry, o *object) (bool, error) {
+	if rec.Control {
 		return false, nil
 	}
-	env, rest, stamped, err := event.Decode(event.FromHeaders(rec.Headers))
+	env, rest, stamped, err := event.Decode(rec.Headers)
 	if err != nil || env.Dot == nil || env.Dot.Partition != rec.Partition {
 		return false, nil // not one of the fold's
 	}
 	at, corrects, instead := *env.Dot, env.Merged != nil && env.Merged.Flags&event.FlagCorrects != 0, env.Replaced
 	env.Dot, env.Merged, env.Replaced = nil, nil, nil
-	ev := event.Event{Envelope: env, At: at, Stamped: stamped, Key: rec.Key, Value: rec.Value, Headers: rest, Timestamp: txn.Timestamp(rec)}
+	ev := event.Event{Envelope: env, At: at, Stamped: stamped, Key: rec.Key, Value: rec.Value, Headers: rest, Timestamp: rec.Timestamp}
 	if instead != nil {
 		ev.Timestamp, ev.LeftOut = instead.Timestamp, instead.LeftOut
 	}

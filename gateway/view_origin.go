@@ -4,8 +4,6 @@ import (
 	"context"
 	"fmt"
 
-	"github.com/twmb/franz-go/pkg/kgo"
-
 	"github.com/geogate/geogate/internal/control"
 	"github.com/geogate/geogate/internal/event"
 	"github.com/geogate/geogate/internal/judged"
@@ -47,6 +45,8 @@ func (s *Server) newOwnLog(t Topic, from from) *ownLog {
 	return l
 }
 
+func (l *ownLog) derived() bool { return false }
+
 func (l *ownLog) topic() string  { return l.t.Name }
 func (l *ownLog) beforeListing() { l.valid.refresh() }
 
@@ -79,13 +79,13 @@ func (l *ownLog) start(_ context.Context, logs map[int32]span) (map[int32]int64,
 	return out, nil
 }
 
-func (l *ownLog) show(ctx context.Context, rec *kgo.Record, o *object) (bool, error) {
+func (l *ownLog) show(ctx context.Context, rec *txn.Entry, o *object) (bool, error) {
 	part, inc := l.logs[rec.Partition], l.at[rec.Partition].Incarnation
-	if rec.Attrs.IsControl() {
+	if rec.Control {
 		if !seat.Asks(rec.Key) {
 			return false, nil
 		}
-		barrier, err := l.s.deps.Logs.IsBarrier(ctx, l.t.ID, rec.Partition, rec.ProducerID, rec.ProducerEpoch)
+		barrier, err := l.s.deps.Logs.IsBarrier(ctx, l.t.ID, rec.Partition, rec.Producer, rec.ProducerEpoch)
 		if err != nil {
 			return false, err
 		}
@@ -165,8 +165,11 @@ func originCursor(s *Server, t Topic, from event.RegionID, at map[int32]event.Po
 	return c
 }
 
-func eventOf(at event.Dot, rec *kgo.Record) (event.Event, error) {
-	return event.FromRecord(at, txn.Timestamp(rec), rec.Key, rec.Value, event.FromHeaders(rec.Headers))
+func eventOf(at event.Dot, rec *txn.Entry) (event.Event, error) {
+	if rec.Refused != nil {
+		return event.Event{At: at}, rec.Refused
+	}
+	return event.FromRecord(at, rec.Timestamp, rec.Key, rec.Value, rec.Headers)
 }
 
 // remoteLog is the view of another region's log of a topic, as far as a link has
@@ -194,6 +197,8 @@ func (s *Server) newRemoteLog(t Topic, origin event.RegionID, from from) *remote
 	}
 	return l
 }
+
+func (l *remoteLog) derived() bool { return false }
 
 func (l *remoteLog) topic() string {
 	if l.remote.Name == "" {
@@ -242,8 +247,8 @@ func (l *remoteLog) start(_ context.Context, logs map[int32]span) (map[int32]int
 	return out, nil
 }
 
-func (l *remoteLog) show(_ context.Context, rec *kgo.Record, o *object) (bool, error) {
-	if rec.Attrs.IsControl() {
+func (l *remoteLog) show(_ context.Context, rec *txn.Entry, o *object) (bool, error) {
+	if rec.Control {
 		return false, nil // the link's own marker
 	}
 	where := l.s.deps.Logs.Locate(l.from, l.remote.ID, rec.Partition, rec.Offset, rec.LeaderEpoch)
@@ -267,7 +272,15 @@ func (l *remoteLog) show(_ context.Context, rec *kgo.Record, o *object) (bool, e
 		}
 		shown = judgement == event.Authoritative
 	}
-	l.at[rec.Partition] = event.Point{Incarnation: at.Incarnation, Next: at.Offset + 1}
+	if rec.Span > 1 { // a batch that was refused, which a link has copied whole
+		where = l.s.deps.Logs.Locate(l.from, l.remote.ID, rec.Partition, rec.Next()-1, rec.LeaderEpoch)
+		if where.State == control.Pending {
+			return false, errUndecided
+		}
+	}
+	if where.State != control.Foreign {
+		l.at[rec.Partition] = event.Point{Incarnation: where.Incarnation, Next: where.Source + 1}
+	}
 	if shown {
 		l.s.appendRecord(o, l.t.Name, &ev)
 	}

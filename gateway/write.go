@@ -14,7 +14,7 @@ func (s *Server) writeRecords(c *call) error {
 		return err
 	}
 	defer s.drain.endWrite()
-	head, err := c.writeHead(s.cfg.MaxBody)
+	head, err := c.writeHead(s.cfg.MaxBody, s.writer.maxHeaders())
 	if err != nil {
 		return err
 	}

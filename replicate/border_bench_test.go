@@ -70,7 +70,7 @@ func BenchmarkBorder(b *testing.B) {
 						b.Fatal(err)
 					}
 				}
-				if _, err := prepare(&s, prepared{barrier: -1}, 0, c.lapses, items); err != nil {
+				if _, err := prepare(txn.NewDecoder(txn.Limits{}), &s, prepared{barrier: -1}, 0, c.lapses, items); err != nil {
 					b.Fatal(err)
 				}
 			}
@@ -97,7 +97,7 @@ func spent(b *testing.B) time.Duration {
 // counted is how many records a preparation keeps back.
 func counted(b *testing.B, s *Stream, items []Item) int64 {
 	b.Helper()
-	p, err := prepare(s, prepared{barrier: -1}, 0, nil, items)
+	p, err := prepare(txn.NewDecoder(txn.Limits{}), s, prepared{barrier: -1}, 0, nil, items)
 	if err != nil {
 		b.Fatal(err)
 	}

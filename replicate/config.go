@@ -84,6 +84,10 @@ type Config struct {
 	// belongs to, for people.
 	Unit func(topic string) string
 
+	// Decoder looks into batches that do not pass unopened; nil: one with default
+	// limits.
+	Decoder *txn.Decoder
+
 	// SourceOptions and TargetOptions are added to the clients' (TLS, SASL, a
 	// dialler).
 	SourceOptions, TargetOptions []kgo.Opt
@@ -136,6 +140,9 @@ func (c Config) withDefaults() Config {
 	c.Name = cmp.Or(c.Name, c.From.Name+"-"+c.To.Name)
 	c.FetchBytes = cmp.Or(c.FetchBytes, defaultFetchBytes)
 	c.DiscoverEvery = cmp.Or(c.DiscoverEvery, defaultDiscoverEvery)
+	if c.Decoder == nil {
+		c.Decoder = txn.NewDecoder(txn.Limits{})
+	}
 	if c.Logger == nil {
 		c.Logger = slog.New(slog.DiscardHandler)
 	}
@@ -168,7 +175,7 @@ func (c *Config) runs() string      { return control.RunsFrom(c.From.Name) }
 
 func (c *Config) coreConfig(g Generation, shard int) CoreConfig {
 	return CoreConfig{
-		Generation: g, Shard: shard, Positions: c.positions(), Runs: c.runs(), Timeout: txn.DefaultTimeout,
+		Generation: g, Shard: shard, Positions: c.positions(), Runs: c.runs(), Timeout: txn.DefaultTimeout, Decoder: c.Decoder,
 		Origin: c.From.ID, HasRegister: c.Intervals != nil,
 	}
 }

@@ -59,6 +59,8 @@ type CoreConfig struct {
 	// Sweep is how often the ends of quiet remote partitions are looked at, so
 	// that a foreign writer is found there too.
 	Sweep time.Duration
+	// Decoder looks into batches; nil: one with default limits.
+	Decoder *txn.Decoder
 	// Origin is the source's region, whose logs the streams are.
 	Origin event.RegionID
 	// HasRegister: an ownership register says which parts of the data logs count. A stream that
@@ -200,6 +202,9 @@ func NewCore(cfg CoreConfig) *Core {
 	cfg.Timeout = cmp.Or(cfg.Timeout, txn.DefaultTimeout)
 	cfg.HoldFor = cmp.Or(cfg.HoldFor, defaultHoldFor)
 	cfg.Sweep = cmp.Or(cfg.Sweep, defaultSweep)
+	if cfg.Decoder == nil {
+		cfg.Decoder = txn.NewDecoder(txn.Limits{})
+	}
 	return &Core{cfg: cfg, streams: map[Part]*stream{}, recorded: map[string]bool{}, rules: map[RuleKey]int64{}}
 }
 

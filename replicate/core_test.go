@@ -112,7 +112,7 @@ func at(bases ...int64) (out []txn.Produced) {
 func described(t *testing.T, p Produce) (pos offsets.Position, runs []offsets.Run) {
 	t.Helper()
 	for _, b := range p.Batches {
-		err := b.Batch.Each(func(r txn.Record) (err error) {
+		err := txn.NewDecoder(txn.Limits{}).Each(b.Batch, func(r txn.Record) (err error) {
 			switch b.Topic {
 			case "pos":
 				if _, incident, _ := ParseIncident(r.Key, r.Value); incident {
@@ -403,7 +403,7 @@ func TestCoreFoldsRuns(t *testing.T) {
 			if b.Topic != "runs" {
 				continue
 			}
-			_ = b.Batch.Each(func(r txn.Record) error {
+			_ = txn.NewDecoder(txn.Limits{}).Each(b.Batch, func(r txn.Record) error {
 				if r.Value == nil {
 					delete(kept, string(r.Key))
 				} else {

@@ -230,7 +230,7 @@ func TestCutKilledAtEveryStep(t *testing.T) {
 		p, _ := effect.(replicate.Produce)
 		for _, b := range p.Batches {
 			if b.Topic == "us.orders" {
-				_ = b.Batch.Each(func(r txn.Record) error {
+				_ = txn.NewDecoder(txn.Limits{}).Each(b.Batch, func(r txn.Record) error {
 					var q, at int
 					if n, _ := fmt.Sscanf(string(r.Value), "pub-value-%d-%d-canary", &q, &at); n != 2 || !reg.counts(b.Partition, int64(at), true) {
 						pastCut.Store(true)

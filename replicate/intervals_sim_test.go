@@ -95,11 +95,11 @@ func (l *ownedLog) batch(t rapid.TB, rnd *rand.Rand) {
 	}
 	var kept []txn.Raw
 	holes := codec == kgo.CodecNone && rnd.IntN(2) == 0
-	if err := b.EachRaw(false, func(r txn.Raw) error {
+	if err := txn.NewDecoder(txn.Limits{}).EachRaw(b, false, func(r txn.Raw) error {
 		if holes && rnd.IntN(3) == 0 {
 			return nil
 		}
-		rec, err := r.Decode()
+		rec, err := txn.NewDecoder(txn.Limits{}).Decode(r)
 		l.public[l.end+r.Offset] = string(rec.Key) == "pub"
 		kept = append(kept, r)
 		again.AddRaw(r)
@@ -212,7 +212,7 @@ func (k *ownedLink) commit() {
 		if b.Topic == "us.orders" {
 			continue
 		}
-		k.must(b.Batch.Each(func(r txn.Record) error {
+		k.must(txn.NewDecoder(txn.Limits{}).Each(b.Batch, func(r txn.Record) error {
 			if x, incident, err := ParseIncident(r.Key, r.Value); incident {
 				k.recorded = append(k.recorded, x)
 				return err
@@ -272,7 +272,7 @@ func (k *ownedLink) check(p Produce) {
 			continue
 		}
 		l := k.logs[Part{"orders", b.Partition}]
-		k.must(b.Batch.Each(func(r txn.Record) error {
+		k.must(txn.NewDecoder(txn.Limits{}).Each(b.Batch, func(r txn.Record) error {
 			if at := offsetOf(k.t, r.Value); l.inLapse(at) {
 				k.t.Fatalf("%d of partition %d is sent; known is %+v", at, b.Partition, l.known().Logs[origin])
 			}
@@ -365,7 +365,7 @@ func (k *ownedLink) produce(e Produce) any {
 			p := Part{"orders", b.Partition}
 			t := &k.logs[p].target
 			got.Base, out.Epochs[p] = t.end, 0
-			k.must(b.Batch.Each(func(r txn.Record) error {
+			k.must(txn.NewDecoder(txn.Limits{}).Each(b.Batch, func(r txn.Record) error {
 				t.open[t.end] = offsetOf(k.t, r.Value)
 				t.end++
 				return nil

@@ -416,7 +416,7 @@ func TestPrepareRulesOrphans(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			s := aStr
 			s.Ruling = c.ruling
-			p, err := prepare(&s, prepared{barrier: -1}, 0, c.lapses, items)
+			p, err := prepare(txn.NewDecoder(txn.Limits{}), &s, prepared{barrier: -1}, 0, c.lapses, items)
 			if err != nil {
 				t.Fatal(err)
 			}

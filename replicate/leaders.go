@@ -26,11 +26,14 @@ const (
 // leaderClient asks the leaders of partitions for offsets and epochs, and reads from
 // them.
 type leaderClient struct {
-	cl     *kgo.Client
-	topics *txn.Topics
+	cl      *kgo.Client
+	topics  *txn.Topics
+	decoder *txn.Decoder
 }
 
-func newLeaderClient(cl *kgo.Client) *leaderClient { return &leaderClient{cl, txn.NewTopics(cl)} }
+func newLeaderClient(cl *kgo.Client, d *txn.Decoder) *leaderClient {
+	return &leaderClient{cl, txn.NewTopics(cl), d}
+}
 
 // topicPartition is a partition of a cluster.
 type topicPartition = txn.TopicPartition
@@ -224,15 +227,22 @@ func (a *leaderClient) readWithoutWaiting(ctx context.Context, p topicPartition,
 }
 
 // readFunc is txn.ReadCommitted or txn.ReadUncommitted.
-type readFunc func(ctx context.Context, topics *txn.Topics, p topicPartition, from, end int64, fn func(*txn.Record) error) (int64, error)
+type readFunc func(ctx context.Context, topics *txn.Topics, d *txn.Decoder, p topicPartition, from, end int64, fn func(*txn.Record) error) (int64, error)
 
 // read reads up to an offset that the high watermark has reached, from the
-// beginning of the log where the records before that were deleted.
+// beginning of the log where the records before that were deleted. It passes over what
+// cannot be looked into: no link wrote it.
 func (a *leaderClient) read(ctx context.Context, read readFunc, p topicPartition, from, end int64, fn func(*txn.Record) error) (int64, error) {
-	next, err := read(ctx, a.topics, p, from, end, fn)
+	each := func(r *txn.Record) error {
+		if r.Refused != nil {
+			return nil
+		}
+		return fn(r)
+	}
+	next, err := read(ctx, a.topics, a.decoder, p, from, end, each)
 	if errors.Is(err, kerr.OffsetOutOfRange) {
 		if start := a.listOffsets(ctx, earliest, false, []topicPartition{p})[p]; start.err == nil && start.offset > next {
-			return read(ctx, a.topics, p, start.offset, end, fn)
+			return read(ctx, a.topics, a.decoder, p, start.offset, end, each)
 		}
 	}
 	return next, err

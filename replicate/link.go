@@ -192,7 +192,7 @@ func (l *Link) prepareTarget(ctx context.Context, target *kgo.Client) error {
 
 // agree carries out an Agreement.
 func (l *Link) agree(ctx context.Context, target *kgo.Client, cluster string) (Generation, error) {
-	ask := newLeaderClient(target)
+	ask := newLeaderClient(target, l.cfg.Decoder)
 	p := txn.New(target, GenerationID(l.cfg.From.Name, l.cfg.To.Name), txn.Options{Topics: ask.topics})
 	a := NewAgreement(l.cfg.Shards, cluster)
 	var found *Found
@@ -287,8 +287,9 @@ func (l *Link) runShard(ctx context.Context, s *shard) error {
 func (l *Link) discover(ctx context.Context, source, target *kgo.Client, gen Generation) {
 	d := discovery{
 		cfg: &l.cfg, matcher: l.matcher, source: source, target: target,
-		sourceRegistry: newRegistry(newLeaderClient(source), &l.cfg, ""), targetRegistry: newRegistry(newLeaderClient(target), &l.cfg, l.cfg.To.Name),
-		announced: map[string]int64{}, covered: l.controlCovered, told: map[string]bool{},
+		sourceRegistry: newRegistry(newLeaderClient(source, l.cfg.Decoder), &l.cfg, ""),
+		targetRegistry: newRegistry(newLeaderClient(target, l.cfg.Decoder), &l.cfg, l.cfg.To.Name),
+		announced:      map[string]int64{}, covered: l.controlCovered, told: map[string]bool{},
 	}
 	d.facts = NewFacts(l.cfg.From, l.cfg.To, l.matcher, l.cfg.Border)
 	if l.cfg.Ready != nil {

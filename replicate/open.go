@@ -79,22 +79,24 @@ type prepared struct {
 // preparer turns items into batches to produce: passed on as they are wherever
 // possible, opened where something must look inside or be changed.
 type preparer struct {
-	stream *Stream
-	limit  int // uncompressed size of a batch, 0: as usual; also what the target refused to take larger
-	lapses []lapse
-	until  int64 // nothing of the item at hand from here on is looked at
-	out    prepared
+	decoder *txn.Decoder
+	stream  *Stream
+	limit   int // uncompressed size of a batch, 0: as usual; also what the target refused to take larger
+	lapses  []lapse
+	until   int64 // nothing of the item at hand from here on is looked at
+	out     prepared
 
 	builder txn.Builder
 	codec   kgo.CompressionCodecType
-	held    *Item          // a small batch that may be joined with the next
-	denied  map[int64]bool // offsets of records that the policy denies
+	held    *Item                // a small batch that may be joined with the next
+	opened  map[*Item]txn.Opened // of the item at hand and of held, where they were opened
+	denied  map[int64]bool       // offsets of records that the policy denies
 }
 
 // prepare deals with items in order, up to a cut after which no interval is known
 // to start. An error says that a batch cannot be read: the result then holds what
 // lies before it.
-func prepare(s *Stream, from prepared, limit int, lapses []lapse, items []Item) (out prepared, err error) {
+func prepare(d *txn.Decoder, s *Stream, from prepared, limit int, lapses []lapse, items []Item) (out prepared, err error) {
 	defer func() {
 		var broken *defect.Error
 		if errors.As(err, &broken) && out.next == 0 {
@@ -102,7 +104,7 @@ func prepare(s *Stream, from prepared, limit int, lapses []lapse, items []Item) 
 		}
 	}()
 	defer defect.Catch(&err)
-	p := preparer{stream: s, limit: limit, lapses: lapses, out: from}
+	p := preparer{decoder: d, opened: map[*Item]txn.Opened{}, stream: s, limit: limit, lapses: lapses, out: from}
 	p.out.barriersSince = slices.Clone(from.barriersSince)
 	for i := range items {
 		it := &items[i]
@@ -116,8 +118,11 @@ func prepare(s *Stream, from prepared, limit int, lapses []lapse, items []Item) 
 			break
 		}
 		if err := p.take(it); err != nil {
-			before, _ := prepare(s, from, limit, lapses, items[:i])
+			before, _ := prepare(d, s, from, limit, lapses, items[:i])
 			return before, fmt.Errorf("open batch at %d: %w", it.Base, err)
+		}
+		if p.held != it {
+			delete(p.opened, it)
 		}
 		p.out.next = p.until
 		if it.LeaderEpoch >= 0 {
@@ -154,11 +159,17 @@ func (p *preparer) take(it *Item) (err error) {
 			return err
 		}
 	}
-	open, err := p.mustOpen(it)
+	open, skip, err := p.mustOpen(it)
 	switch {
-	case err != nil:
+	case err != nil || skip:
 		return err
-	case open || p.held != nil || p.builder.Len() > 0 && p.joins(it):
+	case open && p.held != nil && !p.opens(p.held):
+		if err := p.flush(); err != nil {
+			return err
+		}
+	}
+	switch {
+	case open, (p.held != nil && p.opens(p.held) || p.builder.Len() > 0) && p.joins(it) && p.opens(it):
 		return p.open(it)
 	case p.small(it):
 		if err := p.flush(); err != nil {
@@ -173,6 +184,34 @@ func (p *preparer) take(it *Item) (err error) {
 	}
 	p.addSegment(it.Base, int64(it.Batch.Count()), it)
 	return nil
+}
+
+// look opens the batch of an item, once. Batches of older formats are not opened
+// before they are read.
+func (p *preparer) look(it *Item) (o txn.Opened, err error) {
+	if it.Batch.Magic() < 2 {
+		return txn.Opened{}, nil
+	}
+	o, done := p.opened[it]
+	if !done {
+		if o, err = p.decoder.Open(it.Batch); err == nil {
+			p.opened[it] = o
+		}
+	}
+	return o, err
+}
+
+// opens tells whether a batch can be opened to be joined with others. What cannot, or
+// unfolds to much, passes as it is.
+func (p *preparer) opens(it *Item) bool {
+	if _, done := p.opened[it]; done {
+		return true
+	}
+	o, ok := p.decoder.OpenSmall(it.Batch)
+	if ok {
+		p.opened[it] = o
+	}
+	return ok
 }
 
 // small tells whether a batch is worth joining with its neighbours.
@@ -195,29 +234,62 @@ func (p *preparer) joins(it *Item) bool {
 	return it.Batch.Codec() == codec && p.small(it) && p.builder.Size() < joinedBytes
 }
 
-// mustOpen tells whether a batch cannot pass as it is.
-func (p *preparer) mustOpen(it *Item) (bool, error) {
+// mustOpen tells whether a batch cannot be passed on as it is, or, in the control topic,
+// is to be skipped. Of what cannot be opened the control topic carries nothing; else it
+// passes if it may: no region looks into it. An error says that it may not.
+func (p *preparer) mustOpen(it *Item) (open, skip bool, err error) {
+	passes := p.mayPass(it)
+	// Remote topics are CreateTime: keep the time that readers see.
+	if open = !passes || it.Batch.Attributes()&txn.AttrLogAppendTime != 0; !open && !p.stream.Control {
+		return false, false, nil
+	}
+	o, err := p.look(it)
+	switch {
+	case err != nil && p.stream.Control:
+		p.out.denied++
+		return false, true, nil
+	case err != nil && passes:
+		return false, false, nil
+	case err == nil && !open:
+		err = o.EachRaw(false, func(r txn.Raw) error {
+			open = open || !p.carriesRaw(r)
+			return nil
+		})
+	}
+	return open, false, err
+}
+
+// mayPass tells whether a batch could be passed on as it is.
+func (p *preparer) mayPass(it *Item) bool {
 	b := it.Batch
 	switch {
 	case b.Magic() < 2,
 		b.Holes(),            // a broker refuses it
 		it.Base < p.out.next, // its first records are copied already
-		b.Attributes()&txn.AttrLogAppendTime != 0, // remote topics are CreateTime: keep the time readers see
-		p.limit > 0 && len(b) > p.limit:
-		return true, nil
-	case len(p.denied) > 0, // the map holds this batch's offsets only
+		p.limit > 0 && len(b) > p.limit,
+		len(p.denied) > 0, // the map holds this batch's offsets only
 		p.until < it.Next, p.orphaned(it) > 0:
-		return true, nil
-	case p.stream.Control:
-		denied := false
-		err := b.EachRaw(false, func(r txn.Raw) error {
-			rec, err := r.Decode()
-			denied = denied || err != nil || !p.carries(&rec)
-			return err
-		})
-		return denied, err
+		return false
 	}
-	return false, nil
+	return true
+}
+
+// each calls fn for every record of an item.
+func (p *preparer) each(it *Item, fn func(txn.Record) error) error {
+	if it.Batch.Magic() < 2 {
+		return p.decoder.Each(it.Batch, fn)
+	}
+	o, err := p.look(it)
+	if err != nil {
+		return err
+	}
+	return o.EachRaw(true, func(raw txn.Raw) error {
+		r, err := p.decoder.Decode(raw)
+		if err != nil {
+			return err
+		}
+		return fn(r)
+	})
 }
 
 // decide asks the policy about an item and notes what it says. Records are looked
@@ -238,7 +310,7 @@ func (p *preparer) decide(it *Item) error {
 		p.rule(at, it.Next, residency.Allowed, ruling.Rule)
 		return nil
 	}
-	err := it.Batch.Each(func(r txn.Record) error {
+	err := p.each(it, func(r txn.Record) error {
 		if r.Offset < at {
 			return nil
 		}
@@ -248,7 +320,10 @@ func (p *preparer) decide(it *Item) error {
 			p.rule(r.Offset, at, residency.Orphan, "")
 			return nil
 		}
-		v := ruling.Decide(&residency.Record{Key: r.Key, Headers: r.Headers})
+		v := residency.Verdict{Doubt: true} // of what cannot be looked into
+		if r.Refused == nil {
+			v = ruling.Decide(&residency.Record{Key: r.Key, Headers: r.Headers})
+		}
 		code := residency.Allowed
 		switch {
 		case v.Doubt:
@@ -328,10 +403,11 @@ func (p *preparer) orphaned(it *Item) (n int64) {
 	return n
 }
 
-// carries tells whether a record of the control topic goes to the target: it is a
+// carriesRaw tells whether a record of the control topic goes to the target: it is a
 // fact as [Facts] has them, and holds nothing else.
-func (p *preparer) carries(r *txn.Record) bool {
-	return len(r.Headers) == 0 && p.stream.Facts != nil && p.stream.Facts.carries(r.Key, r.Value)
+func (p *preparer) carriesRaw(raw txn.Raw) bool {
+	r, err := p.decoder.Decode(raw)
+	return err == nil && r.Refused == nil && len(r.Headers) == 0 && p.stream.Facts != nil && p.stream.Facts.carries(r.Key, r.Value)
 }
 
 // addSegment adds copied source offsets to the segments.
@@ -372,6 +448,7 @@ func (p *preparer) open(it *Item) error {
 		if err := p.unpack(h, h.Base, func(int64) {}); err != nil { // described when it was held
 			return err
 		}
+		delete(p.opened, h)
 	}
 	if p.builder.Len() > 0 && it.Batch.Magic() == 2 && it.Batch.Codec() != p.codec {
 		if err := p.flush(); err != nil {
@@ -406,26 +483,24 @@ func (p *preparer) unpack(it *Item, from int64, copied func(source int64)) error
 		p.builder.Limit = min(p.limit, openedBytes)
 	}
 	if it.Batch.Magic() < 2 {
-		return it.Batch.Each(func(r txn.Record) error {
+		return p.decoder.Each(it.Batch, func(r txn.Record) error {
 			if r.Offset < from || p.notSent(r.Offset) {
 				return nil
 			}
 			return add(r.Offset, func() bool { return p.builder.Add(&r) })
 		})
 	}
-	return it.Batch.EachRaw(true, func(r txn.Raw) error {
+	o, err := p.look(it)
+	if err != nil {
+		return err
+	}
+	return o.EachRaw(true, func(r txn.Raw) error {
 		if r.Offset < from || p.notSent(r.Offset) {
 			return nil
 		}
-		if p.stream.Control {
-			rec, err := r.Decode()
-			if err != nil {
-				return err
-			}
-			if !p.carries(&rec) {
-				p.out.denied++
-				return nil
-			}
+		if p.stream.Control && !p.carriesRaw(r) {
+			p.out.denied++
+			return nil
 		}
 		return add(r.Offset, func() bool { return p.builder.AddRaw(r) })
 	})
@@ -436,6 +511,7 @@ func (p *preparer) unpack(it *Item, from int64, copied func(source int64)) error
 func (p *preparer) flush() error {
 	if h := p.held; h != nil {
 		p.held = nil
+		delete(p.opened, h)
 		p.pass(h.Batch)
 	}
 	if p.builder.Len() == 0 {

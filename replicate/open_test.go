@@ -41,7 +41,7 @@ func (s *source) batch(t testing.TB, codec kgo.CompressionCodecType, n, size int
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := b.EachRaw(false, func(r txn.Raw) error {
+	if err := txn.NewDecoder(txn.Limits{}).EachRaw(b, false, func(r txn.Raw) error {
 		if keep(int(r.Offset)) {
 			kept = append(kept, r)
 		}
@@ -113,7 +113,7 @@ func TestPrepareCopiesEveryRecordOnce(t *testing.T) {
 		}
 		from := prepared{barrier: -1, next: shape.Int64N(s.next + 1)}
 		limit := []int{0, 0, 3000}[shape.IntN(3)]
-		p, err := prepare(&Stream{}, from, limit, nil, s.items)
+		p, err := prepare(txn.NewDecoder(txn.Limits{}), &Stream{}, from, limit, nil, s.items)
 		if err != nil || p.next != s.next {
 			t.Fatalf("next %d of %d, %v", p.next, s.next, err)
 		}
@@ -126,7 +126,7 @@ func TestPrepareCopiesEveryRecordOnce(t *testing.T) {
 			}
 			part.bases = append(part.bases, base)
 			base += p.counts[i] + int64(shape.IntN(2)*shape.IntN(3)) // a foreign writer between them
-			if err := b.Each(func(r txn.Record) error { copied = append(copied, string(r.Value)); return nil }); err != nil {
+			if err := txn.NewDecoder(txn.Limits{}).Each(b, func(r txn.Record) error { copied = append(copied, string(r.Value)); return nil }); err != nil {
 				t.Fatal(err)
 			}
 		}
@@ -169,7 +169,7 @@ func TestPreparePassesWhatItCan(t *testing.T) {
 	s.batch(t, kgo.CodecNone, 3, 10, all)
 	s.batch(t, kgo.CodecNone, 20, 2000, all) // large
 	want := [][]byte{bytes.Clone(s.items[0].Batch), bytes.Clone(s.items[1].Batch), nil, bytes.Clone(s.items[4].Batch)}
-	p, err := prepare(&Stream{}, prepared{barrier: -1}, 0, nil, s.items)
+	p, err := prepare(txn.NewDecoder(txn.Limits{}), &Stream{}, prepared{barrier: -1}, 0, nil, s.items)
 	if err != nil || len(p.batches) != len(want) || p.passed != 3 || p.opened != 2 || p.counts[2] != 5 {
 		t.Fatalf("%d batches, passed %d, opened %d, %v", len(p.batches), p.passed, p.opened, err)
 	}
@@ -184,8 +184,8 @@ func TestPrepareStopsAtABatchThatCannotBeRead(t *testing.T) {
 	s := source{values: map[int64]string{}}
 	s.batch(t, kgo.CodecNone, 2, 10, func(int) bool { return true })
 	s.batch(t, kgo.CodecGzip, 40, 10, func(int) bool { return true })
-	s.items[1].Batch[len(s.items[1].Batch)-12] ^= 0xff                    // the deflated data
-	p, err := prepare(&Stream{}, prepared{barrier: -1}, 10, nil, s.items) // the limit has both opened
+	s.items[1].Batch[len(s.items[1].Batch)-12] ^= 0xff                                                  // the deflated data
+	p, err := prepare(txn.NewDecoder(txn.Limits{}), &Stream{}, prepared{barrier: -1}, 10, nil, s.items) // the limit has both opened
 	if !errors.Is(err, txn.ErrMalformed) || p.next != 2 || p.copied != 2 || len(p.batches) != 2 {
 		t.Fatalf("next %d, copied %d, %v", p.next, p.copied, err)
 	}
@@ -230,7 +230,7 @@ func TestPrepareCarriesControlByAllowList(t *testing.T) {
 			t.Fatal(err)
 		}
 		end := int64(len(all))
-		p, err := prepare(&Stream{Control: true, Facts: facts}, prepared{barrier: -1}, 0, nil, []Item{{ItemData, 0, end, batch, -1}})
+		p, err := prepare(txn.NewDecoder(txn.Limits{}), &Stream{Control: true, Facts: facts}, prepared{barrier: -1}, 0, nil, []Item{{ItemData, 0, end, batch, -1}})
 		if err != nil || p.denied != int64(len(all)-len(carriedRecords)) || len(p.batches) != 1 || p.counts[0] != int64(len(carriedRecords)) || p.next != end {
 			t.Fatalf("%s: %+v, %v", name, p, err)
 		}
@@ -314,7 +314,7 @@ func FuzzScan(f *testing.F) {
 				t.Fatalf("commit %+v of %d items", c, len(items))
 			}
 		}
-		p, err := prepare(&Stream{Control: true, Facts: facts}, prepared{next: max(from, 0), barrier: -1}, 0, nil, items)
+		p, err := prepare(txn.NewDecoder(txn.Limits{}), &Stream{Control: true, Facts: facts}, prepared{next: max(from, 0), barrier: -1}, 0, nil, items)
 		if err == nil && p.next != next {
 			t.Fatalf("prepared to %d of %d", p.next, next)
 		}

@@ -59,7 +59,7 @@ func (c *Core) begin(now time.Time) []any {
 			continue
 		}
 		from := prepared{next: s.pos.SourceCovered, epoch: s.pos.SourceEpoch, barrier: s.pos.Barrier, barriersSince: s.barriers}
-		ready, err := prepare(&s.Stream, from, s.limit, s.lapses, s.pending)
+		ready, err := prepare(c.cfg.Decoder, &s.Stream, from, s.limit, s.lapses, s.pending)
 		if err != nil {
 			out = append(out, c.parkFor(now, s, Incident{Kind: Corrupt, From: ready.next, Until: ready.next + 1, Detail: err.Error()}, err)...)
 		}

@@ -77,7 +77,7 @@ func (s *linkScript) produce(p Produce) {
 	for _, b := range p.Batches {
 		if b.Topic != "pos" && b.Topic != "runs" {
 			keys := ""
-			if err := b.Batch.Each(func(r txn.Record) error { keys += " " + string(r.Key); return nil }); err != nil {
+			if err := txn.NewDecoder(txn.Limits{}).Each(b.Batch, func(r txn.Record) error { keys += " " + string(r.Key); return nil }); err != nil {
 				s.t.Fatal(err)
 			}
 			s.Say("  records of %s/%d:%s", b.Topic, b.Partition, keys)

@@ -67,7 +67,7 @@ func newShard(cfg *Config, gen Generation, number int, source *kgo.Client) (*sha
 		s.fetch.Close()
 		return nil, err
 	}
-	s.atSource, s.atTarget = newLeaderClient(source), newLeaderClient(s.target)
+	s.atSource, s.atTarget = newLeaderClient(source, cfg.Decoder), newLeaderClient(s.target, cfg.Decoder)
 	s.producer = txn.New(s.target, ShardID(cfg.From.Name, cfg.To.Name, gen.Number, number), txn.Options{Topics: s.atTarget.topics})
 	s.reader = newReader(s.fetch, max(cfg.FetchBytes/gen.Shards, minPartFetch), cfg.Barriers, s.log)
 	return s, nil

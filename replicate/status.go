@@ -132,7 +132,7 @@ func newLag() lag { return lag{stable: map[Part]int64{}, laggingSince: map[Part]
 // followLag lists the source's ends until ctx ends. It does so apart from the
 // fetching, which pauses while the target cannot be reached.
 func (l *Link) followLag(ctx context.Context, source *kgo.Client) {
-	ask := newLeaderClient(source)
+	ask := newLeaderClient(source, l.cfg.Decoder)
 	for ctx.Err() == nil {
 		views, _ := l.views()
 		parts := make([]topicPartition, 0, len(views))

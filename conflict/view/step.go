@@ -98,12 +98,16 @@ func (v *View) readState(ctx context.Context, topic txn.Topic, from, to int64) e
 	b := newBatch(v.cfg.DB)
 	defer b.discard()
 	tp := txn.TopicPartition{Topic: topic.Name, Partition: v.cfg.Partition}
-	_, err = txn.ReadCommitted(ctx, v.cfg.Topics, tp, cached, to, func(r *txn.Record) error {
-		if err := checkState(r.Key, r.Value, v.cfg.Partition); err != nil {
+	_, err = txn.ReadCommitted(ctx, v.cfg.Topics, v.cfg.Decoder.Derived(), tp, cached, to, func(r *txn.Record) error {
+		err := r.Refused
+		if err == nil {
+			err = checkState(r.Key, r.Value, v.cfg.Partition)
+		}
+		if err != nil {
 			v.skipState(topic.Name, r.Offset, err)
 			return nil
 		}
-		err := v.store.put(b, change{r.Key, r.Value})
+		err = v.store.put(b, change{r.Key, r.Value})
 		if errors.Is(err, badger.ErrTxnTooBig) { // alone in its transaction
 			v.skipState(topic.Name, r.Offset, fmt.Errorf("%w: value of %d bytes", event.ErrMalformed, len(r.Value)))
 			return nil

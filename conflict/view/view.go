@@ -50,7 +50,8 @@ type Config struct {
 	// Producer is that of the view before this one in the same process, over the same
 	// client, so that this one takes nothing from another instance; nil makes one.
 	Producer *txn.Producer
-	DB       *badger.DB // shared store
+	Decoder  *txn.Decoder // nil: one with default limits
+	DB       *badger.DB   // shared store
 	Fetcher  Fetcher
 	// Place is where an event lies in this region's cluster; nil: that is not known.
 	Place func(at event.Dot) (topic string, offset int64, err error)
@@ -84,6 +85,9 @@ func (c Config) withDefaults() Config {
 	c.Logger = cmp.Or(c.Logger, slog.New(slog.DiscardHandler))
 	if c.Wall == nil {
 		c.Wall = time.Now
+	}
+	if c.Decoder == nil {
+		c.Decoder = txn.NewDecoder(txn.Limits{})
 	}
 	if c.Topics == nil && c.Client != nil {
 		c.Topics = txn.NewTopics(c.Client)

@@ -16,12 +16,7 @@ import (
 )
 
 const (
-	// Fetch limits. Against a broker that cuts an answer inside a partition the
-	// list of aborted transactions may be missing, so an answer must never be cut
-	// by its total: MaxBytes covers every partition at its own limit.
 	fetchPartitionBytes = 128 << 10
-	fetchBytes          = 64 << 20
-	fetchWait           = 500 * time.Millisecond
 
 	discoverEvery = 250 * time.Millisecond // while a wanted topic does not exist
 	stallAfter    = 250 * time.Millisecond // without progress, before a hole is looked for
@@ -34,14 +29,17 @@ type consumer struct {
 	client    *kgo.Client
 	admin     *kadm.Client
 	topics    *txn.Topics
+	fetches   *txn.Consumer
+	fetched   chan fetched
+	decoder   *txn.Decoder
 	committed bool
 	wanted    []string
 	log       *slog.Logger
 
 	// take gets each record that is not a control record, in order for each
-	// partition; moved gets the new position after the records below it were
-	// taken. Both run in Run's goroutine.
-	take   func(*kgo.Record)
+	// partition, also what was refused; readTo gets the new position after the records
+	// below it were taken. Both run in run's goroutine.
+	take   func(*txn.Record)
 	readTo func(p txn.TopicPartition, next int64)
 
 	mu       sync.Mutex
@@ -50,25 +48,23 @@ type consumer struct {
 	advanced chan struct{}                // closed and replaced at every move
 }
 
-func newConsumer(opts []kgo.Opt, committed bool, wanted []string, log *slog.Logger) (*consumer, error) {
-	level := kgo.ReadUncommitted()
-	if committed {
-		level = kgo.ReadCommitted()
-	}
-	all := append(append([]kgo.Opt(nil), opts...),
-		kgo.FetchIsolationLevel(level),
-		kgo.KeepControlRecords(),
-		kgo.FetchMaxPartitionBytes(fetchPartitionBytes),
-		kgo.FetchMaxBytes(fetchBytes),
-		kgo.FetchMaxWait(fetchWait),
-		kgo.MetadataMinAge(100*time.Millisecond),
-	)
-	cl, err := kgo.NewClient(all...)
+// fetched is what one answer brought of a partition.
+type fetched struct {
+	txn.TopicPartition
+	txn.Fetched
+}
+
+func newConsumer(cfg *Config, committed bool, wanted []string, log *slog.Logger) (*consumer, error) {
+	cl, err := kgo.NewClient(append(append([]kgo.Opt(nil), cfg.Opts...), kgo.MetadataMinAge(100*time.Millisecond))...)
 	if err != nil {
 		return nil, fmt.Errorf("make client for control topics: %w", err)
 	}
 	return &consumer{
 		client: cl, admin: kadm.NewClient(cl), topics: txn.NewTopics(cl), committed: committed, wanted: wanted, log: log,
+		fetches: txn.NewConsumer(cl, txn.ConsumerConfig{
+			Committed: committed, PartitionBytes: fetchPartitionBytes, Earliest: true, Logger: log,
+		}),
+		fetched: make(chan fetched), decoder: cfg.Decoder,
 		next: make(map[txn.TopicPartition]int64), consumed: make(map[string]bool), advanced: make(chan struct{}),
 	}, nil
 }
@@ -79,26 +75,39 @@ func (c *consumer) run(ctx context.Context) error {
 	defer c.client.Close()
 	defer wg.Wait()
 	wg.Go(func() { c.discover(ctx) })
+	wg.Go(func() { c.fetches.Run(ctx) })
 	for {
-		fs := c.client.PollFetches(ctx)
-		if ctx.Err() != nil || fs.IsClientClosed() {
+		select {
+		case <-ctx.Done():
 			return nil
+		case f := <-c.fetched:
+			c.takeAll(f)
 		}
-		fs.EachError(func(topic string, partition int32, err error) {
-			c.log.Warn("cannot fetch from a control topic; will try again", "topic", topic, "partition", partition, "err", err)
-		})
-		fs.EachPartition(func(p kgo.FetchTopicPartition) {
-			if len(p.Records) == 0 {
-				return
-			}
-			for _, r := range p.Records {
-				if !r.Attrs.IsControl() {
-					c.take(r)
-				}
-			}
-			c.advance(txn.TopicPartition{Topic: p.Topic, Partition: p.Partition}, p.Records[len(p.Records)-1].Offset+1)
-		})
 	}
+}
+
+// takeAll takes what was fetched of a partition.
+func (c *consumer) takeAll(f fetched) {
+	for _, u := range f.Batches {
+		for _, e := range c.decoder.Entries(u.Batch, u.From) {
+			if !e.Control {
+				e.Topic, e.Partition = f.Topic, f.Partition
+				c.take(&e.Record)
+			}
+		}
+	}
+	c.advance(f.TopicPartition, f.Next)
+}
+
+// open begins to read a partition; what comes of it is handed over until the context
+// ends.
+func (c *consumer) open(ctx context.Context, p txn.TopicPartition, from int64) {
+	c.fetches.Open(p, [16]byte{}, from, func(f txn.Fetched) {
+		select {
+		case c.fetched <- fetched{p, f}:
+		case <-ctx.Done():
+		}
+	})
 }
 
 // advance advances a position and wakes who waits for it.
@@ -157,14 +166,14 @@ func (c *consumer) discoverOnce(ctx context.Context) (missing int, err error) {
 	if err != nil {
 		return len(ask), fmt.Errorf("list start offsets: %w", err)
 	}
-	add := make(map[string]map[int32]kgo.Offset)
+	add := make(map[string]map[int32]int64)
 	for _, t := range ask {
 		parts, ok := starts[t]
 		if !ok || len(parts) == 0 {
 			missing++
 			continue
 		}
-		froms := make(map[int32]kgo.Offset, len(parts))
+		froms := make(map[int32]int64, len(parts))
 		for p, o := range parts {
 			if o.Err != nil {
 				froms = nil
@@ -173,7 +182,7 @@ func (c *consumer) discoverOnce(ctx context.Context) (missing int, err error) {
 				}
 				break
 			}
-			froms[p] = kgo.NewOffset().At(o.Offset)
+			froms[p] = o.Offset
 		}
 		if froms == nil {
 			missing++
@@ -184,18 +193,17 @@ func (c *consumer) discoverOnce(ctx context.Context) (missing int, err error) {
 	c.mu.Lock()
 	for t, froms := range add {
 		c.consumed[t] = true
-		for p := range froms {
+		for p, from := range froms {
 			pl := txn.TopicPartition{Topic: t, Partition: p}
-			c.next[pl] = max(c.next[pl], starts[t][p].Offset)
+			c.next[pl] = max(c.next[pl], from)
 		}
 	}
 	c.mu.Unlock()
-	if len(add) > 0 {
-		c.client.AddConsumePartitions(add)
-		for t, froms := range add {
-			for p := range froms {
-				c.readTo(txn.TopicPartition{Topic: t, Partition: p}, starts[t][p].Offset)
-			}
+	for t, froms := range add {
+		for p, from := range froms {
+			pl := txn.TopicPartition{Topic: t, Partition: p}
+			c.readTo(pl, from)
+			c.open(ctx, pl, from)
 		}
 	}
 	return missing, err

@@ -1,8 +1,6 @@
 package control
 
 import (
-	"github.com/twmb/franz-go/pkg/kgo"
-
 	"github.com/geogate/geogate/internal/txn"
 )
 
@@ -10,7 +8,7 @@ import (
 func NewUnconnected(cfg Config) *Follower { return newFollower(cfg) }
 
 // Take takes a record as its consumers give it.
-func (f *Follower) Take(r *kgo.Record) {
+func (f *Follower) Take(r *txn.Record) {
 	p := txn.TopicPartition{Topic: r.Topic, Partition: r.Partition}
 	if r.Topic == TopicControl {
 		f.takeUncommitted(r)

@@ -42,6 +42,8 @@ type Config struct {
 	Skipped *warning.Skipped
 	// Defects remembers panics; nil: nobody does.
 	Defects *defect.Log
+	// Decoder looks into batches; nil: one with default limits.
+	Decoder *txn.Decoder
 }
 
 // Validate says what is missing.
@@ -85,18 +87,21 @@ func New(cfg Config) (*Follower, error) {
 		return nil, err
 	}
 	cfg.ListEvery = cmp.Or(cfg.ListEvery, 20*time.Millisecond)
+	if cfg.Decoder == nil {
+		cfg.Decoder = txn.NewDecoder(txn.Limits{})
+	}
 	f := newFollower(cfg)
 	var err error
-	if f.ownControl, err = newConsumer(cfg.Opts, BarriersCommitted, []string{TopicControl}, f.log); err != nil {
+	if f.ownControl, err = newConsumer(&cfg, BarriersCommitted, []string{TopicControl}, f.log); err != nil {
 		return nil, err
 	}
-	if f.committed, err = newConsumer(cfg.Opts, true, slices.Sorted(maps.Keys(f.routes())), f.log); err != nil {
+	if f.committed, err = newConsumer(&cfg, true, slices.Sorted(maps.Keys(f.routes())), f.log); err != nil {
 		f.ownControl.client.Close()
 		return nil, err
 	}
 	f.ownControl.take, f.ownControl.readTo = f.takeUncommitted, f.uncommittedReadTo
 	routes := f.routes()
-	f.committed.take = func(r *kgo.Record) { f.takeCommitted(routes[r.Topic], r) }
+	f.committed.take = func(r *txn.Record) { f.takeCommitted(routes[r.Topic], r) }
 	f.committed.readTo = func(p txn.TopicPartition, next int64) { f.committedReadTo(routes[p.Topic], p, next) }
 	return f, nil
 }
@@ -221,7 +226,7 @@ func (f *Follower) notify() {
 
 // reportSkipped remembers and logs a record that cannot be used. It is passed over: one
 // bad record must not stop the rest.
-func (f *Follower) reportSkipped(r *kgo.Record, err error) {
+func (f *Follower) reportSkipped(r *txn.Record, err error) {
 	var d *defect.Error
 	if errors.As(err, &d) {
 		f.cfg.Defects.Add(fmt.Sprintf("%s/%d", r.Topic, r.Partition), d, "a record of the topic was passed over")
@@ -232,8 +237,9 @@ func (f *Follower) reportSkipped(r *kgo.Record, err error) {
 	}
 }
 
-// takeUncommitted takes a record of the own control topic, committed or not.
-func (f *Follower) takeUncommitted(r *kgo.Record) {
+// takeUncommitted takes a record of the own control topic, committed or not. One that was
+// refused is reported when it is read committed.
+func (f *Follower) takeUncommitted(r *txn.Record) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	if err := f.applyUncommitted(r); err != nil {
@@ -242,7 +248,7 @@ func (f *Follower) takeUncommitted(r *kgo.Record) {
 }
 
 // applyUncommitted applies a record; the caller holds mu.
-func (f *Follower) applyUncommitted(r *kgo.Record) (err error) {
+func (f *Follower) applyUncommitted(r *txn.Record) (err error) {
 	defer defect.Catch(&err)
 	if r.Value == nil {
 		return nil
@@ -262,7 +268,7 @@ func (f *Follower) uncommittedReadTo(_ txn.TopicPartition, next int64) {
 	f.notify()
 }
 
-func (f *Follower) takeCommitted(rt route, r *kgo.Record) {
+func (f *Follower) takeCommitted(rt route, r *txn.Record) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	if err := f.applyCommitted(rt, r); err != nil {
@@ -271,8 +277,11 @@ func (f *Follower) takeCommitted(rt route, r *kgo.Record) {
 }
 
 // applyCommitted applies a record; the caller holds mu.
-func (f *Follower) applyCommitted(rt route, r *kgo.Record) (err error) {
+func (f *Follower) applyCommitted(rt route, r *txn.Record) (err error) {
 	defer defect.Catch(&err)
+	if r.Refused != nil {
+		return r.Refused
+	}
 	switch rt.kind {
 	case routeControl:
 		return f.applyControl(rt.from, r)
@@ -306,7 +315,7 @@ func (f *Follower) committedReadTo(rt route, p txn.TopicPartition, next int64) {
 
 // applyControl takes a committed record of a region's control topic; the caller
 // holds mu.
-func (f *Follower) applyControl(from event.RegionID, r *kgo.Record) error {
+func (f *Follower) applyControl(from event.RegionID, r *txn.Record) error {
 	t, known := TypeOf(r.Key)
 	switch rt, _ := registered(t); {
 	case len(r.Key) == 0:
@@ -320,7 +329,7 @@ func (f *Follower) applyControl(from event.RegionID, r *kgo.Record) error {
 	}
 }
 
-func (f *Follower) applyTopic(r *kgo.Record) error { return f.topics.Apply(r.Key, r.Value) }
+func (f *Follower) applyTopic(r *txn.Record) error { return f.topics.Apply(r.Key, r.Value) }
 
 // listRuns makes link positions usable: it lists the ends of the runs topics after
 // positions were read.

@@ -14,6 +14,7 @@ import (
 	"github.com/geogate/geogate/internal/control"
 	"github.com/geogate/geogate/internal/event"
 	"github.com/geogate/geogate/internal/offsets"
+	"github.com/geogate/geogate/internal/txn"
 	"github.com/geogate/geogate/internal/warning"
 )
 
@@ -113,6 +114,7 @@ func TestFollower(t *testing.T) {
 	b.produce(control.TopicIncarnations, 0, inc.AppendKey(nil), inc.AppendValue(nil))
 	b.produce(control.TopicControl, 0, []byte{1, 2, 3}, []byte("not a barrier"))
 	b.produce(control.TopicControl, 0, []byte{99}, []byte("of a later version"))
+	b.produce(control.ControlFrom("eu"), 0, make([]byte, txn.DefaultKey+1), []byte("beyond a limit"))
 	f, stop := b.follow()
 	defer stop()
 	select {
@@ -135,7 +137,7 @@ func TestFollower(t *testing.T) {
 	if got := f.Incarnation("flights", topicA, 3); got != 0 {
 		t.Errorf("Incarnation of another topic id = %d", got)
 	}
-	if n := b.skipped.Total(); n != 2 {
+	if n := b.skipped.Total(); n != 3 {
 		t.Errorf("%d records were skipped", n)
 	}
 	b.checkProgress(f)

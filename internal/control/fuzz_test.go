@@ -3,12 +3,11 @@ package control_test
 import (
 	"testing"
 
-	"github.com/twmb/franz-go/pkg/kgo"
-
 	"github.com/geogate/geogate/internal/control"
 	"github.com/geogate/geogate/internal/defect"
 	"github.com/geogate/geogate/internal/event"
 	"github.com/geogate/geogate/internal/offsets"
+	"github.com/geogate/geogate/internal/txn"
 	"github.com/geogate/geogate/internal/warning"
 )
 
@@ -23,7 +22,7 @@ func fuzzFollower(f *testing.F, topic string, seeds ...[2][]byte) {
 		var skipped warning.Skipped
 		var defects defect.Log
 		w := control.NewUnconnected(control.Config{Region: 1, Regions: map[event.RegionID]string{1: "us", 2: "eu"}, Skipped: &skipped, Defects: &defects})
-		r := &kgo.Record{Topic: topic, Key: key, Value: value}
+		r := &txn.Record{Topic: topic, Key: key, Value: value}
 		for range 2 {
 			w.Take(r)
 			r.Offset++

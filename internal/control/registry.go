@@ -203,7 +203,7 @@ func ParseTopic(key, value []byte) (Topic, error) {
 		r.Fail("kind %d is not known", x.Kind)
 	}
 	if err := r.Close(); err != nil {
-		return Topic{}, fmt.Errorf("parse topic record %q: %w", key, err)
+		return Topic{}, fmt.Errorf("parse topic record: %w", err)
 	}
 	return x, nil
 }

@@ -26,7 +26,7 @@ func (n *Node) assemble(secret []byte) (err error) {
 	n.control, err = control.New(control.Config{
 		Region: n.own, Regions: names, Names: n.topology,
 		Ahead: func(s event.Stamp) bool { return hlc.Bounds{}.Ahead(s, time.Now()) },
-		Opts:  n.kafkaOpts("control"), Skipped: &n.skipped, Defects: &n.defects, Logger: n.log,
+		Opts:  n.kafkaOpts("control"), Skipped: &n.skipped, Defects: &n.defects, Decoder: n.decoder, Logger: n.log,
 	})
 	if err != nil {
 		return err
@@ -53,7 +53,7 @@ func (n *Node) assemble(secret []byte) (err error) {
 func (n *Node) assembleSeats() (err error) {
 	n.seats, err = seats.New(seats.Config{
 		Region: n.cfg.Region, ID: n.own, Instance: n.cfg.Instance, Topology: n.topology, Policy: n.policy,
-		Topics: n.topics, Control: n.control, Client: n.client, Opts: n.kafkaOpts, Store: n.store, Guard: n.guard(),
+		Topics: n.topics, Control: n.control, Client: n.client, Opts: n.kafkaOpts, Store: n.store, Decoder: n.decoder, Guard: n.guard(),
 		Window: n.cfg.Idempotency.Window, MaxRecord: int(n.cfg.HTTP.MaxRecord), Uncompressed: n.deps.Uncompressed, Defects: &n.defects, Skipped: &n.skipped, Logger: n.log,
 	})
 	if err != nil {
@@ -75,6 +75,7 @@ func (n *Node) assembleLink(l LinkConfig) error {
 		Include: l.Include, Exclude: l.Exclude, SourceOptions: opts, TargetOptions: opts,
 		Border: n.guard(), Restrictable: n.restrictable,
 		Topology: n.topology,
+		Decoder:  n.decoder,
 		Ready:    n.control.Ready(), Barriers: n.control, Incarnation: n.control.Incarnation,
 		Incarnations: func(topic string, partition int32) []control.Incarnation {
 			return n.control.Incarnations(n.own, topic, partition)
@@ -116,7 +117,7 @@ func (n *Node) assembleGateway(secret []byte) error {
 			{Name: "seats", Ready: n.seats.Ready},
 			{Name: "writes", Writes: true, Ready: owner.writable},
 		},
-		Kafka: n.kafkaOpts("reads"), Configz: configz, Skipped: &n.skipped,
+		Kafka: n.kafkaOpts("reads"), Decoder: n.decoder, Configz: configz, Skipped: &n.skipped,
 		Logger: n.log, Registry: n.deps.Registry,
 	})
 	return err

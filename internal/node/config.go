@@ -17,6 +17,7 @@ import (
 	"github.com/geogate/geogate/internal/loopback"
 	"github.com/geogate/geogate/internal/secret"
 	"github.com/geogate/geogate/internal/strict"
+	"github.com/geogate/geogate/internal/txn"
 	"github.com/geogate/geogate/residency"
 	"github.com/geogate/geogate/router"
 	"github.com/geogate/geogate/router/ownership"
@@ -45,6 +46,7 @@ type Config struct {
 	HTTP        HTTPConfig        `yaml:"http"`
 	Management  ManagementConfig  `yaml:"management"`
 	Idempotency IdempotencyConfig `yaml:"idempotency"`
+	Limits      LimitsConfig      `yaml:"limits"`
 	Policies    PoliciesConfig    `yaml:"policies"`
 	Log         LogConfig         `yaml:"log"`
 	// Drain is how long a stopping instance may take to answer what it has
@@ -205,6 +207,62 @@ func (IdempotencyConfig) Later() map[string]string {
 	return map[string]string{"secret": "secrets are given in files only; use secret_file"}
 }
 
+// LimitsConfig bounds what a record, and a batch of records, may be, whoever wrote it:
+// the same in every region. What exceeds a limit is in no view of any region.
+type LimitsConfig struct {
+	// BatchUnfolded bounds the memory that a batch takes: its records decompressed,
+	// 256 bytes for each record and 48 for each header.
+	BatchUnfolded strict.Size `yaml:"batch_unfolded"`
+	// RecordHeaders is how many headers a record may have, HeaderBytes how long their
+	// names and values may be together.
+	RecordHeaders int         `yaml:"record_headers"`
+	HeaderBytes   strict.Size `yaml:"header_bytes"`
+	// Key is how long a record's key may be, at most 32 KiB.
+	Key strict.Size `yaml:"key"`
+}
+
+// Batches gives the limits as the reader of batches takes them.
+func (c LimitsConfig) Batches() txn.Limits {
+	return txn.Limits{
+		BatchUnfolded: int(c.BatchUnfolded), RecordHeaders: c.RecordHeaders, HeaderBytes: int(c.HeaderBytes), Key: int(c.Key),
+	}
+}
+
+// maxKey is the longest key that every part can hold: the store's own limit is 65,000
+// bytes, with what is put before a key.
+const maxKey = 32 * strict.KiB
+
+// validate finds what is wrong with the limits, given the largest record that the edge
+// lets in.
+func (c LimitsConfig) validate(bad *strict.Problems, maxRecord strict.Size) {
+	at := strict.At("limits")
+	if c.BatchUnfolded < strict.MiB || c.BatchUnfolded > strict.GiB {
+		bad.Add(at.And("batch_unfolded"), "must be within 1MiB and 1GiB")
+	} else if least := unfoldedRecords * maxRecord; c.BatchUnfolded < least {
+		bad.Add(at.And("batch_unfolded"), "must be at least %d times http.max_record, %s", unfoldedRecords, least)
+	}
+	if c.RecordHeaders < minHeaders || c.RecordHeaders > maxHeaders {
+		bad.Add(at.And("record_headers"), "must be within %d and %d", minHeaders, maxHeaders)
+	}
+	if c.HeaderBytes < 16*strict.KiB || c.HeaderBytes > 64*strict.MiB {
+		bad.Add(at.And("header_bytes"), "must be within 16KiB and 64MiB")
+	}
+	if c.Key < strict.KiB || c.Key > maxKey {
+		bad.Add(at.And("key"), "must be within 1KiB and %s, the longest key that can be stored", maxKey)
+	}
+}
+
+// unfoldedRecords is how many times http.max_record a batch must be allowed to unfold to,
+// so that no batch of a gateway's own exceeds the limit: one of about that many bytes may
+// hold nothing but headers, which take two bytes each.
+const unfoldedRecords = 32
+
+// The bounds of limits.record_headers: a gateway writes some itself.
+const (
+	minHeaders = 100
+	maxHeaders = 1_000_000
+)
+
 // PoliciesConfig names the policy files; an empty name means none.
 type PoliciesConfig struct {
 	// Residency is a residency policy, docs/schema/residency-v1.json. With one,
@@ -231,8 +289,11 @@ func Defaults() Config {
 		},
 		Management:  ManagementConfig{Listen: "127.0.0.1:18091", AllowedHosts: []string{}, MaxConnections: 64},
 		Idempotency: IdempotencyConfig{Window: 24 * time.Hour},
-		Log:         LogConfig{Level: "info"},
-		Drain:       30 * time.Second,
+		Limits: LimitsConfig{
+			BatchUnfolded: txn.DefaultBatchUnfolded, RecordHeaders: txn.DefaultRecordHeaders, HeaderBytes: txn.DefaultHeaderBytes, Key: txn.DefaultKey,
+		},
+		Log:   LogConfig{Level: "info"},
+		Drain: 30 * time.Second,
 	}
 }
 
@@ -496,6 +557,7 @@ const (
 
 func (c Config) validateRest(bad *strict.Problems) {
 	c.NATS.validate(bad, strict.At("nats"))
+	c.Limits.validate(bad, c.HTTP.MaxRecord)
 	if w := c.Idempotency.Window; w < time.Second || w > maxWindow {
 		bad.Add(strict.At("idempotency", "window"), "must be within 1s and %s", strict.FormatDuration(maxWindow))
 	}

@@ -28,6 +28,7 @@ import (
 	"github.com/geogate/geogate/internal/seats"
 	"github.com/geogate/geogate/internal/sleep"
 	"github.com/geogate/geogate/internal/topics"
+	"github.com/geogate/geogate/internal/txn"
 	"github.com/geogate/geogate/internal/warning"
 	"github.com/geogate/geogate/residency/policyfile"
 	"github.com/geogate/geogate/router"
@@ -80,6 +81,7 @@ type Node struct {
 	residency *policyfile.Follower // nil without a residency policy
 	skipped   warning.Skipped      // by all readers of internal topics
 	defects   defect.Log           // panics that were recovered
+	decoder   *txn.Decoder         // of all that read batches
 }
 
 // New opens the store and the listeners, waits for the region's own Kafka, and
@@ -109,6 +111,7 @@ func New(cfg Config, deps Deps) (_ *Node, err error) {
 	if err = n.disk.look(); err != nil {
 		return nil, err
 	}
+	n.decoder = txn.NewDecoder(cfg.Limits.Batches())
 	if n.store, err = openStore(cfg.DataDir, n.log); err != nil {
 		return nil, err
 	}
@@ -177,7 +180,7 @@ func (n *Node) tryReach(ctx context.Context) error {
 // noRegister refuses to run without a register where one rules: what is written without
 // it would be orphans at once.
 func (n *Node) noRegister(ctx context.Context) error {
-	revision, used, err := mirror.InUse(ctx, n.kafkaOpts("register"))
+	revision, used, err := mirror.InUse(ctx, n.client, n.decoder)
 	switch {
 	case err != nil:
 		return fmt.Errorf("find out whether region %s has an ownership register: %w", n.cfg.Region, err)

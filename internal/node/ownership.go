@@ -36,7 +36,8 @@ func (n *Node) assembleOwnership() (err error) {
 			}, h)
 		},
 		Mirror: mirror.New(mirror.Config{
-			Region: n.cfg.Region, Instance: n.cfg.Instance, Opts: n.kafkaOpts("mirror"), Client: n.client, Topics: txn.NewTopics(n.client), Skipped: &n.skipped, Logger: log,
+			Region: n.cfg.Region, Instance: n.cfg.Instance, Client: n.client, Topics: txn.NewTopics(n.client), Decoder: n.decoder,
+			Skipped: &n.skipped, Logger: log,
 		}),
 		Servers: n.deps.Servers, ServerID: n.deps.ServerID,
 		Logs: n.seats, Logger: log,

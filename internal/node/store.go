@@ -8,6 +8,8 @@ import (
 
 	"github.com/dgraph-io/badger/v4"
 	"github.com/dgraph-io/badger/v4/options"
+
+	"github.com/geogate/geogate/internal/redact"
 )
 
 // openStore opens the instance's one Badger under dir/store. It is a cache of
@@ -43,13 +45,19 @@ func openStore(dir string, log *slog.Logger) (*badger.DB, error) {
 type badgerLog struct{ log *slog.Logger }
 
 // Errorf implements badger.Logger.
-func (b badgerLog) Errorf(f string, a ...any) { b.log.Error("store", "msg", fmt.Sprintf(f, a...)) }
+func (b badgerLog) Errorf(f string, a ...any) {
+	b.log.Error("store", "msg", redact.Text(fmt.Sprintf(f, a...)))
+}
 
 // Warningf implements badger.Logger.
-func (b badgerLog) Warningf(f string, a ...any) { b.log.Warn("store", "msg", fmt.Sprintf(f, a...)) }
+func (b badgerLog) Warningf(f string, a ...any) {
+	b.log.Warn("store", "msg", redact.Text(fmt.Sprintf(f, a...)))
+}
 
 // Infof implements badger.Logger.
-func (b badgerLog) Infof(f string, a ...any) { b.log.Debug("store", "msg", fmt.Sprintf(f, a...)) }
+func (b badgerLog) Infof(f string, a ...any) {
+	b.log.Debug("store", "msg", redact.Text(fmt.Sprintf(f, a...)))
+}
 
 // Debugf implements badger.Logger.
 func (b badgerLog) Debugf(f string, a ...any) {}

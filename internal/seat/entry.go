@@ -18,10 +18,21 @@ type Entry struct {
 	Timestamp     int64 // Unix milliseconds
 	Key, Value    []byte
 	Headers       []event.Header
+
+	// Refused says why a record cannot be looked into, or a whole batch, which takes
+	// Span offsets then. Of such only the place is known.
+	Refused error
+	Span    int64 // else 0
 }
+
+// next is the first offset after the entry.
+func (e *Entry) next() int64 { return e.Offset + max(1, e.Span) }
 
 // event decodes the record whose place in its origin's log is given.
 func (e *Entry) event(at event.Dot) (event.Event, error) {
+	if e.Refused != nil {
+		return event.Event{At: at, Timestamp: e.Timestamp}, e.Refused
+	}
 	return event.FromRecord(at, e.Timestamp, e.Key, e.Value, e.Headers)
 }
 
@@ -97,7 +108,7 @@ func (l *localLog) told(ev BarrierKnown) {
 
 func (l *localLog) judge(e *Entry) localItem {
 	incarnation := l.log.Incarnation()
-	j := localItem{Item: judged.Item{Origin: l.log.region, Verdict: judged.Skip, Next: event.Point{Incarnation: incarnation, Next: e.Offset + 1}}}
+	j := localItem{Item: judged.Item{Origin: l.log.region, Verdict: judged.Skip, Next: event.Point{Incarnation: incarnation, Next: e.next()}}}
 	switch {
 	case e.Control == nil:
 		ev, err := e.event(event.Dot{Region: l.log.region, Incarnation: incarnation, Partition: l.partition, Offset: e.Offset})

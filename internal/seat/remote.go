@@ -1,6 +1,7 @@
 package seat
 
 import (
+	"slices"
 	"time"
 
 	"github.com/geogate/geogate/internal/control"
@@ -46,7 +47,7 @@ func (st *remoteLog) take(out []judged.Item, limit int) []judged.Item {
 		if wait {
 			return out
 		}
-		st.next, st.epoch = e.Offset+1, e.LeaderEpoch
+		st.next, st.epoch = e.next(), e.LeaderEpoch
 		*e = Entry{}
 		st.rest = st.rest[1:]
 		if ok && st.at.Compare(it.Next) < 0 {
@@ -66,11 +67,11 @@ func (st *remoteLog) judge(e *Entry) (it judged.Item, ok, wait bool) {
 		// place where records were lost.
 		return judged.Item{}, false, !in.env.Copies.Confirmed(st.origin, st.topic, in.cfg.Partition, e.LeaderEpoch)
 	}
-	loc := in.env.Copies.Locate(st.origin, st.topic, in.cfg.Partition, e.Offset, e.LeaderEpoch)
-	switch loc.State {
-	case control.Pending:
+	loc, pending := st.locate(e)
+	switch {
+	case pending:
 		return judged.Item{}, false, true
-	case control.Foreign:
+	case loc.State == control.Foreign:
 		st.foreign++
 		in.do(ReportForeign{st.origin, e.Offset})
 		return judged.Item{}, false, false
@@ -88,8 +89,32 @@ func (st *remoteLog) judge(e *Entry) (it judged.Item, ok, wait bool) {
 	}
 	return judged.Item{
 		Origin: st.origin, Event: ev, Verdict: verdict,
-		Next: event.Point{Incarnation: loc.Incarnation, Next: loc.Source + 1}, Barrier: st.log.Last(), Restricted: loc.Restricted,
+		Next: event.Point{Incarnation: loc.Incarnation, Next: loc.Source + max(1, e.Span)}, Barrier: st.log.Last(), Restricted: loc.Restricted,
 	}, true, false
+}
+
+// locate says where an entry comes from. A batch that was refused is cut to its first
+// offset if its offsets do not come from one stretch of the origin's log, which they
+// do where a link wrote it; the rest is then the next entry.
+func (st *remoteLog) locate(e *Entry) (loc control.Location, pending bool) {
+	at := func(offset int64) control.Location {
+		return st.in.env.Copies.Locate(st.origin, st.topic, st.in.cfg.Partition, offset, e.LeaderEpoch)
+	}
+	if loc = at(e.Offset); loc.State == control.Pending || e.Span <= 1 {
+		return loc, loc.State == control.Pending
+	}
+	last := at(e.next() - 1)
+	switch {
+	case last.State == control.Pending:
+		return loc, true
+	case last.State == loc.State && last.Incarnation == loc.Incarnation && (loc.State == control.Foreign || last.Source-loc.Source == e.Span-1):
+		return loc, false
+	}
+	rest := *e
+	rest.Offset, rest.Span = e.Offset+1, e.Span-1
+	e.Span = 1
+	st.rest = slices.Insert(st.rest, 1, rest)
+	return loc, false
 }
 
 // advance moves over what the origin's log holds besides copied records (markers,

@@ -10,7 +10,6 @@ import (
 
 	"github.com/twmb/franz-go/pkg/kadm"
 	"github.com/twmb/franz-go/pkg/kerr"
-	"github.com/twmb/franz-go/pkg/kgo"
 
 	"github.com/geogate/geogate/internal/control"
 	"github.com/geogate/geogate/internal/event"
@@ -100,8 +99,8 @@ func (s *Seat) inputsConfig() InputsConfig {
 // runTail reads the local log uncommitted: index first, then the core.
 func (s *Seat) runTail(ctx context.Context, b *beginning) error {
 	feed := s.cfg.Tail.local
-	box := feed.open(s.cfg.topicPartition(), b.tailFrom, func() { poke(s.tailWake) })
-	defer feed.shut(box)
+	box := feed.open(s.cfg.topicPartition(), s.cfg.ID, b.tailFrom, func() { poke(s.tailWake) })
+	defer box.close()
 	back := NewReadback(s.inputsConfig(), s.cfg.Clock, b.tailFrom, b.tailLast)
 	events := []InputEvent{EndListed{b.end}}
 	for {
@@ -122,8 +121,9 @@ func (s *Seat) runTail(ctx context.Context, b *beginning) error {
 			events = append(events, Look{})
 			continue
 		}
-		if rs := box.pop(); rs != nil {
-			events = append(events, Fetched{s.cfg.Region, entriesOf(rs)})
+		if es := box.pop(); es != nil {
+			s.noteRefused(box.Topic, es)
+			events = append(events, Fetched{s.cfg.Region, es})
 			continue
 		}
 		select {
@@ -195,20 +195,15 @@ func (s *Seat) tell(places []Read) {
 	s.pokeInputs()
 }
 
-// entriesOf converts what one fetch brought.
-func entriesOf(rs []*kgo.Record) []Entry {
-	out := make([]Entry, len(rs))
-	for i, r := range rs {
-		out[i] = Entry{
-			Offset: r.Offset, LeaderEpoch: r.LeaderEpoch, Producer: r.ProducerID, ProducerEpoch: r.ProducerEpoch,
-			Transactional: r.Attrs.IsTransactional(), Timestamp: txn.Timestamp(r),
-			Key: r.Key, Value: r.Value, Headers: event.FromHeaders(r.Headers),
-		}
-		if r.Attrs.IsControl() {
-			out[i].Control = r.Key
-			if r.Key == nil {
-				out[i].Control = []byte{}
-			}
+// entryOf is what a core sees of an entry of a log.
+func entryOf(e *txn.Entry) Entry {
+	out := Entry{
+		Offset: e.Offset, Span: e.Span, Refused: e.Refused, LeaderEpoch: e.LeaderEpoch, Producer: e.Producer, ProducerEpoch: e.ProducerEpoch,
+		Transactional: e.Transactional, Timestamp: e.Timestamp, Key: e.Key, Value: e.Value, Headers: e.Headers,
+	}
+	if e.Control {
+		if out.Control = e.Key; e.Key == nil {
+			out.Control = []byte{}
 		}
 	}
 	return out
@@ -291,7 +286,7 @@ func (in *inputs) openLocal(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	in.local = feed.open(p, in.core.OpenLocal(first), s.pokeInputs)
+	in.local = feed.open(p, s.cfg.ID, in.core.OpenLocal(first), s.pokeInputs)
 	return nil
 }
 
@@ -309,7 +304,7 @@ func (in *inputs) openRemotes(ctx context.Context) error {
 			continue
 		}
 		if old != nil {
-			s.cfg.Tail.inputs.shut(old.inbox)
+			old.close()
 			delete(in.remote, r)
 		}
 		p := txn.TopicPartition{Topic: topic.Name, Partition: s.cfg.Partition}
@@ -326,16 +321,15 @@ func (in *inputs) openRemotes(ctx context.Context) error {
 			continue
 		}
 		at := in.core.OpenRemote(r, topic.ID, first)
-		in.remote[r] = &remoteInbox{s.cfg.Tail.inputs.open(p, at, s.pokeInputs), topic}
+		in.remote[r] = &remoteInbox{s.cfg.Tail.inputs.open(p, topic.ID, at, s.pokeInputs), topic}
 	}
 	return nil
 }
 
 func (in *inputs) close() {
-	feed := in.seat.cfg.Tail.inputs
-	feed.shut(in.local)
+	in.local.close()
 	for _, b := range in.remote {
-		feed.shut(b.inbox)
+		b.close()
 	}
 }
 
@@ -345,8 +339,11 @@ func (in *inputs) round(ctx context.Context) (moved bool, err error) {
 	events := []InputEvent{Look{}}
 	take := func(r event.RegionID, b *inbox) {
 		if in.core.Wants(r) {
-			if rs := b.pop(); rs != nil {
-				events = append(events, Fetched{r, entriesOf(rs)})
+			if es := b.pop(); es != nil {
+				if r != in.seat.cfg.Region { // the tail has noted the own log's
+					in.seat.noteRefused(b.Topic, es)
+				}
+				events = append(events, Fetched{r, es})
 			}
 		}
 	}
@@ -436,8 +433,8 @@ func (in *inputs) readAgain(ctx context.Context, e ReadAgain) (InputEvent, error
 		err = fmt.Errorf("%s/%d ends at %d, before %d", p.Topic, p.Partition, end, e.To)
 	}
 	if from := max(e.From, first); err == nil && from < e.To {
-		_, err = txn.ReadCommitted(ctx, txn.NewTopics(s.cfg.Producer.Client()), p, from, e.To, func(r *txn.Record) error {
-			x := Entry{Offset: r.Offset, LeaderEpoch: -1, Timestamp: r.Timestamp, Key: r.Key, Value: r.Value, Headers: r.Headers}
+		_, err = txn.ReadCommitted(ctx, txn.NewTopics(s.cfg.Producer.Client()), s.cfg.Tail.inputs.decoder, p, from, e.To, func(r *txn.Record) error {
+			x := entryOf(&txn.Entry{Record: *r, LeaderEpoch: -1})
 			// Nothing is asked for before the end, but that it cannot go on.
 			for _, effect := range in.core.Step(time.Now(), Reread{e.Number, []Entry{x}}) {
 				if _, _, err := in.do(ctx, effect); err != nil {
@@ -451,6 +448,34 @@ func (in *inputs) readAgain(ctx context.Context, e ReadAgain) (InputEvent, error
 		return nil, ctx.Err()
 	}
 	return RereadEnded{e.Number, err}, nil
+}
+
+// refusedLogEvery is how often at most what could not be looked into is logged, for a topic:
+// somebody may write much of it.
+const refusedLogEvery = 10 * time.Second
+
+// noteRefused puts into the status, and into the log, what could not be looked into.
+func (s *Seat) noteRefused(topic string, es []Entry) {
+	for i := range es {
+		e := &es[i]
+		if e.Refused == nil {
+			continue
+		}
+		s.mu.Lock()
+		x := s.status.Refused[topic]
+		x.Entries, x.From, x.Until, x.Err = x.Entries+1, e.Offset, e.next(), e.Refused
+		now := time.Now()
+		log := now.Sub(x.logged) > refusedLogEvery
+		if log {
+			x.logged = now
+		}
+		s.status.Refused[topic] = x
+		s.mu.Unlock()
+		if log {
+			s.cfg.Logger.Error("records are quarantined, for nobody may look into them", "topic", topic, "partition", s.cfg.Partition,
+				"from", e.Offset, "until", e.next(), "so_far", x.Entries, "err", e.Refused)
+		}
+	}
 }
 
 // note puts into the status what the inputs wait for.

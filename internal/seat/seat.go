@@ -137,6 +137,19 @@ type Status struct {
 	Gaps map[event.RegionID]Gap
 	// CutPending says why a cut that is known is not in force, "" if there is none such.
 	CutPending string
+	// Refused is what could not be looked into since the start, by the topic in which
+	// it lies, remote ones included.
+	Refused map[string]Refusals
+}
+
+// Refusals are records, and whole batches, of one partition that nobody can look
+// into: they count nowhere.
+type Refusals struct {
+	Entries     int64 // a batch counts as one
+	From, Until int64 // offsets of the latest
+	Err         error // of the latest
+
+	logged time.Time // when one was logged last
 }
 
 // topicPartition is where the seat is.
@@ -154,7 +167,7 @@ func New(cfg Config) (*Seat, error) {
 		inputsWake: make(chan struct{}, 1), tailWake: make(chan struct{}, 1), coreWake: make(chan struct{}, 1),
 		attempts: make(chan uint64, 1), ready: make(chan struct{}),
 		replies: make(map[uint64]chan Reply),
-		status:  Status{Term: NoBarrier, Held: make(map[event.RegionID]time.Duration)},
+		status:  Status{Term: NoBarrier, Held: make(map[event.RegionID]time.Duration), Refused: make(map[string]Refusals)},
 	}, nil
 }
 
@@ -431,7 +444,8 @@ func (s *Seat) Status() Status {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	st := s.status
-	st.Held, st.Unsettled, st.Gaps = maps.Clone(s.status.Held), maps.Clone(s.status.Unsettled), maps.Clone(s.status.Gaps)
+	st.Held, st.Unsettled = maps.Clone(s.status.Held), maps.Clone(s.status.Unsettled)
+	st.Gaps, st.Refused = maps.Clone(s.status.Gaps), maps.Clone(s.status.Refused)
 	if s.core != nil {
 		st.Term, st.InFlight = s.core.Term(), s.core.InFlight()
 		st.Superseded = s.core.Stopped()

@@ -3,7 +3,6 @@ package seat
 import (
 	"cmp"
 	"context"
-	"errors"
 	"fmt"
 	"log/slog"
 	"sync"
@@ -11,10 +10,9 @@ import (
 
 	"github.com/twmb/franz-go/pkg/kadm"
 	"github.com/twmb/franz-go/pkg/kgo"
-	"golang.org/x/sync/errgroup"
 
 	"github.com/geogate/geogate/internal/control"
-	"github.com/geogate/geogate/internal/sleep"
+	"github.com/geogate/geogate/internal/event"
 	"github.com/geogate/geogate/internal/txn"
 )
 
@@ -23,12 +21,14 @@ type TailConfig struct {
 	// Opts reach the own region's cluster.
 	Opts []kgo.Opt
 	// PartitionBytes is what one fetch takes of a partition at most (a larger
-	// batch comes whole all the same); default 256 KiB. Together with QueueBytes
-	// it bounds the memory of a seat.
+	// batch comes whole all the same); default 256 KiB.
 	PartitionBytes int32
-	// QueueBytes is how much of a partition waits for its seat before fetching it
-	// pauses; default 512 KiB.
+	// QueueBytes is how much of a partition waits for its seat, as it lies in the log,
+	// before fetching it pauses; default 512 KiB. What it unfolds to is seen when the
+	// seat takes it, a batch at a time.
 	QueueBytes int
+	// Decoder looks into batches; nil: one with default limits.
+	Decoder *txn.Decoder
 	// Control wakes seats whose records wait to be described.
 	Control *control.Follower
 	Logger  *slog.Logger
@@ -51,11 +51,14 @@ func NewTail(cfg TailConfig) (*Tail, error) {
 	cfg.PartitionBytes = cmp.Or(cfg.PartitionBytes, 256<<10)
 	cfg.QueueBytes = cmp.Or(cfg.QueueBytes, 512<<10)
 	cfg.Logger = cmp.Or(cfg.Logger, slog.New(slog.DiscardHandler))
-	local, err := newFeed(cfg, kgo.ReadUncommitted())
+	if cfg.Decoder == nil {
+		cfg.Decoder = txn.NewDecoder(txn.Limits{})
+	}
+	local, err := newFeed(cfg, false)
 	if err != nil {
 		return nil, err
 	}
-	inputs, err := newFeed(cfg, kgo.ReadCommitted())
+	inputs, err := newFeed(cfg, true)
 	if err != nil {
 		local.client.Close()
 		return nil, err
@@ -63,14 +66,15 @@ func NewTail(cfg TailConfig) (*Tail, error) {
 	return &Tail{local: local, inputs: inputs, follow: cfg.Control, seats: make(map[*Seat]struct{})}, nil
 }
 
-// Run polls for all seats until the context ends, which it returns as nil. It
+// Run reads for all seats until the context ends, which it returns as nil. It
 // owns the consumers' goroutines and connections.
 func (t *Tail) Run(ctx context.Context) error {
-	g, ctx := errgroup.WithContext(ctx)
-	g.Go(func() error { return t.local.run(ctx) })
-	g.Go(func() error { return t.inputs.run(ctx) })
-	g.Go(func() error { t.watch(ctx); return nil })
-	return g.Wait()
+	var wg sync.WaitGroup
+	wg.Go(func() { t.local.run(ctx) })
+	wg.Go(func() { t.inputs.run(ctx) })
+	wg.Go(func() { t.watch(ctx) })
+	wg.Wait()
+	return nil
 }
 
 // watch wakes the seats when control has news.
@@ -90,14 +94,6 @@ func (t *Tail) watch(ctx context.Context) {
 	}
 }
 
-// Forget drops what the consumers know of a topic that was deleted and recreated:
-// they would hold on to its old id for ever. Seats of the old topic read nothing
-// more. It is called before the first seat of the new one runs.
-func (t *Tail) Forget(topic string) {
-	t.local.client.PurgeTopicsFromConsuming(topic)
-	t.inputs.client.PurgeTopicsFromConsuming(topic)
-}
-
 func (t *Tail) join(s *Seat) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -110,81 +106,31 @@ func (t *Tail) leave(s *Seat) {
 	delete(t.seats, s)
 }
 
-// feed is one consumer and the inboxes it fills.
+// feed is one consumer, which fills the inboxes of partitions.
 type feed struct {
-	client *kgo.Client
-	admin  *kadm.Client
-	limit  int
-	log    *slog.Logger
-	quiet  map[txn.TopicPartition]time.Time // run's own: no complaint about the partition before
-
-	mu      sync.Mutex
-	inboxes map[txn.TopicPartition]*inbox
+	client   *kgo.Client
+	admin    *kadm.Client
+	consumer *txn.Consumer
+	decoder  *txn.Decoder
+	limit    int // bytes of an inbox
 }
 
-func newFeed(cfg TailConfig, level kgo.IsolationLevel) (*feed, error) {
-	all := append(append([]kgo.Opt(nil), cfg.Opts...),
-		kgo.FetchIsolationLevel(level),
-		kgo.KeepControlRecords(),
-		kgo.FetchMaxPartitionBytes(cfg.PartitionBytes),
-		// Never less than all partitions at their own limit: against a broker that
-		// cuts an answer inside a partition, aborted records could leak.
-		kgo.FetchMaxBytes(64<<20),
-		kgo.FetchMaxWait(500*time.Millisecond),
-		kgo.MetadataMinAge(100*time.Millisecond),
-	)
-	cl, err := kgo.NewClient(all...)
+func newFeed(cfg TailConfig, committed bool) (*feed, error) {
+	cl, err := kgo.NewClient(append(append([]kgo.Opt(nil), cfg.Opts...), kgo.MetadataMinAge(100*time.Millisecond))...)
 	if err != nil {
 		return nil, fmt.Errorf("make tail client: %w", err)
 	}
 	return &feed{
-		client: cl, admin: kadm.NewClient(cl), limit: cfg.QueueBytes, log: cfg.Logger,
-		quiet: make(map[txn.TopicPartition]time.Time), inboxes: make(map[txn.TopicPartition]*inbox),
+		client: cl, admin: kadm.NewClient(cl), decoder: cfg.Decoder, limit: cfg.QueueBytes,
+		consumer: txn.NewConsumer(cl, txn.ConsumerConfig{
+			Committed: committed, PartitionBytes: cfg.PartitionBytes, Earliest: true, Logger: cfg.Logger,
+		}),
 	}, nil
 }
 
-func (f *feed) run(ctx context.Context) error {
+func (f *feed) run(ctx context.Context) {
 	defer f.client.Close()
-	for {
-		fs := f.client.PollFetches(ctx)
-		if ctx.Err() != nil || fs.IsClientClosed() {
-			return nil
-		}
-		f.complain(fs)
-		if fs.Err() != nil && fs.NumRecords() == 0 && sleep.For(ctx, complainPause) != nil {
-			return nil
-		}
-		fs.EachPartition(func(p kgo.FetchTopicPartition) {
-			f.mu.Lock()
-			b := f.inboxes[txn.TopicPartition{Topic: p.Topic, Partition: p.Partition}]
-			f.mu.Unlock()
-			if b != nil && len(p.Records) > 0 {
-				b.push(p.Records)
-			}
-		})
-	}
-}
-
-const (
-	complainEvery = 10 * time.Second      // of one partition
-	complainPause = 20 * time.Millisecond // a topic that is gone answers at once, again and again
-)
-
-// complain logs what could not be fetched, now and then.
-func (f *feed) complain(fs kgo.Fetches) {
-	fs.EachError(func(topic string, partition int32, err error) {
-		at, now := txn.TopicPartition{Topic: topic, Partition: partition}, time.Now()
-		if errors.Is(err, context.Canceled) || now.Before(f.quiet[at]) {
-			return
-		}
-		for p, until := range f.quiet {
-			if now.After(until) {
-				delete(f.quiet, p)
-			}
-		}
-		f.quiet[at] = now.Add(complainEvery)
-		f.log.Warn("cannot fetch from a partition; will try again", "topic", topic, "partition", partition, "err", err)
-	})
+	f.consumer.Run(ctx)
 }
 
 // bounds lists where a partition's log begins and ends now (high watermark).
@@ -211,78 +157,90 @@ func (f *feed) bounds(ctx context.Context, p txn.TopicPartition) (start, end int
 	return s.Offset, e.Offset, nil
 }
 
-// open begins to consume a partition; poke is called when its inbox gets records.
-func (f *feed) open(p txn.TopicPartition, from int64, poke func()) *inbox {
+// open begins to read a partition of the topic that id names; poke is called when its
+// inbox gets batches.
+func (f *feed) open(p txn.TopicPartition, id event.TopicID, from int64, poke func()) *inbox {
 	b := &inbox{feed: f, TopicPartition: p, poke: poke}
-	f.mu.Lock()
-	f.inboxes[p] = b
-	f.mu.Unlock()
-	f.client.AddConsumePartitions(map[string]map[int32]kgo.Offset{p.Topic: {p.Partition: kgo.NewOffset().At(from)}})
+	b.mu.Lock() // before the first batch there is a cursor to pause
+	defer b.mu.Unlock()
+	b.cursor = f.consumer.Open(p, id, from, b.push)
 	return b
 }
 
-// shut stops consuming a partition.
-func (f *feed) shut(b *inbox) {
-	f.mu.Lock()
-	if f.inboxes[b.TopicPartition] == b {
-		delete(f.inboxes, b.TopicPartition)
-	}
-	f.mu.Unlock()
-	f.client.RemoveConsumePartitions(map[string][]int32{b.Topic: {b.Partition}})
-	// A pause outlives the partition's removal; the next to open it is not meant.
-	f.client.ResumeFetchPartitions(map[string][]int32{b.Topic: {b.Partition}})
-}
-
-// inbox is what one partition has waiting for its seat. It is bounded: above the
-// limit its partition pauses, so at most one fetch more comes in.
+// inbox is what one partition has waiting for its seat: batches that nobody has looked
+// into. It is bounded: above the limit its partition pauses, so at most one fetch more
+// comes in.
 type inbox struct {
 	feed *feed
 	txn.TopicPartition
 	poke func()
 
 	mu     sync.Mutex
-	queue  [][]*kgo.Record
+	cursor *txn.Cursor
+	queue  []txn.Unread
 	bytes  int
 	paused bool
 }
 
-func (b *inbox) push(rs []*kgo.Record) {
+func (b *inbox) close() {
 	b.mu.Lock()
-	b.queue = append(b.queue, rs)
-	b.bytes += size(rs)
+	defer b.mu.Unlock()
+	b.cursor.Close()
+}
+
+// push takes what was fetched.
+func (b *inbox) push(f txn.Fetched) {
+	if len(f.Batches) == 0 {
+		return
+	}
+	b.mu.Lock()
+	for _, u := range f.Batches {
+		b.queue = append(b.queue, u)
+		b.bytes += weight(u)
+	}
 	if b.bytes > b.feed.limit && !b.paused {
 		b.paused = true
-		b.feed.client.PauseFetchPartitions(map[string][]int32{b.Topic: {b.Partition}})
+		b.cursor.Pause()
 	}
 	b.mu.Unlock()
 	b.poke()
 }
 
-// pop takes what one fetch brought, nil when nothing waits.
-func (b *inbox) pop() []*kgo.Record {
+// next takes a batch; ok is false when none waits.
+func (b *inbox) next() (u txn.Unread, ok bool) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	if len(b.queue) == 0 {
-		return nil
+		return u, false
 	}
-	rs := b.queue[0]
-	b.queue[0] = nil
+	u = b.queue[0]
+	b.queue[0] = txn.Unread{}
 	b.queue = b.queue[1:]
-	b.bytes -= size(rs)
-	if b.bytes <= b.feed.limit/2 && b.paused {
+	if b.bytes -= weight(u); b.bytes <= b.feed.limit/2 && b.paused {
 		b.paused = false
-		b.feed.client.ResumeFetchPartitions(map[string][]int32{b.Topic: {b.Partition}})
+		b.cursor.Resume()
 	}
-	return rs
+	return u, true
 }
 
-func size(rs []*kgo.Record) int {
-	n := 0
-	for _, r := range rs {
-		n += 128 + len(r.Key) + len(r.Value)
-		for _, h := range r.Headers {
-			n += 48 + len(h.Key) + len(h.Value)
+// popBytes is how much pop opens at once; a larger batch comes whole.
+const popBytes = 256 << 10
+
+// pop opens some of the batches that wait, and gives what lies in them; nil when
+// nothing waits.
+func (b *inbox) pop() (out []Entry) {
+	for bytes := 0; len(out) < takeMax && bytes < popBytes; {
+		u, ok := b.next()
+		if !ok {
+			break
+		}
+		for _, e := range b.feed.decoder.Entries(u.Batch, u.From) {
+			out = append(out, entryOf(&e))
+			bytes += len(e.Key) + len(e.Value)
 		}
 	}
-	return n
+	return out
 }
+
+// weight is what a batch that waits keeps in memory.
+func weight(u txn.Unread) int { return 128 + len(u.Batch) }

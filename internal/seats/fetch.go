@@ -23,6 +23,7 @@ type fetcher struct {
 	own     event.RegionID
 	control *control.Follower
 	topics  *txn.Topics
+	decoder *txn.Decoder
 }
 
 // topicFetcher is a fetcher for one partition of a local topic and its copies.
@@ -42,7 +43,10 @@ func (f topicFetcher) Fetch(ctx context.Context, at event.Dot) (event.Event, err
 	}
 	var found *event.Event
 	where := txn.TopicPartition{Topic: topic, Partition: f.partition}
-	_, err = txn.ReadCommitted(ctx, f.topics, where, offset, offset+1, func(r *txn.Record) error {
+	_, err = txn.ReadCommitted(ctx, f.topics, f.decoder, where, offset, offset+1, func(r *txn.Record) error {
+		if r.Refused != nil {
+			return r.Refused
+		}
 		ev, err := event.FromRecord(at, r.Timestamp, r.Key, r.Value, r.Headers)
 		found = &ev
 		return err

@@ -32,7 +32,7 @@ func TestFetch(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	f := topicFetcher{&fetcher{own: 1, topics: txn.NewTopics(cl)}, gateway.Topic{Name: "flights", Partitions: 2}, 1}
+	f := topicFetcher{&fetcher{own: 1, topics: txn.NewTopics(cl), decoder: txn.NewDecoder(txn.Limits{})}, gateway.Topic{Name: "flights", Partitions: 2}, 1}
 	at := event.Dot{Region: 1, Partition: 1, Offset: 1}
 	ev, err := f.Fetch(t.Context(), at)
 	if err != nil || ev.At != at || string(ev.Key) != "b" || string(ev.Value) != "of b" {

@@ -29,7 +29,6 @@ func (s *Seats) Forget(ctx context.Context, topic string) (deleted []string, err
 	if err := s.endSeats(ctx, topic); err != nil {
 		return nil, err
 	}
-	s.tail.Forget(topic)
 	s.producer.Forget(topic)
 	s.ids.Forget(topic)
 	deleted, err = s.cfg.Topics.Forget(ctx, topic)

@@ -18,12 +18,13 @@ var (
 	foldWaiting     = prometheus.NewDesc("geogate_fold_waiting_logs", "Logs of origins, by partition, whose fold waits for the ownership register.", []string{"topic"}, nil)
 	foldQuarantined = prometheus.NewDesc("geogate_fold_quarantined_total", "Records that are never folded, by reason.", []string{"topic", "reason"}, nil)
 	foldReplaced    = prometheus.NewDesc("geogate_fold_replaced_records_total", "Records that a derived topic refused and has a pointer to the log for, by that topic and Kafka's error.", []string{"topic", "derived", "error"}, nil)
+	beyondLimits    = prometheus.NewDesc("geogate_beyond_limits_total", "Batches, and records of others, that exceed limits or do not parse, by the topic that they lie in; they are in no view.", []string{"topic"}, nil)
 	clockCarries    = prometheus.NewDesc("geogate_clock_carries_total", "Times that the clock's counter ran over.", nil, nil)
 )
 
 // Describe implements prometheus.Collector.
 func (s *Seats) Describe(out chan<- *prometheus.Desc) {
-	for _, d := range []*prometheus.Desc{seatInFlight, seatRecords, foldSteps, foldRestarts, foldMerged, foldConflicts, foldTwins, foldOrphans, foldWaiting, foldQuarantined, foldReplaced, clockCarries} {
+	for _, d := range []*prometheus.Desc{seatInFlight, seatRecords, foldSteps, foldRestarts, foldMerged, foldConflicts, foldTwins, foldOrphans, foldWaiting, foldQuarantined, foldReplaced, beyondLimits, clockCarries} {
 		out <- d
 	}
 }
@@ -38,7 +39,7 @@ func (s *Seats) Collect(out chan<- prometheus.Metric) {
 		reasons                                   map[string]uint64
 		replaced                                  map[view.ReplacedKind]uint64
 	}
-	by := map[string]*sums{}
+	by, refused := map[string]*sums{}, map[string]int64{}
 	for _, h := range s.list() {
 		t := by[h.Topic]
 		if t == nil {
@@ -51,6 +52,9 @@ func (s *Seats) Collect(out chan<- prometheus.Metric) {
 		t.steps, t.restarts, t.merged, t.conflicts = t.steps+v.Steps, t.restarts+v.Restarts, t.merged+v.Merged, t.conflicts+v.Conflicts
 		t.twins += uint64(v.Counts.Twins)
 		t.orphans += uint64(v.Counts.Orphans)
+		for topic, x := range st.Refused {
+			refused[topic] += x.Entries
+		}
 		for reason, n := range v.Counts.Quarantined {
 			t.reasons[reason] += uint64(n)
 		}
@@ -79,6 +83,9 @@ func (s *Seats) Collect(out chan<- prometheus.Metric) {
 		for kind, n := range t.replaced {
 			count(foldReplaced, n, topic, kind.Topic, refusalName(kind.Code))
 		}
+	}
+	for topic, n := range refused {
+		count(beyondLimits, uint64(n), topic)
 	}
 	count(clockCarries, s.clock.Carries())
 }

@@ -86,6 +86,8 @@ type Config struct {
 	Opts func(purpose string) []kgo.Opt
 	// Store holds the indexes and views: a cache.
 	Store *badger.DB
+	// Decoder looks into batches.
+	Decoder *txn.Decoder
 	// Guard has the residency policy in force; nil without one.
 	Guard *residency.Guard
 	// Window is how long an idempotency key is remembered.
@@ -131,7 +133,7 @@ type Seats struct {
 // New makes the seats' shared parts. No seat opens before Run. Where there is an
 // ownership register, UseRegister comes before Run.
 func New(cfg Config) (*Seats, error) {
-	tail, err := seat.NewTail(seat.TailConfig{Opts: cfg.Opts("seats"), Control: cfg.Control, Logger: cfg.Logger})
+	tail, err := seat.NewTail(seat.TailConfig{Opts: cfg.Opts("seats"), Control: cfg.Control, Decoder: cfg.Decoder, Logger: cfg.Logger})
 	if err != nil {
 		return nil, err
 	}
@@ -142,7 +144,7 @@ func New(cfg Config) (*Seats, error) {
 	ids := txn.NewTopics(cfg.Client)
 	return &Seats{
 		cfg: cfg, producer: producer, admin: kadm.NewClient(cfg.Client), ids: ids, tail: tail, clock: hlc.NewClock(time.Now, hlc.Bounds{}),
-		fetcher:  &fetcher{own: cfg.ID, control: cfg.Control, topics: ids},
+		fetcher:  &fetcher{own: cfg.ID, control: cfg.Control, topics: ids, decoder: cfg.Decoder},
 		requests: make(chan *runningSeat, openRequests),
 		troubles: make(map[txn.TopicPartition]*trouble),
 		held:     make(map[txn.TopicPartition]*runningSeat), current: make(map[string]event.TopicID),
@@ -239,7 +241,6 @@ func (s *Seats) forget(old, fresh *runningSeat) {
 	s.current[old.Topic] = fresh.id
 	s.mu.Unlock()
 	if !done {
-		s.tail.Forget(old.Topic)
 		s.producer.Forget(old.Topic)
 		s.ids.Forget(old.Topic)
 	}
@@ -396,7 +397,7 @@ func (s *Seats) newSeat(ctx context.Context, at txn.TopicPartition, before *runn
 		Topic: at.Topic, ID: topic.ID, Partition: at.Partition, Merged: router.Merged(at.Topic),
 		ConflictPartition: router.ConflictsPartition(at.Topic, at.Partition),
 		Region:            s.cfg.ID, Names: s.cfg.Topology, Fold: fold,
-		Client: s.cfg.Client, Topics: s.ids, Producer: folder, DB: s.cfg.Store,
+		Client: s.cfg.Client, Topics: s.ids, Decoder: s.cfg.Decoder, Producer: folder, DB: s.cfg.Store,
 		Fetcher: h.fetch, Place: h.fetch.place,
 		Widen:  func(ctx context.Context) (bool, error) { return s.cfg.Topics.Widen(ctx, topic) },
 		Claims: func() (seat.Claims, bool) { return h.seat.Claims() },

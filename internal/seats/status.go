@@ -48,12 +48,17 @@ func (s *Seats) Warnings(out *warning.List) {
 		if st.CutPending != "" {
 			out.Add(warning.CutPending, subject, "a cut in the ownership register is not in force here yet: %s", st.CutPending)
 		}
-		if st.Quarantined > 0 {
+		for _, topic := range slices.Sorted(maps.Keys(st.Refused)) {
+			x := st.Refused[topic]
+			out.Add(warning.BeyondLimits, fmt.Sprintf("%s/%d", topic, h.Partition),
+				"%d batches or records are in no view, the latest at offsets %d to %d: %v", x.Entries, x.From, x.Until-1, x.Err)
+		}
+		if n := st.Quarantined - min(st.Quarantined, uint64(st.Refused[h.Topic].Entries)); n > 0 {
 			why := "they carry headers of a gateway that are not valid"
 			if s.cfg.Policy.Domain(h.Topic).Kind == conflict.Entities {
 				why = "only a gateway may write a topic of entities, see the metric geogate_fold_quarantined_total for the reasons"
 			}
-			out.Add(warning.Quarantined, subject, "%d local records are in no view: %s", st.Quarantined, why)
+			out.Add(warning.Quarantined, subject, "%d local records are in no view: %s", n, why)
 		}
 		s.warnOfReplaced(out, h)
 		if st.Foreign > 0 {

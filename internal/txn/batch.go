@@ -44,7 +44,7 @@ var castagnoli = crc32.MakeTable(crc32.Castagnoli)
 // Batch is one record batch as it lies in a log or on the wire, header included.
 // The methods that read fields want a batch that Split returned or that
 // Batch.Check accepted; Magic below 2 means an older message set, of which only
-// BaseOffset, NextOffset, Magic and Each can be asked.
+// BaseOffset, NextOffset and Magic can be asked. A [Decoder] looks inside.
 type Batch []byte
 
 // BaseOffset is the offset of the batch's first record.
@@ -110,11 +110,16 @@ func (b Batch) Marker() (commit, ok bool, err error) {
 	if !b.Control() {
 		return false, false, fmt.Errorf("%w: no control batch", ErrMalformed)
 	}
-	err = b.Each(func(r Record) error {
-		if len(r.Key) < 4 {
-			return fmt.Errorf("%w: control key of %d bytes", ErrMalformed, len(r.Key))
+	if b.Codec() != kgo.CodecNone {
+		return false, false, fmt.Errorf("%w: a compressed control batch", ErrMalformed)
+	}
+	err = b.eachRaw(b[HeaderSize:], true, func(r Raw) error {
+		body := bodyReader{buf: r.Body}
+		key := body.nullable()
+		if len(key) < 4 {
+			return fmt.Errorf("%w: control key of %d bytes", ErrMalformed, len(key))
 		}
-		switch binary.BigEndian.Uint16(r.Key[2:]) {
+		switch binary.BigEndian.Uint16(key[2:]) {
 		case 0:
 			commit, ok = false, true
 		case 1:

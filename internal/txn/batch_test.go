@@ -103,7 +103,7 @@ func TestBatchRoundTripEveryCodec(t *testing.T) {
 			t.Fatalf("codec %d, want %d", b.Codec(), codec)
 		}
 		var got []Record
-		if err := b.Each(func(r Record) error { got = append(got, r); return nil }); err != nil {
+		if err := NewDecoder(Limits{}).Each(b, func(r Record) error { got = append(got, r); return nil }); err != nil {
 			t.Fatalf("codec %d: %v", codec, err)
 		}
 		if len(got) != len(recs) {
@@ -193,7 +193,7 @@ func holes(t testing.TB, b Batch, keep func(i int) bool) Batch {
 	t.Helper()
 	out := Batch(bytes.Clone(b[:HeaderSize]))
 	n := uint32(0)
-	err := b.EachRaw(false, func(r Raw) error {
+	err := NewDecoder(Limits{}).EachRaw(b, false, func(r Raw) error {
 		i := int(r.Offset - b.BaseOffset())
 		if !keep(i) {
 			return nil
@@ -222,7 +222,7 @@ func TestHolesAreClosed(t *testing.T) {
 		t.Fatalf("holes %v, %v", b.Holes(), err)
 	}
 	var nb Builder
-	if err := b.EachRaw(false, func(r Raw) error {
+	if err := NewDecoder(Limits{}).EachRaw(b, false, func(r Raw) error {
 		if r.Offset != 1 {
 			t.Fatalf("offset %d", r.Offset)
 		}
@@ -235,7 +235,7 @@ func TestHolesAreClosed(t *testing.T) {
 	if err != nil || got.Holes() || got.Count() != 1 {
 		t.Fatal(err)
 	}
-	_ = got.Each(func(r Record) error {
+	_ = NewDecoder(Limits{}).Each(got, func(r Record) error {
 		if !same(r, someRecords[1]) {
 			t.Fatalf("%+v", r)
 		}
@@ -256,7 +256,7 @@ func TestLogAppendTime(t *testing.T) {
 		first  int64
 	}{{true, 42}, {false, someRecords[0].Timestamp}} {
 		first := int64(0)
-		_ = b.EachRaw(want.append, func(r Raw) error {
+		_ = NewDecoder(Limits{}).EachRaw(b, want.append, func(r Raw) error {
 			if r.Offset == 0 {
 				first = r.Timestamp
 			}
@@ -320,7 +320,7 @@ func TestOldFormatsRise(t *testing.T) {
 				t.Fatal(err)
 			}
 			b := Batch(oldMessage(magic, 1, 3, 102, nil, packed))
-			if err := b.Each(func(Record) error { return nil }); !errors.Is(err, ErrMalformed) {
+			if err := NewDecoder(Limits{}).Each(b, func(Record) error { return nil }); !errors.Is(err, ErrMalformed) {
 				t.Errorf("magic %d, offsets %v: %v", magic, offsets, err)
 			}
 		}
@@ -348,7 +348,7 @@ func TestOldFormats(t *testing.T) {
 		}
 		var got []Record
 		for _, b := range batches {
-			if err := b.Each(func(r Record) error { got = append(got, r); return nil }); err != nil {
+			if err := NewDecoder(Limits{}).Each(b, func(r Record) error { got = append(got, r); return nil }); err != nil {
 				t.Fatal(err)
 			}
 		}
@@ -366,7 +366,7 @@ func TestOldFormats(t *testing.T) {
 		}
 		raw[len(raw)-1] ^= 1
 		batches, _ = Split(raw)
-		if err := batches[1].Each(func(Record) error { return nil }); !errors.Is(err, ErrCorrupt) {
+		if err := NewDecoder(Limits{}).Each(batches[1], func(Record) error { return nil }); !errors.Is(err, ErrCorrupt) {
 			t.Fatalf("corrupt: %v", err)
 		}
 	}
@@ -408,12 +408,12 @@ func FuzzBatch(f *testing.F) {
 				_, _, _ = b.Marker()
 			}
 			var recs []Record
-			if b.Each(func(r Record) error { recs = append(recs, r); return nil }) != nil || len(recs) == 0 {
+			if NewDecoder(Limits{}).Each(b, func(r Record) error { recs = append(recs, r); return nil }) != nil || len(recs) == 0 {
 				continue
 			}
 			again := build(t, kgo.CodecNone, recs)
 			i := 0
-			if err := again.Each(func(r Record) error {
+			if err := NewDecoder(Limits{}).Each(again, func(r Record) error {
 				if !same(r, recs[i]) {
 					t.Fatalf("record %d: %+v, want %+v", i, r, recs[i])
 				}
@@ -424,4 +424,16 @@ func FuzzBatch(f *testing.F) {
 			}
 		}
 	})
+}
+
+// TestBodySize: what the builder reserves is what it writes.
+func TestBodySize(t *testing.T) {
+	for _, n := range []int{0, 1, 63, 64, 8191, 8192, 1 << 20} {
+		for _, hs := range [][]event.Header{nil, {{Key: strings.Repeat("h", n), Value: make([]byte, n)}, {Key: "", Value: nil}}, make([]event.Header, 100)} {
+			key, value := make([]byte, n), []byte(nil)
+			if got, want := bodySize(key, value, hs), len(appendBody(nil, key, value, hs)); got != want {
+				t.Errorf("%d bytes, %d headers: size %d, want %d", n, len(hs), got, want)
+			}
+		}
+	}
 }

@@ -5,6 +5,7 @@ import (
 	"encoding/binary"
 	"fmt"
 	"hash/crc32"
+	"slices"
 	"sync"
 
 	"github.com/twmb/franz-go/pkg/kgo"
@@ -19,7 +20,6 @@ type Builder struct {
 	base    int64
 	max     int64
 	count   int32
-	scratch []byte
 }
 
 // Len is the number of records so far.
@@ -35,27 +35,34 @@ func (b *Builder) Reset() {
 
 // Add appends a record and tells whether it fitted; if not, nothing changed.
 func (b *Builder) Add(r *Record) bool {
-	b.scratch = appendBody(b.scratch[:0], r.Key, r.Value, r.Headers)
-	return b.AddRaw(Raw{Timestamp: r.Timestamp, Body: b.scratch})
+	return b.add(0, r.Timestamp, bodySize(r.Key, r.Value, r.Headers), func(dst []byte) []byte {
+		return appendBody(dst, r.Key, r.Value, r.Headers)
+	})
 }
 
 // AddRaw appends a record of another batch as it is, at the next offset, and
 // tells whether it fitted; if not, nothing changed.
 func (b *Builder) AddRaw(r Raw) bool {
+	return b.add(r.Attributes, r.Timestamp, len(r.Body), func(dst []byte) []byte { return append(dst, r.Body...) })
+}
+
+// add appends a record whose body has a size and is written by a function.
+func (b *Builder) add(attributes byte, timestamp int64, size int, body func(dst []byte) []byte) bool {
 	if b.count == 0 {
-		b.base, b.max = r.Timestamp, r.Timestamp
+		b.base, b.max = timestamp, timestamp
 	}
 	var head [1 + 2*binary.MaxVarintLen64]byte
-	head[0] = r.Attributes
-	n := 1 + binary.PutVarint(head[1:], r.Timestamp-b.base)
+	head[0] = attributes
+	n := 1 + binary.PutVarint(head[1:], timestamp-b.base)
 	n += binary.PutVarint(head[n:], int64(b.count))
-	if b.Limit > 0 && b.count > 0 && b.Size()+binary.MaxVarintLen32+n+len(r.Body) > b.Limit {
+	if b.Limit > 0 && b.count > 0 && b.Size()+binary.MaxVarintLen32+n+size > b.Limit {
 		return false
 	}
-	b.records = binary.AppendVarint(b.records, int64(n+len(r.Body)))
+	b.records = slices.Grow(b.records, binary.MaxVarintLen32+n+size)
+	b.records = binary.AppendVarint(b.records, int64(n+size))
 	b.records = append(b.records, head[:n]...)
-	b.records = append(b.records, r.Body...)
-	b.max = max(b.max, r.Timestamp)
+	b.records = body(b.records)
+	b.max = max(b.max, timestamp)
 	b.count++
 	return true
 }

@@ -22,18 +22,19 @@ const (
 // records and holes end no reading, and the end of a transaction that is open
 // below it is waited for. It asks again while the partition has no leader, for a
 // few seconds; an error of each ends it. Records share the memory of the answer,
-// which is not used again.
-func ReadCommitted(ctx context.Context, topics *Topics, tp TopicPartition, from, to int64, each func(*Record) error) (int64, error) {
-	return read(ctx, topics, tp, committed, from, to, each)
+// which is not used again; what the decoder cannot look into comes with
+// [Record.Refused].
+func ReadCommitted(ctx context.Context, topics *Topics, d *Decoder, tp TopicPartition, from, to int64, each func(*Record) error) (int64, error) {
+	return read(ctx, topics, d, tp, committed, from, to, each)
 }
 
 // ReadUncommitted is ReadCommitted for records of every transaction, also of those
 // that are open or were aborted; it waits for none.
-func ReadUncommitted(ctx context.Context, topics *Topics, tp TopicPartition, from, to int64, each func(*Record) error) (int64, error) {
-	return read(ctx, topics, tp, uncommitted, from, to, each)
+func ReadUncommitted(ctx context.Context, topics *Topics, d *Decoder, tp TopicPartition, from, to int64, each func(*Record) error) (int64, error) {
+	return read(ctx, topics, d, tp, uncommitted, from, to, each)
 }
 
-func read(ctx context.Context, topics *Topics, tp TopicPartition, level isolation, from, to int64, each func(*Record) error) (int64, error) {
+func read(ctx context.Context, topics *Topics, d *Decoder, tp TopicPartition, level isolation, from, to int64, each func(*Record) error) (int64, error) {
 	failures, wait := 0, retryWait{}
 	for next := from; ; {
 		if next >= to {
@@ -47,49 +48,32 @@ func read(ctx context.Context, topics *Topics, tp TopicPartition, level isolatio
 			continue
 		}
 		failures, wait = 0, retryWait{}
-		if next, err = take(p, level, next, to, each); err != nil {
+		if next, err = take(p, d, level, next, to, each); err != nil {
 			return next, fmt.Errorf("read %s/%d: %w", tp.Topic, tp.Partition, err)
 		}
 	}
 }
 
 // take goes through one answer and returns the next offset to read.
-func take(p *kmsg.FetchResponseTopicPartition, level isolation, next, to int64, each func(*Record) error) (int64, error) {
-	batches, err := Split(p.RecordBatches)
-	if err != nil {
-		return next, err
-	}
-	if len(batches) == 0 {
+func take(p *kmsg.FetchResponseTopicPartition, d *Decoder, level isolation, next, to int64, each func(*Record) error) (int64, error) {
+	f, _ := unread(p, next)
+	if f.Err == nil && len(p.RecordBatches) == 0 {
 		return max(next, level.readable(p)), nil // compaction has emptied the rest
 	}
-	aborted := NewAborts(p.AbortedTransactions)
-	for _, b := range batches {
-		if b.Magic() == 2 {
-			if err := b.Check(); err != nil {
-				return next, err
-			}
-		}
-		skip, _, err := aborted.Take(b)
-		if err != nil {
-			return next, err
-		}
-		if b.NextOffset() <= next {
+	for _, u := range f.Batches {
+		if u.Batch.Magic() == 2 && u.Batch.Control() {
 			continue
 		}
-		if !skip {
-			err := b.Each(func(r Record) error {
-				if r.Offset < next || r.Offset >= to {
-					return nil
-				}
-				return each(&r)
-			})
-			if err != nil {
+		for _, e := range d.Entries(u.Batch, u.From) {
+			if e.Offset >= to {
+				break
+			}
+			if err := each(&e.Record); err != nil {
 				return next, err
 			}
 		}
-		next = b.NextOffset()
 	}
-	return next, nil
+	return f.Next, f.Err
 }
 
 // mayReadAgain: the broker has moved the partition, or the connection broke.

@@ -68,7 +68,7 @@ func TestReadCommitted(t *testing.T) {
 					want = append(want, off)
 				}
 			}
-			_, err := txn.ReadCommitted(t.Context(), topics, txn.TopicPartition{Topic: "t"}, from, listed, func(r *txn.Record) error {
+			_, err := txn.ReadCommitted(t.Context(), topics, txn.NewDecoder(txn.Limits{}), txn.TopicPartition{Topic: "t"}, from, listed, func(r *txn.Record) error {
 				got = append(got, r.Offset)
 				return nil
 			})
@@ -118,15 +118,15 @@ func TestReadCommittedErrors(t *testing.T) {
 	h := c.fake.Fault(kfake.Fault{Keys: []kmsg.Key{kmsg.Fetch}, Topic: "t", Err: kerr.NotLeaderForPartition, Count: 3})
 	n := 0
 	count := func(*txn.Record) error { n++; return nil }
-	if _, err := txn.ReadCommitted(t.Context(), txn.NewTopics(cl), txn.TopicPartition{Topic: "t"}, 0, 2, count); err != nil || n != 1 || h.Hits() != 3 {
+	if _, err := txn.ReadCommitted(t.Context(), txn.NewTopics(cl), txn.NewDecoder(txn.Limits{}), txn.TopicPartition{Topic: "t"}, 0, 2, count); err != nil || n != 1 || h.Hits() != 3 {
 		t.Fatalf("%d records, %d faults met: %v", n, h.Hits(), err)
 	}
 	stop := errors.New("stop")
-	if _, err := txn.ReadCommitted(t.Context(), txn.NewTopics(cl), txn.TopicPartition{Topic: "t"}, 0, 2, func(*txn.Record) error { return stop }); !errors.Is(err, stop) {
+	if _, err := txn.ReadCommitted(t.Context(), txn.NewTopics(cl), txn.NewDecoder(txn.Limits{}), txn.TopicPartition{Topic: "t"}, 0, 2, func(*txn.Record) error { return stop }); !errors.Is(err, stop) {
 		t.Fatalf("got %v", err)
 	}
 	c.fake.Fault(kfake.Fault{Keys: []kmsg.Key{kmsg.Fetch}, Topic: "t", Err: kerr.OffsetOutOfRange, Count: 1})
-	if _, err := txn.ReadCommitted(t.Context(), txn.NewTopics(cl), txn.TopicPartition{Topic: "t"}, 0, 2, count); !errors.Is(err, kerr.OffsetOutOfRange) {
+	if _, err := txn.ReadCommitted(t.Context(), txn.NewTopics(cl), txn.NewDecoder(txn.Limits{}), txn.TopicPartition{Topic: "t"}, 0, 2, count); !errors.Is(err, kerr.OffsetOutOfRange) {
 		t.Fatalf("got %v", err)
 	}
 }

@@ -9,3 +9,10 @@ func (p *Producer) SetSequence(topic string, partition, n int32) {
 
 // BaseSequence is the producer's sequence number of the first record.
 func (b Batch) BaseSequence() int32 { return int32(binary.BigEndian.Uint32(b[atBaseSequence:])) }
+
+// left is how much of a budget is free.
+func (b *budget) left() int {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.free
+}

@@ -26,8 +26,8 @@ func oldHeaderSize(magic int8) int64 {
 	return 26
 }
 
-func (b Batch) eachOld(fn func(Record) error) error {
-	recs, err := b.oldRecords(0)
+func (d *Decoder) eachOld(b Batch, fn func(Record) error) error {
+	recs, err := d.oldRecords(b, 0)
 	if err != nil {
 		return err
 	}
@@ -39,6 +39,9 @@ func (b Batch) eachOld(fn func(Record) error) error {
 			return fmt.Errorf("%w: offset %d after %d", ErrMalformed, r.Offset, last)
 		}
 		last = r.Offset
+		if refused := d.check(len(r.Key), 0, 0); refused != nil {
+			r = Record{Offset: r.Offset, Timestamp: r.Timestamp, Refused: refused}
+		}
 		if err := fn(r); err != nil {
 			return err
 		}
@@ -46,7 +49,7 @@ func (b Batch) eachOld(fn func(Record) error) error {
 	return nil
 }
 
-func (b Batch) oldRecords(depth int) ([]Record, error) {
+func (d *Decoder) oldRecords(b Batch, depth int) ([]Record, error) {
 	magic := b.Magic()
 	if int64(len(b)) < oldHeaderSize(magic) {
 		return nil, fmt.Errorf("%w: old message of %d bytes", ErrMalformed, len(b))
@@ -74,27 +77,30 @@ func (b Batch) oldRecords(depth int) ([]Record, error) {
 	if depth >= maxOldDepth {
 		return nil, fmt.Errorf("%w: compressed message inside a compressed one", ErrMalformed)
 	}
-	return oldInner(r, codec, magic, attrs&AttrLogAppendTime != 0)
+	return d.oldInner(r, codec, magic, attrs&AttrLogAppendTime != 0)
 }
 
 // oldInner opens a compressed set. In format 1 inner offsets are relative, and
 // the wrapper has the offset of the last; under LogAppendTime its time is
 // everyone's.
-func oldInner(wrapper Record, codec kgo.CompressionCodecType, magic int8, appendTime bool) ([]Record, error) {
-	raw, err := decompressor.Decompress(wrapper.Value, codec)
+func (d *Decoder) oldInner(wrapper Record, codec kgo.CompressionCodecType, magic int8, appendTime bool) ([]Record, error) {
+	raw, err := d.decompress(wrapper.Value, codec)
 	if err != nil {
-		return nil, fmt.Errorf("%w: decompress codec %d: %w", ErrMalformed, codec, err)
+		return nil, err
 	}
 	set, err := Split(raw)
 	if err != nil {
 		return nil, err
 	}
-	var out []Record
+	if err := d.unfolded(len(raw), int64(len(set)), 0); err != nil {
+		return nil, err
+	}
+	out := make([]Record, 0, len(set))
 	for _, m := range set {
 		if m.Magic() != magic {
 			return nil, fmt.Errorf("%w: format %d inside format %d", ErrMalformed, m.Magic(), magic)
 		}
-		rs, err := m.oldRecords(maxOldDepth)
+		rs, err := d.oldRecords(m, maxOldDepth)
 		if err != nil {
 			return nil, err
 		}

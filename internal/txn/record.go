@@ -2,9 +2,7 @@ package txn
 
 import (
 	"encoding/binary"
-	"fmt"
-
-	"github.com/twmb/franz-go/pkg/kgo"
+	"math/bits"
 
 	"github.com/geogate/geogate/internal/event"
 )
@@ -18,7 +16,17 @@ type Record struct {
 	Value     []byte // nil is null
 	Headers   []event.Header
 	Timestamp int64 // Unix milliseconds
+
+	// Refused says of what was read why it cannot be looked into: a record beyond a
+	// limit, or a whole batch that is beyond one or malformed. Nothing else is set
+	// then but Offset, Timestamp and Span.
+	Refused error
+	// Span is how many offsets a batch takes that was refused whole; else 0.
+	Span int64
 }
+
+// Next is the first offset after the record, or after the batch that was refused.
+func (r *Record) Next() int64 { return r.Offset + max(1, r.Span) }
 
 // Raw is a record of a batch of format 2 whose key, value and headers were not
 // looked at.
@@ -29,109 +37,6 @@ type Raw struct {
 	Body       []byte // everything from the key length on; shared memory
 }
 
-var decompressor = kgo.DefaultDecompressor()
-
-// Records is the batch's records, uncompressed: the batch's own memory when
-// there is no compression.
-func (b Batch) Records() ([]byte, error) {
-	raw := []byte(b[HeaderSize:])
-	if b.Codec() == kgo.CodecNone || b.Count() == 0 {
-		return raw, nil
-	}
-	out, err := decompressor.Decompress(raw, b.Codec())
-	if err != nil {
-		return nil, fmt.Errorf("%w: decompress codec %d: %w", ErrMalformed, b.Codec(), err)
-	}
-	return out, nil
-}
-
-// EachRaw calls fn for every record of a format 2 batch, in order, and stops at
-// fn's first error. A batch that ends early, has bytes left over, or whose
-// offsets do not rise within the batch is malformed.
-//
-// Under LogAppendTime all records have the batch's append time; appendTime says
-// whether to give that or the producers' own times, which are still inside.
-func (b Batch) EachRaw(appendTime bool, fn func(Raw) error) error {
-	raw, err := b.Records()
-	if err != nil {
-		return err
-	}
-	last := int64(-1)
-	for range b.Count() {
-		n, used := binary.Varint(raw)
-		if used <= 0 || n < 1 || n > int64(len(raw)-used) {
-			return fmt.Errorf("%w: record length %d of %d bytes", ErrMalformed, n, len(raw))
-		}
-		rec := raw[used : used+int(n)]
-		raw = raw[used+int(n):]
-		ts, u1 := binary.Varint(rec[1:])
-		if u1 <= 0 {
-			return fmt.Errorf("%w: timestamp delta", ErrMalformed)
-		}
-		off, u2 := binary.Varint(rec[1+u1:])
-		if u2 <= 0 || off <= last || off > int64(b.LastOffsetDelta()) {
-			return fmt.Errorf("%w: offset delta %d after %d", ErrMalformed, off, last)
-		}
-		last = off
-		r := Raw{
-			Offset:     b.BaseOffset() + off,
-			Timestamp:  b.BaseTimestamp() + ts,
-			Attributes: rec[0],
-			Body:       rec[1+u1+u2:],
-		}
-		if appendTime && b.Attributes()&AttrLogAppendTime != 0 {
-			r.Timestamp = b.MaxTimestamp()
-		}
-		if err := fn(r); err != nil {
-			return err
-		}
-	}
-	if len(raw) > 0 {
-		return fmt.Errorf("%w: %d bytes after the last record", ErrMalformed, len(raw))
-	}
-	return nil
-}
-
-// Each calls fn for every record of a batch of any format, decoded, and stops at
-// fn's first error. Key, value and header values share the memory of the batch
-// or of its uncompressed copy. Under LogAppendTime the time is the append time.
-func (b Batch) Each(fn func(Record) error) error {
-	if b.Magic() < 2 {
-		return b.eachOld(fn)
-	}
-	return b.EachRaw(true, func(raw Raw) error {
-		r, err := raw.Decode()
-		if err != nil {
-			return err
-		}
-		return fn(r)
-	})
-}
-
-// Decode takes key, value and headers out of the body; they share its memory.
-func (r Raw) Decode() (Record, error) {
-	d := bodyReader{buf: r.Body}
-	rec := Record{Offset: r.Offset, Timestamp: r.Timestamp}
-	rec.Key = d.nullable()
-	rec.Value = d.nullable()
-	n := d.varint()
-	if d.bad || n < 0 || n > int64(len(d.buf)) {
-		return Record{}, fmt.Errorf("%w: record body", ErrMalformed)
-	}
-	if n > 0 {
-		rec.Headers = make([]event.Header, 0, n)
-	}
-	for range n {
-		k := d.nullable()
-		v := d.nullable()
-		rec.Headers = append(rec.Headers, event.Header{Key: string(k), Value: v})
-	}
-	if d.bad || len(d.buf) > 0 {
-		return Record{}, fmt.Errorf("%w: record body", ErrMalformed)
-	}
-	return rec, nil
-}
-
 // bodyReader reads zig-zag varints, which the event package's formats do not use.
 type bodyReader struct {
 	buf []byte
@@ -139,13 +44,29 @@ type bodyReader struct {
 }
 
 func (d *bodyReader) varint() int64 {
-	v, n := binary.Varint(d.buf)
+	v, n := varint(d.buf)
 	if n <= 0 {
 		d.bad, d.buf = true, nil
 		return 0
 	}
 	d.buf = d.buf[n:]
 	return v
+}
+
+// varint is binary.Varint, which most often finds one byte.
+func varint(b []byte) (int64, int) {
+	if len(b) > 0 && b[0] < 0x80 {
+		return int64(b[0]>>1) ^ -int64(b[0]&1), 1
+	}
+	return binary.Varint(b)
+}
+
+// skipHeaders passes n headers and tells how long their names and values are.
+func (d *bodyReader) skipHeaders(n int64) (size int) {
+	for range n {
+		size += len(d.nullable()) + len(d.nullable())
+	}
+	return size
 }
 
 func (d *bodyReader) nullable() []byte {
@@ -174,6 +95,20 @@ func appendBody(dst, key, value []byte, headers []event.Header) []byte {
 	}
 	return dst
 }
+
+// bodySize is the length of what appendBody appends.
+func bodySize(key, value []byte, headers []event.Header) int {
+	n := nullableSize(key) + nullableSize(value) + varintSize(len(headers))
+	for _, h := range headers {
+		n += varintSize(len(h.Key)) + len(h.Key) + nullableSize(h.Value)
+	}
+	return n
+}
+
+func nullableSize(b []byte) int { return varintSize(len(b)) + len(b) } // null takes one byte, too
+
+// varintSize is how many bytes a length takes.
+func varintSize(n int) int { return (bits.Len64(uint64(n)<<1|1) + 6) / 7 }
 
 func appendNullable(dst, b []byte) []byte {
 	if b == nil {

@@ -13,6 +13,8 @@ import (
 	"maps"
 	"slices"
 	"strings"
+
+	"github.com/geogate/geogate/internal/redact"
 )
 
 // Code names a kind of trouble.
@@ -20,6 +22,7 @@ type Code string
 
 // The codes.
 const (
+	BeyondLimits        Code = "BEYOND_LIMITS"
 	ClockAhead          Code = "CLOCK_AHEAD"
 	CutPending          Code = "CUT_PENDING"
 	Defect              Code = "DEFECT"
@@ -53,7 +56,7 @@ const (
 // Codes are all codes.
 func Codes() []Code {
 	return []Code{
-		ClockAhead, CutPending, Defect, DiskLow, FoldFailing, ForeignRecords, Gap,
+		BeyondLimits, ClockAhead, CutPending, Defect, DiskLow, FoldFailing, ForeignRecords, Gap,
 		KafkaUnreachable, LinkFailed, LinkParked, MalformedRecord, MoreWarnings, OutputReplaced,
 		PartitionHeld, PartitionNotReady, PartitionsUnused, PatternUnmatched, Quarantined,
 		RegisterDegraded, RegisterRegressed, RegisterRumour, RegisterUnreachable, ResidencyInvalid, ResidencyStopped,
@@ -127,9 +130,9 @@ func (l *List) Add(c Code, subject, format string, args ...any) {
 // MaxDetail bounds a detail, in bytes: errors of libraries may hold anything.
 const MaxDetail = 400
 
-// OneLine is a text without line ends, cut to MaxDetail bytes.
+// OneLine is a text without line ends, keys and values, cut to MaxDetail bytes.
 func OneLine(s string) string {
-	s = strings.Join(strings.Fields(s), " ")
+	s = strings.Join(strings.Fields(redact.Text(s)), " ")
 	if len(s) <= MaxDetail {
 		return s
 	}

@@ -120,7 +120,7 @@ func (s *site) start(nats register.Config) (a *ownership.Client, stop func()) {
 		Orphans: func() map[string]uint64 { return map[string]uint64{"default/" + s.region: 3} },
 		Dial:    func(h ownership.Handlers) (ownership.Register, error) { return register.Dial(nats, h) },
 		Mirror: mirror.New(mirror.Config{
-			Region: s.region, Opts: []kgo.Opt{kgo.SeedBrokers(s.seeds...)}, Client: cl, Topics: txn.NewTopics(cl), Logger: log,
+			Region: s.region, Client: cl, Topics: txn.NewTopics(cl), Logger: log,
 		}),
 	})
 	if err != nil {

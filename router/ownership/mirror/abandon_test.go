@@ -45,8 +45,7 @@ func TestAbandonApache(t *testing.T) {
 func abandon(t *testing.T, seeds []string) {
 	ctx, cancel := context.WithTimeout(context.Background(), 2*time.Minute)
 	defer cancel()
-	opts := []kgo.Opt{kgo.SeedBrokers(seeds...)}
-	cl, err := kgo.NewClient(opts...)
+	cl, err := kgo.NewClient(kgo.SeedBrokers(seeds...))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -54,7 +53,7 @@ func abandon(t *testing.T, seeds []string) {
 	used := func(want bool, when string) {
 		t.Helper()
 		for { // what is told first is written in its time
-			_, got, err := mirror.InUse(ctx, opts)
+			_, got, err := mirror.InUse(ctx, cl, txn.NewDecoder(txn.Limits{}))
 			if err == nil && got == want {
 				return
 			}
@@ -71,7 +70,7 @@ func abandon(t *testing.T, seeds []string) {
 	used(false, "in an empty topic")
 	start := func() (m *mirror.Mirror, stop func()) {
 		m = mirror.New(mirror.Config{
-			Region: "us", Instance: "us-0", Opts: opts, Client: cl, Topics: txn.NewTopics(cl), Skipped: &warning.Skipped{}, Logger: slog.New(slog.DiscardHandler),
+			Region: "us", Instance: "us-0", Client: cl, Topics: txn.NewTopics(cl), Skipped: &warning.Skipped{}, Logger: slog.New(slog.DiscardHandler),
 		})
 		mctx, cancel := context.WithCancel(ctx)
 		ended := make(chan struct{})

@@ -34,11 +34,12 @@ const (
 // Config of a Mirror.
 type Config struct {
 	Region, Instance string
-	// Opts reach the region's own cluster.
-	Opts []kgo.Opt
-	// Client writes; it carries transactions.
+	// Client reaches the region's own cluster; it carries transactions.
 	Client *kgo.Client
+	// Topics is a cache of the client's; nil makes one.
 	Topics *txn.Topics
+	// Decoder looks into batches; nil: one with default limits.
+	Decoder *txn.Decoder
 	// Skipped remembers records that cannot be used; nil: nobody does.
 	Skipped *warning.Skipped
 	Logger  *slog.Logger
@@ -68,6 +69,12 @@ const queueLength = 4096
 
 // New makes a mirror; it does nothing before Run.
 func New(cfg Config) *Mirror {
+	if cfg.Topics == nil {
+		cfg.Topics = txn.NewTopics(cfg.Client)
+	}
+	if cfg.Decoder == nil {
+		cfg.Decoder = txn.NewDecoder(txn.Limits{})
+	}
 	return &Mirror{
 		cfg: cfg, news: make(chan ownership.Seen, queueLength), requests: make(chan request),
 	}
@@ -102,9 +109,13 @@ const registerKey = "register"
 // Load reads what the region's Kafka has of the register.
 func (m *Mirror) Load(ctx context.Context) (ownership.Memory, error) {
 	memory := ownership.Memory{Epochs: make(map[string]event.Epoch), Live: make(map[string]uint64)}
-	err := scan(ctx, m.cfg.Opts, func(r *kgo.Record) {
-		if err := take(r.Value, &memory); err != nil && m.cfg.Skipped.Add(r.Topic, r.Partition, r.Offset, err) {
-			m.cfg.Logger.Error("record of the register's copy cannot be used and is skipped", "topic", r.Topic, "offset", r.Offset, "err", err)
+	err := scan(ctx, m.cfg.Client, m.cfg.Topics, m.cfg.Decoder, func(r *txn.Record) {
+		err := r.Refused
+		if err == nil {
+			err = take(r.Value, &memory)
+		}
+		if err != nil && m.cfg.Skipped.Add(OwnershipTopic, 0, r.Offset, err) {
+			m.cfg.Logger.Error("record of the register's copy cannot be used and is skipped", "topic", OwnershipTopic, "offset", r.Offset, "err", err)
 		}
 	})
 	return memory, err
@@ -112,9 +123,9 @@ func (m *Mirror) Load(ctx context.Context) (ownership.Memory, error) {
 
 // InUse tells whether an ownership register rules in a cluster: whether the copy of one
 // is there that has not been given up. Without the topic none does.
-func InUse(ctx context.Context, opts []kgo.Opt) (revision uint64, used bool, err error) {
+func InUse(ctx context.Context, cl *kgo.Client, d *txn.Decoder) (revision uint64, used bool, err error) {
 	memory := ownership.Memory{Epochs: make(map[string]event.Epoch), Live: make(map[string]uint64)}
-	err = scan(ctx, opts, func(r *kgo.Record) {
+	err = scan(ctx, cl, txn.NewTopics(cl), d, func(r *txn.Record) {
 		_ = take(r.Value, &memory) // what cannot be used is reported where the register is used
 	})
 	if errors.Is(err, kerr.UnknownTopicOrPartition) {
@@ -124,33 +135,31 @@ func InUse(ctx context.Context, opts []kgo.Opt) (revision uint64, used bool, err
 }
 
 // scan gives every committed record of the topic, in order.
-func scan(ctx context.Context, opts []kgo.Opt, visit func(*kgo.Record)) error {
-	cl, err := kgo.NewClient(append(append([]kgo.Opt(nil), opts...),
-		kgo.FetchIsolationLevel(kgo.ReadCommitted()), kgo.KeepControlRecords(), kgo.FetchMaxWait(100*time.Millisecond),
-		kgo.ConsumePartitions(map[string]map[int32]kgo.Offset{OwnershipTopic: {0: kgo.NewOffset().AtStart()}}))...)
-	if err != nil {
-		return fmt.Errorf("read %s: %w", OwnershipTopic, err)
+func scan(ctx context.Context, cl *kgo.Client, topics *txn.Topics, d *txn.Decoder, visit func(*txn.Record)) error {
+	admin := kadm.NewClient(cl)
+	starts, err := admin.ListStartOffsets(ctx, OwnershipTopic)
+	if err == nil {
+		err = starts.Error()
 	}
-	defer cl.Close()
-	ends, err := kadm.NewClient(cl).ListCommittedOffsets(ctx, OwnershipTopic)
+	if err != nil {
+		return fmt.Errorf("list start of %s: %w", OwnershipTopic, err)
+	}
+	ends, err := admin.ListCommittedOffsets(ctx, OwnershipTopic)
 	if err == nil {
 		err = ends.Error()
 	}
 	if err != nil {
 		return fmt.Errorf("list end of %s: %w", OwnershipTopic, err)
 	}
+	start, _ := starts.Lookup(OwnershipTopic, 0)
 	end, _ := ends.Lookup(OwnershipTopic, 0)
-	for next := int64(0); next < end.Offset; {
-		fs := cl.PollFetches(ctx)
-		if ctx.Err() != nil {
-			return fmt.Errorf("read %s: %w", OwnershipTopic, ctx.Err())
-		}
-		fs.EachRecord(func(r *kgo.Record) {
-			next = r.Offset + 1
-			if !r.Attrs.IsControl() {
-				visit(r)
-			}
-		})
+	at := txn.TopicPartition{Topic: OwnershipTopic}
+	_, err = txn.ReadCommitted(ctx, topics, d, at, start.Offset, end.Offset, func(r *txn.Record) error {
+		visit(r)
+		return nil
+	})
+	if err != nil {
+		return fmt.Errorf("read %s: %w", OwnershipTopic, err)
 	}
 	return nil
 }

@@ -593,7 +593,7 @@ func (s *shardRun) epochs(check []replicate.Stream, out []txn.Produced) {
 
 func unpack(b txn.Batch) []kafka.Record {
 	var out []kafka.Record
-	err := b.Each(func(r txn.Record) error {
+	err := txn.NewDecoder(txn.Limits{}).Each(b, func(r txn.Record) error {
 		out = append(out, kafka.Record{Key: r.Key, Value: r.Value, Headers: r.Headers, Timestamp: r.Timestamp})
 		return nil
 	})
