@@ -228,6 +228,7 @@ func FuzzCursor(f *testing.F) {
 	f.Add(event.Cursor{View: event.MergedView, Topic: event.HashTopic("t"), Visible: us, At: map[int32]event.Vector{0: vector(1, 2), placeBit: vector(3, 0)}}.String())
 	f.Add(event.Cursor{View: event.ConflictView, Topic: event.HashTopic("t"), Visible: us, At: map[int32]event.Vector{3: vector(1, 0)}}.String())
 	f.Add("latest")
+	f.Add("ARDjuYpNoxoSfQEBA\rAADAQEtW92P")
 	f.Fuzz(func(t *testing.T, text string) {
 		s := &Server{cfg: Config{Region: us, Topology: topologyOf(t, "us", "eu")}}
 		for _, view := range []event.View{event.MergedView, event.OriginView(us), event.OriginView(eu), event.ConflictView} {

@@ -3,6 +3,7 @@ package control
 import (
 	"encoding/binary"
 	"fmt"
+	"maps"
 	"slices"
 	"time"
 
@@ -134,6 +135,20 @@ func (f *Follower) Progress(region event.RegionID, topic string, num int32) (Pro
 		return Progress{}, false
 	}
 	return h[len(h)-1], true
+}
+
+// UsedElsewhere are the topics, in order, of which other regions have told progress: their
+// gateways write or read them, or what is derived from them.
+func (f *Follower) UsedElsewhere() []string {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	names := make(map[string]bool)
+	for k := range f.progress {
+		if k.region != f.cfg.Region {
+			names[k.topic] = true
+		}
+	}
+	return slices.Sorted(maps.Keys(names))
 }
 
 const (

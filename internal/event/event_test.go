@@ -331,6 +331,8 @@ func FuzzDecode(f *testing.F) {
 func FuzzParsePosition(f *testing.F) {
 	f.Add(goldenToken().String())
 	f.Add(goldenCursor().String())
+	f.Add(goldenToken().String() + "\n")
+	f.Add("\r" + goldenCursor().String())
 	f.Fuzz(func(t *testing.T, text string) {
 		if tok, err := event.ParseToken(text); err == nil && tok.String() != text {
 			t.Fatalf("token %q is also %q", text, tok)

@@ -4,10 +4,12 @@ import (
 	"crypto/sha256"
 	"encoding/base64"
 	"encoding/binary"
+	"errors"
 	"fmt"
 	"hash/crc32"
 	"maps"
 	"slices"
+	"strings"
 
 	"github.com/geogate/geogate/internal/hlc"
 )
@@ -23,6 +25,15 @@ func HashTopic(topic string) TopicHash {
 }
 
 var opaque = base64.RawURLEncoding.Strict()
+
+// decodeOpaque takes only the one form that is ever given out; the library would pass
+// over line breaks.
+func decodeOpaque(text string) ([]byte, error) {
+	if strings.ContainsAny(text, "\r\n") {
+		return nil, errors.New("it has a line break")
+	}
+	return opaque.DecodeString(text)
+}
 
 const tokenVersion = 1
 
@@ -47,7 +58,7 @@ func (t Token) String() string {
 
 // ParseToken is the inverse of String; its errors wrap ErrMalformed.
 func ParseToken(text string) (Token, error) {
-	raw, err := opaque.DecodeString(text)
+	raw, err := decodeOpaque(text)
 	if err != nil {
 		return Token{}, fmt.Errorf("parse token: %w: %w", ErrMalformed, err)
 	}
@@ -102,7 +113,7 @@ func Seal(b []byte) string {
 
 // Unseal is the inverse of Seal; its errors wrap ErrMalformed.
 func Unseal(text string) ([]byte, error) {
-	raw, err := opaque.DecodeString(text)
+	raw, err := decodeOpaque(text)
 	if err != nil {
 		return nil, fmt.Errorf("%w: %w", ErrMalformed, err)
 	}

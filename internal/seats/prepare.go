@@ -43,6 +43,34 @@ func (s *Seats) prepare(ctx context.Context) error {
 	}
 }
 
+// join opens the topics that a gateway of another region uses, so that what is derived
+// from them is here too when somebody reads it natively. A topic that cannot be opened is
+// opened by its first use here, or tried again after a restart.
+func (s *Seats) join(ctx context.Context) {
+	tick := time.NewTicker(topics.DiscoverEvery)
+	defer tick.Stop()
+	tried := make(map[string]bool)
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-tick.C:
+		}
+		for _, name := range s.cfg.Control.UsedElsewhere() {
+			if tried[name] {
+				continue
+			}
+			err := s.openTopic(ctx, name)
+			if errors.Is(err, gateway.ErrTopicUnknown) {
+				continue // its copy may be here before the topic
+			}
+			if tried[name] = true; err != nil && ctx.Err() == nil {
+				s.cfg.Logger.Warn("cannot open a topic that another region uses", "topic", name, "err", err)
+			}
+		}
+	}
+}
+
 // setUnprepared says in the readiness why the declared topics are not there.
 func (s *Seats) setUnprepared(err error) {
 	s.mu.Lock()

@@ -168,6 +168,7 @@ func (s *Seats) Run(ctx context.Context) error {
 	g, ctx := errgroup.WithContext(ctx)
 	g.Go(func() error { return s.tail.Run(ctx) })
 	g.Go(func() error { return s.prepare(ctx) })
+	g.Go(func() error { s.join(ctx); return nil })
 	g.Go(func() error { s.sweep(ctx); return nil })
 	g.Go(func() error {
 		for {

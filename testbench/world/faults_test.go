@@ -333,6 +333,13 @@ func TestUndeclaredTopicIsServedFromItsFirstWrite(t *testing.T) {
 	if a.Unit != "default/us" {
 		t.Fatalf("unit %s", a.Unit)
 	}
+	w.Eventually("the merged topic of a region where nobody asked", func() error {
+		all, err := eu.Read(limit(t), "logs.merged", true)
+		if err == nil && len(client.Data(all)) != 2 {
+			err = fmt.Errorf("%d records", len(client.Data(all)))
+		}
+		return err
+	})
 	w.Settle("logs")
 	for _, r := range w.Regions() {
 		all := records(t, r, "logs", "merged")
