@@ -57,9 +57,16 @@ func (s *Server) entity(c *call, key []byte, waitText string) error {
 	if t.Domain.Kind != conflict.Entities {
 		return newProblem(codeEntityUnknown, "the topic is of kind %s and has no entities", t.Domain.Kind)
 	}
-	if err := s.applied(ctx, t, token, stale); err != nil {
+	if t, err = s.applied(ctx, t, token, stale); err != nil {
 		return err
 	}
+	return s.answerEntity(c, t, key, stale)
+}
+
+// answerEntity answers with the state of an entity, once its partition shows what there
+// was before the seat, for which it waits for a time.
+func (s *Server) answerEntity(c *call, t Topic, key []byte, stale time.Duration) error {
+	ctx := c.r.Context()
 	p := router.Partition(key, t.Partitions)
 	st, err := s.seats.open(ctx, t, p)
 	if err != nil {
@@ -79,6 +86,9 @@ func (s *Server) entity(c *call, key []byte, waitText string) error {
 	seen, _ := shown.Committed()
 	h := c.w.Header()
 	h.Set("Cache-Control", "no-cache")
+	if t.Held != "" {
+		setIncomplete(h, t.Name, p)
+	}
 	win := conflict.PolicyOf(t.Domain.Rule).Winner(state.Live)
 	if win < 0 {
 		h.Set(headerToken, s.readToken(t, p, seen, 0))

@@ -235,7 +235,11 @@ func TestReadRefusals(t *testing.T) {
 		{"wrong origin", "github/records?view=local&from=" + cursor(func(c *event.Cursor) {
 			c.View, c.At[0] = event.OriginView(us), vector(0, 1)
 		}), nil, 400, codeCursorInvalid},
-		{"no such partition", "github/records?from=" + cursor(func(c *event.Cursor) { c.At[7] = vector(1, 0) }), nil, 400, codeCursorInvalid},
+		{"partition that another region may have", "github/records?wait=0s&from=" + cursor(func(c *event.Cursor) { c.At[7] = vector(1, 0) }), nil, 503, codeStaleView},
+		{"no such partition", "flights/records?from=" + cursor(func(c *event.Cursor) {
+			c.Topic, c.At[7] = event.HashTopic("flights"), vector(1, 0)
+		}), nil, 400, codeCursorInvalid},
+		{"no partition at all", "github/records?from=" + cursor(func(c *event.Cursor) { c.At[maxPartition] = vector(1, 0) }), nil, 400, codeCursorInvalid},
 		{"unknown topic", "nope/records", nil, 404, codeTopicUnknown},
 		{"no entities", "github/entities/a", nil, 404, codeEntityUnknown},
 		{"no such entity", "flights/entities/a", nil, 404, codeEntityUnknown},

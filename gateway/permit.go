@@ -63,6 +63,9 @@ func (w *writer) permit(t Topic, rec *record) (*permitted, error) {
 	if err := w.mayWrite(t, rec.key, rec.headers); err != nil {
 		return nil, err
 	}
+	if t.Held != "" {
+		return nil, newProblem(codeHeld, "the topic takes no writes because %s; an operator has to give it one number of partitions everywhere", t.Held)
+	}
 	return p, nil
 }
 
@@ -116,8 +119,8 @@ func (w *writer) partition(t Topic, rec *record, key event.IdempotencyKey) (int3
 	if entity && rec.key == nil {
 		return 0, invalid(codeInvalidRecord, atPointer("/key", "a record of an entity topic needs a key"))
 	}
-	if rec.partition >= t.Partitions {
-		return 0, invalid(codeInvalidRecord, atPointer("/partition", "must be below %d, the number of partitions of the topic", t.Partitions))
+	if n := t.LocalPartitions(); rec.partition >= n {
+		return 0, invalid(codeInvalidRecord, atPointer("/partition", "must be below %d, the number of partitions of the topic in this region", n))
 	}
 	var p int32
 	switch {

@@ -48,11 +48,19 @@ func (u *UnknownTopic) Unwrap() error { return ErrTopicUnknown }
 
 // Topic is a local topic of the region.
 type Topic struct {
-	Name       string
-	ID         event.TopicID // in this region's cluster
+	Name string
+	ID   event.TopicID // in this region's cluster
+	// Partitions is over how many partitions keys are spread.
 	Partitions int32
-	Domain     ownership.Domain
-	Limit      RecordLimit
+	// Local is how many partitions of the log are used, Span how many the view has: of an
+	// events topic, as many as any region's log. Those from Local on have no log here,
+	// and nothing is written to them. 0 is as many as Partitions.
+	Local, Span int32
+	// Held says why the topic takes no writes, and its views lack other regions' records;
+	// "" if nothing is the matter.
+	Held   string
+	Domain ownership.Domain
+	Limit  RecordLimit
 }
 
 // RecordLimit is the largest record that a topic and all that is derived from it take.
@@ -60,6 +68,12 @@ type RecordLimit struct {
 	Bytes int64  // 0: not known
 	Topic string // whose max.message.bytes it comes from
 }
+
+// LocalPartitions is how many partitions of the topic's log are used.
+func (t Topic) LocalPartitions() int32 { return max(t.Partitions, t.Local) }
+
+// ViewPartitions is how many partitions the topic's view has.
+func (t Topic) ViewPartitions() int32 { return max(t.LocalPartitions(), t.Span) }
 
 // Topics knows the local topics.
 type Topics interface {

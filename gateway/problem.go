@@ -125,7 +125,7 @@ func (c code) kind() kind {
 	case codeNotReady:
 		return kind{503, "The partition is not ready; nothing was stored", true, 1}
 	case codeHeld:
-		return kind{503, "The partition is stopped until the instance starts again; nothing was stored", false, 0}
+		return kind{503, "The partition is held; nothing was stored", false, 0}
 	case codeClockDrift:
 		return kind{503, "The clock is out of bounds; nothing was stored", true, 5}
 	case codeStaleView:

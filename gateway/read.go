@@ -1,5 +1,10 @@
 package gateway
 
+import (
+	"net/http"
+	"strconv"
+)
+
 // A read of records takes three steps, in this order and never back:
 //
 //	decode  request.go, read_decode.go  what is asked for: view, place, limits
@@ -17,6 +22,7 @@ func (s *Server) readRecords(c *call) error {
 		return err
 	}
 	defer f.close()
+	setIncomplete(c.w.Header(), rd.topic, f.view.lacks()...)
 	if rd.follow {
 		return s.follow(c, f)
 	}
@@ -36,4 +42,30 @@ func (s *Server) readConflicts(c *call) error {
 	}
 	defer f.close()
 	return f.page(c, rd, "conflicts")
+}
+
+const (
+	// headerIncomplete names the partitions that a read lacks.
+	headerIncomplete = "Geogate-Incomplete"
+	// maxIncomplete bounds its length: clients take headers of some KiB. What is cut off
+	// stands in the status.
+	maxIncomplete = 4 << 10
+)
+
+// setIncomplete says in a header which partitions of a topic an answer lacks, or has
+// without what other regions wrote.
+func setIncomplete(h http.Header, topic string, partitions ...int32) {
+	var b []byte
+	for _, p := range partitions {
+		if len(b) > maxIncomplete {
+			break
+		}
+		if len(b) > 0 {
+			b = append(b, ", "...)
+		}
+		b = strconv.AppendInt(append(append(b, topic...), '/'), int64(p), 10)
+	}
+	if len(b) > 0 {
+		h.Set(headerIncomplete, string(b))
+	}
 }

@@ -3,8 +3,10 @@ package gateway
 import (
 	"context"
 	"errors"
+	"fmt"
 	"time"
 
+	"github.com/geogate/geogate/conflict"
 	"github.com/geogate/geogate/internal/event"
 	"github.com/geogate/geogate/internal/txn"
 )
@@ -32,6 +34,8 @@ type sourceView interface {
 	// o; shown is false if the reader does not see it. After errUndecided the same
 	// record is given again.
 	show(ctx context.Context, rec *txn.Entry, o *object) (shown bool, err error)
+	// lacks are the partitions that a reader does not see, in ascending order.
+	lacks() []int32
 	// cursor is the place after all records that show has taken.
 	cursor() event.Cursor
 	// close is called once, when nothing more is read.
@@ -39,21 +43,48 @@ type sourceView interface {
 }
 
 // applied waits until this region has applied what a token, if there is one, has
-// seen.
-func (s *Server) applied(ctx context.Context, t Topic, token *event.Token, wait time.Duration) error {
+// seen. It gives the topic as it is then.
+func (s *Server) applied(ctx context.Context, t Topic, token *event.Token, wait time.Duration) (Topic, error) {
 	if token == nil {
-		return nil
+		return t, nil
 	}
-	if token.Partition >= t.Partitions {
-		return invalid(codeMalformed, atHeader(headerToken, "the token names partition %d, the topic has %d", token.Partition, t.Partitions))
+	within, cancel := context.WithTimeout(ctx, wait)
+	defer cancel()
+	t, known, err := s.spanning(within, t, token.Partition)
+	switch {
+	case err != nil:
+		return t, err
+	case !known:
+		return t, invalid(codeMalformed, atHeader(headerToken, "the token names partition %d, the topic has %d", token.Partition, t.ViewPartitions()))
 	}
 	st, err := s.seats.open(ctx, t, token.Partition)
 	if err != nil {
-		return err
+		return t, err
 	}
-	ctx, cancel := context.WithTimeout(ctx, wait)
-	defer cancel()
-	return await(ctx, st.View(), token.Vector)
+	return t, await(within, st.View(), token.Vector)
+}
+
+// maxPartition is more than Kafka numbers partitions to.
+const maxPartition = 1 << 20
+
+// spanning waits until the view of an events topic has a partition: another region's log
+// may have one that nothing is known of here yet. known is false if no view of the topic
+// can ever have it.
+func (s *Server) spanning(ctx context.Context, t Topic, partition int32) (_ Topic, known bool, err error) {
+	for partition >= t.ViewPartitions() {
+		if t.Domain.Kind != conflict.Events || partition >= maxPartition {
+			return t, false, nil
+		}
+		if pause(ctx, retryEvery, nil) != nil {
+			return t, true, fmt.Errorf("partition %d is not known here yet: %w", partition, errStale)
+		}
+		now, err := s.deps.Topics.Topic(ctx, t.Name)
+		if err != nil {
+			return t, true, err
+		}
+		t = now
+	}
+	return t, true, nil
 }
 
 // await waits until a view covers a vector; a wait of nothing asks once.
@@ -71,11 +102,24 @@ func (s *Server) openView(ctx context.Context, rd *reading) (*feed, error) {
 	if err != nil {
 		return nil, err
 	}
-	if err := s.applied(ctx, t, rd.token, rd.stale); err != nil {
+	if t, err = s.applied(ctx, t, rd.token, rd.stale); err != nil {
 		return nil, err
 	}
 	wait, cancel := context.WithTimeout(ctx, rd.stale)
 	defer cancel()
+	for p := range rd.from.cursor.At {
+		if rd.view != event.MergedView || p >= placeBit {
+			continue
+		}
+		now, known, err := s.spanning(wait, t, p)
+		switch {
+		case err != nil:
+			return nil, err
+		case !known:
+			return nil, invalidCursor("it names partition %d, the topic has %d", p, t.ViewPartitions())
+		}
+		t = now
+	}
 	for {
 		changed := s.deps.Logs.Changed()
 		j, err := s.recordView(ctx, wait, t, rd)

@@ -20,7 +20,7 @@ func (s *Server) openConflicts(ctx context.Context, rd *reading) (*feed, error) 
 			return nil, err
 		}
 		j.slots = make(map[int32]bool)
-		for p := range t.Partitions {
+		for p := range t.ViewPartitions() {
 			j.slots[router.ConflictsPartition(rd.topic, p)] = true
 		}
 	}
@@ -42,6 +42,7 @@ func (j *conflictFeed) derived() bool { return true }
 func (j *conflictFeed) topic() string  { return control.TopicConflicts }
 func (j *conflictFeed) beforeListing() {}
 func (j *conflictFeed) close()         {}
+func (j *conflictFeed) lacks() []int32 { return nil }
 
 // written: nobody is promised to find a conflict in the feed at a certain moment.
 func (j *conflictFeed) written() map[int32]int64 { return nil }

@@ -10,6 +10,7 @@ import (
 	"github.com/geogate/geogate/conflict/view"
 	"github.com/geogate/geogate/internal/event"
 	"github.com/geogate/geogate/internal/hlc"
+	"github.com/geogate/geogate/internal/seat"
 	"github.com/geogate/geogate/internal/txn"
 	"github.com/geogate/geogate/router"
 )
@@ -32,9 +33,11 @@ const placeBit = 1 << 30
 type merged struct {
 	s      *Server
 	t      Topic
-	seats  []Seat // by partition
+	seats  []Seat // by partition; nil: it cannot be read now
 	given  bool   // a cursor was given
 	latest bool
+	// started: what there was has been begun, and what appears is read from its start.
+	started bool
 
 	at       map[int32]event.Vector      // cursor
 	place    map[int32]int64             // next offset in this region's merged topic
@@ -43,36 +46,47 @@ type merged struct {
 }
 
 // allSeats opens the seats of all partitions side by side, since each may have to
-// load state; wait bounds the wait for them to catch up.
+// load state; wait bounds the wait for them to catch up. Those that are held, or that
+// the region cannot make, are nil: the others can be read, and the answer says so.
 func (s *Server) allSeats(ctx, wait context.Context, t Topic) ([]Seat, error) {
-	out, errs := make([]Seat, t.Partitions), make([]error, t.Partitions)
+	out, errs := make([]Seat, t.ViewPartitions()), make([]error, t.ViewPartitions())
 	var wg sync.WaitGroup
 	for p := range out {
-		wg.Go(func() {
-			st, err := s.seats.open(ctx, t, int32(p))
-			if err == nil {
-				out[p], err = st, st.CaughtUp(wait)
-			}
-			errs[p] = err
-		})
+		wg.Go(func() { out[p], errs[p] = s.caughtUp(ctx, wait, t, int32(p)) })
 	}
 	wg.Wait()
+	var lacking error
+	n := 0
 	for p, err := range errs {
-		if err != nil {
+		switch {
+		case err == nil:
+		case errors.Is(err, seat.ErrHeld), errors.Is(err, ErrTopicBlocked):
+			lacking, n = fmt.Errorf("open view of partition %d: %w", p, err), n+1
+		default:
 			return nil, fmt.Errorf("open view of partition %d: %w", p, err)
 		}
 	}
+	if n == len(out) {
+		return nil, lacking
+	}
 	return out, nil
+}
+
+// caughtUp opens the seat of a partition and waits until it shows what there was.
+func (s *Server) caughtUp(ctx, wait context.Context, t Topic, p int32) (Seat, error) {
+	st, err := s.seats.open(ctx, t, p)
+	if err != nil {
+		return nil, err
+	}
+	if err := st.CaughtUp(wait); err != nil {
+		return nil, err
+	}
+	return st, nil
 }
 
 // newMerged makes the merged view from a cursor on, once this region covers it,
 // which wait bounds.
 func (s *Server) newMerged(ctx, wait context.Context, t Topic, from from) (*merged, error) {
-	for p := range from.cursor.At {
-		if p < placeBit && p >= t.Partitions {
-			return nil, invalidCursor("it names partition %d, the topic has %d", p, t.Partitions)
-		}
-	}
 	seats, err := s.allSeats(ctx, wait, t)
 	if err != nil {
 		return nil, err
@@ -89,6 +103,9 @@ func (s *Server) newMerged(ctx, wait context.Context, t Topic, from from) (*merg
 			continue
 		}
 		m.at[p] = v
+		if seats[p] == nil {
+			continue
+		}
 		if err := await(wait, seats[p].View(), v); err != nil {
 			return nil, fmt.Errorf("wait for the cursor's place in partition %d: %w", p, err)
 		}
@@ -100,8 +117,22 @@ func (m *merged) derived() bool { return true }
 
 func (m *merged) topic() string { return router.Merged(m.t.Name) }
 
+// lacks are the partitions whose seats are not there and, of a topic that is held, all:
+// each may lack records of other regions.
+func (m *merged) lacks() (out []int32) {
+	for p, st := range m.seats {
+		if st == nil || m.t.Held != "" {
+			out = append(out, int32(p))
+		}
+	}
+	return out
+}
+
 func (m *merged) beforeListing() {
 	for p, st := range m.seats {
+		if st == nil {
+			continue
+		}
 		p := int32(p)
 		cps := st.View().Checkpoints()
 		if len(cps) > 0 {
@@ -131,14 +162,14 @@ func after(cps []view.Checkpoint, next int64) []view.Checkpoint {
 	return []view.Checkpoint{}
 }
 
-func (m *merged) start(_ context.Context, logs map[int32]span) (map[int32]int64, error) {
+func (m *merged) start(ctx context.Context, logs map[int32]span) (map[int32]int64, error) {
 	out := make(map[int32]int64)
 	for p, l := range logs {
-		if p >= m.t.Partitions {
-			continue
+		if !m.opened(ctx, p) {
+			continue // a stream that is followed tries again
 		}
 		cps := m.seats[p].View().Checkpoints()
-		if m.latest {
+		if m.latest && !m.started {
 			// The end was listed before the vector is asked for, so what lies
 			// between the two is shown rather than missed.
 			m.at[p], _ = m.seats[p].View().Committed()
@@ -153,7 +184,30 @@ func (m *merged) start(_ context.Context, logs map[int32]span) (map[int32]int64,
 		m.ahead[p] = after(cps, out[p])
 		m.place[p] = out[p]
 	}
+	m.started = true
 	return out, nil
+}
+
+// opened tells whether a partition can be read, and opens its seat if that was not so
+// when the reading began: the view has grown since, or the partition works again.
+func (m *merged) opened(ctx context.Context, p int32) bool {
+	if int(p) < len(m.seats) && m.seats[p] != nil {
+		return true
+	}
+	if !m.started || p >= maxPartition {
+		return false
+	}
+	ctx, cancel := context.WithTimeout(ctx, retryEvery)
+	defer cancel()
+	st, err := m.s.caughtUp(ctx, ctx, m.t, p)
+	if err != nil {
+		return false
+	}
+	for int(p) >= len(m.seats) {
+		m.seats = append(m.seats, nil)
+	}
+	m.seats[p] = st
+	return true
 }
 
 // begin is the offset after the last checkpoint that the cursor covers, or the

@@ -146,6 +146,8 @@ func (l *ownLog) reached(p int32, next int64) {
 	l.at[p] = at
 }
 
+func (l *ownLog) lacks() []int32 { return nil }
+
 func (l *ownLog) cursor() event.Cursor { return originCursor(l.s, l.t, l.s.cfg.Region, l.at) }
 
 // close keeps the barriers that were found for the next reader.
@@ -293,6 +295,8 @@ func (l *remoteLog) reached(p int32, next int64) {
 		l.at[p] = cov.Source
 	}
 }
+
+func (l *remoteLog) lacks() []int32 { return nil }
 
 func (l *remoteLog) cursor() event.Cursor { return originCursor(l.s, l.t, l.from, l.at) }
 func (l *remoteLog) close()               {}

@@ -43,6 +43,7 @@ type world struct {
 	mu      sync.Mutex
 	write   func(context.Context, seat.Request, int32) (seat.Answer, error)
 	openErr error
+	held    map[string]error // what Open answers for partitions, as flights/3
 	listErr error
 	wrote   []seat.Request
 	seats   map[string]*fakeSeat
@@ -170,6 +171,9 @@ func (w *world) Open(ctx context.Context, topic string, p int32) (Seat, error) {
 	defer w.mu.Unlock()
 	if w.openErr != nil {
 		return nil, w.openErr
+	}
+	if err := w.held[fmt.Sprintf("%s/%d", topic, p)]; err != nil {
+		return nil, err
 	}
 	return w.seat(topic, p), ctx.Err()
 }

@@ -133,7 +133,7 @@ func (d *discovery) look(ctx context.Context) ([]Stream, []TopicRuling, error) {
 			return nil, nil, err
 		}
 		if _, other := d.notLocal(t, here); !other {
-			known[name] = FactTopic{ID: t.ID, Partitions: len(t.Leaders), Shared: d.local(there, name)}
+			known[name] = FactTopic{ID: t.ID, Partitions: d.span(name, here, there), Shared: d.local(there, name)}
 		}
 		if r.Carried {
 			mine, err := d.carry(ctx, t, there, ruling)
@@ -151,6 +151,24 @@ func (d *discovery) look(ctx context.Context) ([]Stream, []TopicRuling, error) {
 	}
 	d.facts.Know(known)
 	return streams, rulings, nil
+}
+
+// span is how many partitions the views of a topic can have, as far as source and target
+// show: a region folds, and publishes progress of, every partition that any region's log
+// has, also if its own has fewer.
+func (d *discovery) span(name string, here, there map[string]txn.Topic) int {
+	n := len(here[name].Leaders)
+	if d.local(there, name) {
+		n = max(n, len(there[name].Leaders))
+	}
+	if d.cfg.Topology == nil {
+		return n
+	}
+	for _, r := range d.cfg.Topology.Regions() {
+		remote := router.RemoteName(r.Name, name)
+		n = max(n, len(here[remote].Leaders), len(there[remote].Leaders))
+	}
+	return n
 }
 
 // local tells whether the target has a local topic of a name. Its seats wait for

@@ -40,7 +40,8 @@ const maxAsked = 10_000
 
 // FactTopic is a local topic of the source.
 type FactTopic struct {
-	ID         event.TopicID
+	ID event.TopicID
+	// Partitions is how many the topic's views can have.
 	Partitions int
 	// Shared: the target has a local topic of the name.
 	Shared bool

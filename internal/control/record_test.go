@@ -37,6 +37,7 @@ func codecs() []codec {
 	x := control.Restriction{Origin: 2, To: 1, Topic: "flights"}
 	rt := control.Topic{Name: "eu.flights", ID: topicA, Kind: control.KindRemote, Origin: 2, Link: "eu-us", Source: "flights", SourceID: topicB}
 	dt := control.Topic{Name: "flights.merged", ID: topicA, Kind: control.KindDerived, Use: control.UseMerged, Of: "flights"}
+	st := control.Topic{Name: "_geogate.state.flights", ID: topicA, Kind: control.KindDerived, Use: control.UseState, Of: "flights", Partitions: 6}
 	wrap := func(x any, err error) (any, error) { return x, err }
 	return []codec{
 		{"barrier", b, b.AppendKey(nil), b.AppendValue(nil), [2]string{
@@ -56,6 +57,9 @@ func codecs() []codec {
 		}, func(k, v []byte) (any, error) { return wrap(control.ParseTopic(k, v)) }},
 		{"derived topic", dt, dt.AppendKey(nil), dt.AppendValue(nil), [2]string{
 			"666c69676874732e6d6572676564", "0102aa0000000000000000000000000000010107666c6967687473",
+		}, func(k, v []byte) (any, error) { return wrap(control.ParseTopic(k, v)) }},
+		{"state topic", st, st.AppendKey(nil), st.AppendValue(nil), [2]string{
+			"5f67656f676174652e73746174652e666c6967687473", "0202aa0000000000000000000000000000010207666c696768747306",
 		}, func(k, v []byte) (any, error) { return wrap(control.ParseTopic(k, v)) }},
 	}
 }

@@ -2,6 +2,7 @@ package control
 
 import (
 	"cmp"
+	"encoding/binary"
 	"fmt"
 	"slices"
 
@@ -160,6 +161,9 @@ type Topic struct {
 	// Derived topics.
 	Use Use
 	Of  string // the local topic it is made from; empty for a feed
+	// Partitions is, of a state topic, over how many partitions of the local topic keys
+	// were spread when it was first used. 0: an earlier version did not write it down.
+	Partitions int32
 }
 
 // AppendKey appends the record key: the topic name.
@@ -167,16 +171,30 @@ func (x Topic) AppendKey(b []byte) []byte { return append(b, x.Name...) }
 
 // AppendValue appends the record value: u8 version, u8 kind, topic id; then for a
 // remote topic u8 origin, length-prefixed link and source name, source topic id;
-// for a derived one u8 use, length-prefixed name of the topic it is made from.
+// for a derived one u8 use, length-prefixed name of the topic it is made from. If it has
+// a number of partitions, the version is 2 and the number, a uvarint, comes last.
 func (x Topic) AppendValue(b []byte) []byte {
+	version := len(b)
 	b = append(append(b, codecVersion, byte(x.Kind)), x.ID[:]...)
 	if x.Kind == KindRemote {
 		b = event.AppendPrefixed(append(b, byte(x.Origin)), []byte(x.Link))
 		b = event.AppendPrefixed(b, []byte(x.Source))
 		return append(b, x.SourceID[:]...)
 	}
-	return event.AppendPrefixed(append(b, byte(x.Use)), []byte(x.Of))
+	b = event.AppendPrefixed(append(b, byte(x.Use)), []byte(x.Of))
+	if x.Partitions > 0 {
+		b[version] = topicVersion
+		b = binary.AppendUvarint(b, uint64(x.Partitions))
+	}
+	return b
 }
+
+const (
+	// topicVersion is that of a record of the registry with a number of partitions.
+	topicVersion = 2
+	// maxPartitions is more than any topic has.
+	maxPartitions = 1 << 20
+)
 
 // ParseTopic reads a record of the registry.
 func ParseTopic(key, value []byte) (Topic, error) {
@@ -184,7 +202,10 @@ func ParseTopic(key, value []byte) (Topic, error) {
 		return Topic{}, fmt.Errorf("parse topic record: %w: name of %d bytes", event.ErrMalformed, len(key))
 	}
 	r := event.NewReader(value)
-	readVersion(r)
+	version := r.Uint8()
+	if version != codecVersion && version != topicVersion {
+		r.Fail("record version %d is not supported", version)
+	}
 	x := Topic{Name: string(key), Kind: TopicKind(r.Uint8())}
 	copy(x.ID[:], r.Bytes(len(x.ID)))
 	switch x.Kind {
@@ -198,6 +219,11 @@ func ParseTopic(key, value []byte) (Topic, error) {
 		x.Of = string(r.Prefixed(MaxTopicName))
 		if x.Use < UseMerged || x.Use > UseFeed {
 			r.Fail("use %d is not known", x.Use)
+		}
+		if version == topicVersion {
+			if x.Partitions = int32(r.UvarintMax(maxPartitions)); x.Partitions == 0 {
+				r.Fail("a state topic of no partitions")
+			}
 		}
 	default:
 		r.Fail("kind %d is not known", x.Kind)

@@ -68,6 +68,9 @@ type CoreConfig struct {
 	MaxInFlight int           // writes; default DefaultInFlight
 	MaxBytes    int           // of the writes in flight; default DefaultBytes
 	RetryEvery  time.Duration // between attempts to open a term; default 200 ms
+	// NoLog: there is no such partition in the own region. The seat takes no writes, so
+	// its claims need no term.
+	NoLog bool
 	// IdleTerm opens a term without a write after this time, so that the closed
 	// stamp of a partition that nobody writes goes on; 0: never.
 	IdleTerm time.Duration
@@ -233,7 +236,7 @@ func (c *Core) open() error {
 		return errSuperseded()
 	case c.draining:
 		return ErrDraining
-	case !c.ready:
+	case !c.ready || c.cfg.NoLog:
 		return ErrNotReady
 	}
 	return nil
@@ -491,7 +494,7 @@ func (c *Core) tick(now time.Time) {
 		c.begin()
 		c.opening.seen = seen
 	}
-	idle := c.cfg.IdleTerm > 0 && now.Sub(c.began) >= c.cfg.IdleTerm
+	idle := c.cfg.IdleTerm > 0 && !c.cfg.NoLog && now.Sub(c.began) >= c.cfg.IdleTerm
 	if idle && c.ready && !c.draining && c.term == NoBarrier {
 		c.begin()
 	}
@@ -587,7 +590,7 @@ func (c *Core) Claims() Claims {
 	if here := (event.Point{Incarnation: c.cfg.Incarnation, Next: c.next}); c.claimed.End.Compare(here) < 0 {
 		c.claimed.End = here
 	}
-	if c.term == NoBarrier || c.stopped {
+	if c.term == NoBarrier && !c.cfg.NoLog || c.stopped {
 		return c.claimed
 	}
 	closed, promised := c.env.Clock.Close(), c.env.Committed()

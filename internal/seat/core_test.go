@@ -535,3 +535,23 @@ func TestClaimsAreBounded(t *testing.T) {
 		t.Errorf("%+v became %+v, want %+v", forged, got, want)
 	}
 }
+
+// TestClaimsWithoutALog: a region whose topic lacks the partition writes nothing there, so
+// what it has folded and the present time can be claimed at once, without a term. It opens
+// none and takes no write.
+func TestClaimsWithoutALog(t *testing.T) {
+	published := seat.Claims{Closed: hlc.FromMillis(5), Promised: event.Vector{2: {Next: 1}}}
+	d := newDesk(t, seat.CoreConfig{NoLog: true, IdleTerm: time.Second, Published: published})
+	d.vector = event.Vector{2: {Next: 7}}
+	for range 3 {
+		d.now = d.now.Add(time.Minute)
+		d.step(seat.Tick{})
+	}
+	if cl := d.core.Claims(); cl.Closed < hlc.FromMillis(d.now.UnixMilli()) || cl.Promised != d.vector || cl.End != (event.Point{}) {
+		t.Errorf("claims %+v", cl)
+	}
+	d.wantErr(d.write(1, "a"), seat.ErrNotReady)
+	if len(d.opens) != 0 || d.core.Admits() == nil {
+		t.Errorf("terms %v, admits a write: %v", d.opens, d.core.Admits() == nil)
+	}
+}

@@ -151,6 +151,7 @@ type InputsConfig struct {
 	Incarnation uint16 // of the own partition's log
 	Partition   int32
 	Rule        func(*event.Event) bool // Log.Rule
+	NoLog       bool                    // there is no own partition, whatever there was before
 }
 
 // InputsSurroundings is what an Inputs asks while it steps. All answer from memory,
@@ -458,6 +459,8 @@ func (in *Inputs) reached() bool {
 	for r, g := range in.gate {
 		at := in.start[r]
 		switch st := in.remotes[r]; {
+		case event.RegionID(r) == in.cfg.Region && in.cfg.NoLog:
+			continue
 		case event.RegionID(r) == in.cfg.Region:
 			at = in.local.at
 		case st != nil:

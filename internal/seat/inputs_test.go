@@ -65,6 +65,13 @@ type bench struct {
 
 func newBench(t *testing.T, register bool, at seat.InputsStart) *bench {
 	t.Helper()
+	b := newBenchOf(t, seat.InputsConfig{Region: 1}, register, at)
+	b.OpenLocal(0)
+	return b
+}
+
+func newBenchOf(t *testing.T, cfg seat.InputsConfig, register bool, at seat.InputsStart) *bench {
+	t.Helper()
 	b := &bench{t: t, now: time.Unix(1000, 0), copies: &copiesOfEU{described: 100, confirmed: 9, barrier: seat.NoBarrier}, indexed: 100, clock: hlc.NewClock(time.Now, hlc.Bounds{})}
 	env := seat.InputsSurroundings{
 		Copies: b.copies, Clock: b.clock,
@@ -77,8 +84,7 @@ func newBench(t *testing.T, register bool, at seat.InputsStart) *bench {
 	if at.Barriers == (seat.Barriers{}) {
 		at.Barriers = seat.NoBarriers()
 	}
-	b.Inputs = seat.NewInputs(seat.InputsConfig{Region: 1}, env, at)
-	b.OpenLocal(0)
+	b.Inputs = seat.NewInputs(cfg, env, at)
 	return b
 }
 
@@ -367,6 +373,24 @@ func TestStampsWithoutGateway(t *testing.T) {
 	if b.clock.Last() != theirs.Stamp {
 		t.Errorf("the clock is at %v and the other region at %v", b.clock.Last(), theirs.Stamp)
 	}
+}
+
+// TestInputsWithoutALog: where the own topic lacks the partition, what other regions have is
+// folded, whatever a topic of that name had folded before, and a cut finds nothing of the
+// own log to revoke.
+func TestInputsWithoutALog(t *testing.T) {
+	before := event.Vector{1: {Next: 40}, 2: {Next: 3}}
+	b := newBenchOf(t, seat.InputsConfig{Region: 1, NoLog: true}, true, seat.InputsStart{Committed: before, Keys: before})
+	b.table = &event.ValidityTable{Revision: 1}
+	b.table.Logs[1] = event.Tenures{Known: 34, List: []event.Tenure{{Epoch: 17, Ended: true, Cut: []event.Point{{Next: 9}}}}}
+	b.table.Logs[2] = event.Tenures{Known: 18, List: []event.Tenure{{Epoch: 18}}}
+	b.OpenRemote(2, event.TopicID{2}, 0)
+	b.step(seat.Look{})
+	b.step(seat.Fetched{Origin: 2, Entries: stamped(3, 18, "de")})
+	if b.asked != nil {
+		t.Errorf("it asks %#v", b.asked)
+	}
+	b.want("cuts 1", "d valid", "e valid")
 }
 
 // TestReadbackStart: at the lower of index and fold, with the barrier below it.

@@ -2,6 +2,7 @@ package seat
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"log/slog"
 	"maps"
@@ -93,11 +94,15 @@ func (s *Seat) runOpener(ctx context.Context) error {
 }
 
 func (s *Seat) inputsConfig() InputsConfig {
-	return InputsConfig{Region: s.cfg.Region, Incarnation: s.incarnation, Partition: s.cfg.Partition, Rule: s.cfg.Rule}
+	return InputsConfig{Region: s.cfg.Region, Incarnation: s.incarnation, Partition: s.cfg.Partition, Rule: s.cfg.Rule, NoLog: s.cfg.NoLog}
 }
 
 // runTail reads the local log uncommitted: index first, then the core.
 func (s *Seat) runTail(ctx context.Context, b *beginning) error {
+	if s.cfg.NoLog {
+		s.beReady()
+		return nil
+	}
 	feed := s.cfg.Tail.local
 	box := feed.open(s.cfg.topicPartition(), s.cfg.ID, b.tailFrom, func() { poke(s.tailWake) })
 	defer box.close()
@@ -144,13 +149,18 @@ func (s *Seat) readBack(ctx context.Context, e InputEffect) (answer InputEvent, 
 	case ReadPlaces:
 		s.tell(e.Places)
 	case BeReady:
-		s.mu.Lock()
-		s.status.Ready = true
-		s.step(s.cfg.Wall(), Ready{})
-		s.mu.Unlock()
-		close(s.ready)
+		s.beReady()
 	}
 	return nil, nil
+}
+
+// beReady tells the core, and who waits, that the own log has been read far enough.
+func (s *Seat) beReady() {
+	s.mu.Lock()
+	s.status.Ready = true
+	s.step(s.cfg.Wall(), Ready{})
+	s.mu.Unlock()
+	close(s.ready)
 }
 
 func (s *Seat) askBarrier(ctx context.Context, e AskBarrier) (InputEvent, error) {
@@ -214,9 +224,20 @@ func entryOf(e *txn.Entry) Entry {
 type inputs struct {
 	seat   *Seat
 	core   *Inputs
-	local  *inbox
+	local  *inbox // nil: there is no such partition here
 	remote map[event.RegionID]*remoteInbox
+	failed map[event.RegionID]openFailure
 }
+
+// openFailure is why another region's log cannot be read.
+type openFailure struct {
+	at   time.Time
+	said string // in the log
+}
+
+// openAgain is when a remote partition that could not be opened is tried again: until
+// then a seat is woken many times a second.
+const openAgain = time.Second
 
 // remoteInbox is the remote topic that an origin's log is read from.
 type remoteInbox struct {
@@ -226,7 +247,7 @@ type remoteInbox struct {
 
 // runInputs reads every origin's log committed: sinks first, then the fold.
 func (s *Seat) runInputs(ctx context.Context, b *beginning) error {
-	in := &inputs{seat: s, remote: make(map[event.RegionID]*remoteInbox)}
+	in := &inputs{seat: s, remote: make(map[event.RegionID]*remoteInbox), failed: make(map[event.RegionID]openFailure)}
 	in.core = s.newInputs(b)
 	if err := in.openLocal(ctx); err != nil {
 		return err
@@ -281,6 +302,9 @@ func (s *Seat) newInputs(b *beginning) *Inputs {
 
 func (in *inputs) openLocal(ctx context.Context) error {
 	s := in.seat
+	if s.cfg.NoLog {
+		return nil
+	}
 	feed, p := s.cfg.Tail.inputs, s.cfg.topicPartition()
 	first, _, err := feed.bounds(ctx, p)
 	if err != nil {
@@ -295,7 +319,7 @@ func (in *inputs) openLocal(ctx context.Context) error {
 func (in *inputs) openRemotes(ctx context.Context) error {
 	s := in.seat
 	for _, r := range s.cfg.Regions {
-		if r == s.cfg.Region {
+		if r == s.cfg.Region || time.Since(in.failed[r].at) < openAgain || s.cfg.Reads != nil && !s.cfg.Reads(r) {
 			continue
 		}
 		topic, ok := s.cfg.Control.Remote(r, s.cfg.Topic)
@@ -313,21 +337,32 @@ func (in *inputs) openRemotes(ctx context.Context) error {
 			if ctx.Err() != nil {
 				return ctx.Err()
 			}
-			level := slog.LevelWarn
-			if kerr.IsRetriable(err) {
-				level = slog.LevelDebug // registered before it is made, or just made
-			}
-			s.cfg.Logger.Log(ctx, level, "open remote topic", "topic", topic.Name, "partition", p.Partition, "err", err)
+			in.notOpened(ctx, r, p, err)
 			continue
 		}
+		delete(in.failed, r)
 		at := in.core.OpenRemote(r, topic.ID, first)
 		in.remote[r] = &remoteInbox{s.cfg.Tail.inputs.open(p, topic.ID, at, s.pokeInputs), topic}
 	}
 	return nil
 }
 
+// notOpened says once why a remote partition cannot be read yet.
+func (in *inputs) notOpened(ctx context.Context, r event.RegionID, p txn.TopicPartition, err error) {
+	level := slog.LevelWarn
+	if kerr.IsRetriable(err) || errors.Is(err, errNoPartition) {
+		level = slog.LevelDebug // registered before it is made, or just made; or the origin has fewer partitions
+	}
+	if said := err.Error(); in.failed[r].said != said {
+		in.seat.cfg.Logger.Log(ctx, level, "cannot read a remote partition yet; will try again", "topic", p.Topic, "partition", p.Partition, "err", err)
+	}
+	in.failed[r] = openFailure{time.Now(), err.Error()}
+}
+
 func (in *inputs) close() {
-	in.local.close()
+	if in.local != nil {
+		in.local.close()
+	}
 	for _, b := range in.remote {
 		b.close()
 	}
@@ -347,7 +382,9 @@ func (in *inputs) round(ctx context.Context) (moved bool, err error) {
 			}
 		}
 	}
-	take(in.seat.cfg.Region, in.local)
+	if in.local != nil {
+		take(in.seat.cfg.Region, in.local)
+	}
 	for r, b := range in.remote {
 		take(r, b.inbox)
 	}

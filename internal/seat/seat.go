@@ -45,6 +45,11 @@ type Config struct {
 	Epoch   event.Epoch      // of the unit where there is no Permit; default event.FirstEpoch
 	// Permit says whether the region may write; nil: it always may.
 	Permit WritePermit
+	// NoLog: the own region's topic has no such partition, only others' have. The seat
+	// folds theirs and takes no writes.
+	NoLog bool
+	// Reads tells whether the fold gets the log of another region; nil: of every one.
+	Reads func(event.RegionID) bool
 	// Rule is Log.Rule for this topic.
 	Rule func(*event.Event) bool
 	// Hold keeps back remote events whose stamp lies further ahead than the
@@ -248,7 +253,8 @@ type beginning struct {
 // begin finds out where to read from and what was published.
 func (s *Seat) begin(ctx context.Context) (*beginning, error) {
 	own := s.cfg.Region
-	if err := s.cfg.Control.Sync(ctx); err != nil {
+	err := s.cfg.Control.Sync(ctx)
+	if err != nil {
 		return nil, err
 	}
 	s.mu.Lock()
@@ -259,14 +265,19 @@ func (s *Seat) begin(ctx context.Context) (*beginning, error) {
 
 	b := &beginning{table: s.cfg.Folder.Validity()}
 	b.committed, b.barriers = s.cfg.Folder.Committed()
-	start, end, err := s.cfg.Tail.local.bounds(ctx, s.cfg.topicPartition())
-	if err != nil {
-		return nil, err
+	var start, end int64
+	if !s.cfg.NoLog {
+		if start, end, err = s.cfg.Tail.local.bounds(ctx, s.cfg.topicPartition()); err != nil {
+			return nil, err
+		}
 	}
 	b.end = end
 	s.loadMarks()
 	applied := s.cfg.Index.Applied()
 	b.tailFrom, b.tailLast = ReadbackStart(s.incarnation, applied[own], b.committed[own], b.barriers[own], s.LastBarrier)
+	if s.cfg.NoLog { // whatever a topic of that name has had before
+		b.tailFrom, b.tailLast = 0, NoBarrier
+	}
 	if b.tailFrom > end {
 		return nil, fmt.Errorf("the log ends at %d, but was indexed to %d: records are lost", end, b.tailFrom)
 	}
@@ -276,7 +287,7 @@ func (s *Seat) begin(ctx context.Context) (*beginning, error) {
 		b.tailFrom = start
 	}
 	core := s.cfg.Core
-	core.Region, core.Incarnation, core.Partition, core.Epoch = own, s.incarnation, s.cfg.Partition, s.cfg.Epoch
+	core.Region, core.Incarnation, core.Partition, core.Epoch, core.NoLog = own, s.incarnation, s.cfg.Partition, s.cfg.Epoch, s.cfg.NoLog
 	core.Published = Claims{End: published.End, Closed: min(published.Closed, s.cfg.Clock.Last()), Promised: published.Promised}.
 		Bounded(event.Point{Incarnation: s.incarnation, Next: end}, &b.committed)
 	s.mu.Lock()

@@ -3,6 +3,7 @@ package seat
 import (
 	"cmp"
 	"context"
+	"errors"
 	"fmt"
 	"log/slog"
 	"sync"
@@ -152,10 +153,13 @@ func (f *feed) bounds(ctx context.Context, p txn.TopicPartition) (start, end int
 	s, ok1 := starts.Lookup(p.Topic, p.Partition)
 	e, ok2 := ends.Lookup(p.Topic, p.Partition)
 	if !ok1 || !ok2 {
-		return 0, 0, fmt.Errorf("list offsets of %s/%d: no such partition", p.Topic, p.Partition)
+		return 0, 0, fmt.Errorf("list offsets of %s/%d: %w", p.Topic, p.Partition, errNoPartition)
 	}
 	return s.Offset, e.Offset, nil
 }
+
+// errNoPartition: the topic exists and has fewer partitions.
+var errNoPartition = errors.New("no such partition")
 
 // open begins to read a partition of the topic that id names; poke is called when its
 // inbox gets batches.

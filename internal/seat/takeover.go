@@ -41,6 +41,9 @@ func (in *Inputs) nextOrigin(now time.Time) {
 	t := in.takeover
 	for t.origin < event.MaxRegion {
 		t.origin++
+		if t.origin == in.cfg.Region && in.cfg.NoLog {
+			continue
+		}
 		from, found := t.next.Orphans(in.table, t.origin)
 		if !found || from.Compare(in.folded[t.origin]) >= 0 {
 			continue

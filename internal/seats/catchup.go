@@ -47,7 +47,7 @@ func (s *Seats) catchUp(ctx context.Context, h *runningSeat) error {
 	case <-h.view.Ready():
 	}
 	if have, _ := h.view.Committed(); have.IsZero() {
-		for {
+		for !h.noLog {
 			err := s.awaitOwn(ctx, h)
 			if err == nil || s.waitsForOwner(h) {
 				break

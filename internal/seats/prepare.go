@@ -117,9 +117,56 @@ func (s *Seats) openTopic(ctx context.Context, name string) error {
 		return fmt.Errorf("open topic %s: %w", name, err)
 	}
 	var errs []error
-	for p := range topic.Partitions {
+	for p := range topic.ViewPartitions() {
+		if p > 0 && s.cfg.Topics.Incomplete(name, p) != nil {
+			continue // status says so, and spread tries again
+		}
 		if _, err := s.hold(ctx, txn.TopicPartition{Topic: name, Partition: p}); err != nil && !errors.Is(err, seat.ErrHeld) {
 			errs = append(errs, fmt.Errorf("open seat %s/%d: %w", name, p, err))
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// spread opens the seats of partitions that appear: the views of an events topic span
+// every partition that any region's log has. It looks as often as topics are listed.
+func (s *Seats) spread(ctx context.Context) {
+	tick := time.NewTicker(topics.DiscoverEvery)
+	defer tick.Stop()
+	said := make(map[string]string)
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-tick.C:
+		}
+		spans := make(map[string]int32) // when a topic's first seat was made
+		for _, h := range s.list() {
+			if span, ok := spans[h.Topic]; !ok || h.span < span {
+				spans[h.Topic] = h.span
+			}
+		}
+		for name, span := range spans {
+			err := s.openFrom(ctx, name, span)
+			if err == nil || ctx.Err() != nil || said[name] == err.Error() {
+				continue
+			}
+			said[name] = err.Error()
+			s.cfg.Logger.Warn("cannot open the seats of partitions that were added; will try again", "topic", name, "err", err)
+		}
+	}
+}
+
+// openFrom opens the seats of a topic's partitions from one on.
+func (s *Seats) openFrom(ctx context.Context, name string, from int32) error {
+	topic, err := s.cfg.Topics.Topic(ctx, name)
+	if err != nil {
+		return nil // of a topic that is gone its seats tell
+	}
+	var errs []error
+	for p := from; p < topic.ViewPartitions(); p++ {
+		if _, err := s.hold(ctx, txn.TopicPartition{Topic: name, Partition: p}); err != nil && !errors.Is(err, seat.ErrHeld) {
+			errs = append(errs, err)
 		}
 	}
 	return errors.Join(errs...)

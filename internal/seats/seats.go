@@ -45,6 +45,8 @@ const (
 type runningSeat struct {
 	txn.TopicPartition
 	id     event.TopicID // of the topic as it was when the seat was made
+	noLog  bool          // the region's own topic has no such partition
+	span   int32         // partitions of the topic's view when its seat was first made
 	view   *view.View
 	seat   *seat.Seat
 	opener *seat.Opener
@@ -170,6 +172,7 @@ func (s *Seats) Run(ctx context.Context) error {
 	g.Go(func() error { return s.prepare(ctx) })
 	g.Go(func() error { s.join(ctx); return nil })
 	g.Go(func() error { s.sweep(ctx); return nil })
+	g.Go(func() error { s.spread(ctx); return nil })
 	g.Go(func() error {
 		for {
 			select {
@@ -203,8 +206,12 @@ func (s *Seats) keep(ctx context.Context, h *runningSeat) error {
 			s.cfg.Logger.Error("another instance of the region has taken a seat; this instance stops", "topic", h.Topic, "partition", h.Partition)
 			return err
 		}
-		s.note(h.TopicPartition, err)
-		s.cfg.Logger.Error("seat ended; running it again", "topic", h.Topic, "partition", h.Partition, "err", err)
+		if errors.Is(err, errGrown) {
+			s.cfg.Logger.Info("a partition was added to the topic and takes writes now", "topic", h.Topic, "partition", h.Partition)
+		} else {
+			s.note(h.TopicPartition, err)
+			s.cfg.Logger.Error("seat ended; running it again", "topic", h.Topic, "partition", h.Partition, "err", err)
+		}
 		var fresh *runningSeat
 		for fresh == nil {
 			if sleep.For(ctx, retryAfter) != nil || h.isForgotten() {
@@ -223,7 +230,7 @@ func (s *Seats) keep(ctx context.Context, h *runningSeat) error {
 			}
 		}
 		s.forget(h, fresh)
-		fresh.forget, fresh.ended = h.forget, h.ended
+		fresh.forget, fresh.ended, fresh.span = h.forget, h.ended, h.span
 		s.mu.Lock()
 		s.held[h.TopicPartition] = fresh
 		s.mu.Unlock()
@@ -250,7 +257,11 @@ func (s *Seats) forget(old, fresh *runningSeat) {
 // errReplaced ends a seat whose topic is not the one it was made for.
 var errReplaced = errors.New("the topic was deleted or recreated")
 
-// watch ends when the seat's topic has gone or another has its name: offsets,
+// errGrown ends a seat without a log when its partition has been added to the topic.
+var errGrown = errors.New("the partition was added to the region's own topic")
+
+// watch ends when the seat's topic has gone, has got the seat's partition, or another has
+// its name: offsets,
 // index and view would be those of a log that is no more. A topic that is missing
 // from one list may come with the next.
 func (s *Seats) watch(ctx context.Context, h *runningSeat) error {
@@ -265,6 +276,9 @@ func (s *Seats) watch(ctx context.Context, h *runningSeat) error {
 		id, ok := s.cfg.Topics.ID(h.Topic)
 		if ok && id == h.id {
 			missing = 0
+			if h.noLog && s.cfg.Topics.HasPartition(h.Topic, h.Partition) {
+				return errGrown
+			}
 			continue
 		}
 		if missing++; ok || missing > 1 {
@@ -374,16 +388,22 @@ func (s *Seats) newSeat(ctx context.Context, at txn.TopicPartition, before *runn
 	if err != nil {
 		return nil, err
 	}
-	if at.Partition < 0 || at.Partition >= topic.Partitions {
-		return nil, fmt.Errorf("open seat: topic %s has %d partitions, no %d", at.Topic, topic.Partitions, at.Partition)
+	if at.Partition < 0 || at.Partition >= topic.ViewPartitions() {
+		return nil, fmt.Errorf("open seat: topic %s has %d partitions, no %d", at.Topic, topic.ViewPartitions(), at.Partition)
 	}
 	if err := s.cfg.Topics.Derive(ctx, topic); err != nil {
 		return nil, fmt.Errorf("open seat: %w", err)
 	}
-	if err := s.cfg.Topics.Identify(ctx, topic, at.Partition); err != nil {
+	if err := s.cfg.Topics.Incomplete(at.Topic, at.Partition); err != nil {
 		return nil, fmt.Errorf("open seat: %w", err)
 	}
-	h := &runningSeat{TopicPartition: at, id: topic.ID, caught: make(chan struct{}), stopped: make(chan struct{}), forget: make(chan struct{}), ended: make(chan struct{}), fetch: topicFetcher{s.fetcher, topic, at.Partition}}
+	noLog := at.Partition >= topic.LocalPartitions()
+	if !noLog {
+		if err := s.cfg.Topics.Identify(ctx, topic, at.Partition); err != nil {
+			return nil, fmt.Errorf("open seat: %w", err)
+		}
+	}
+	h := &runningSeat{TopicPartition: at, id: topic.ID, noLog: noLog, span: s.cfg.Topics.Complete(topic), caught: make(chan struct{}), stopped: make(chan struct{}), forget: make(chan struct{}), ended: make(chan struct{}), fetch: topicFetcher{s.fetcher, topic, at.Partition}}
 	fold := s.fold(topic, at.Partition)
 	if h.index, err = s.openIndex(topic, at.Partition); err != nil {
 		return nil, err
@@ -417,6 +437,8 @@ func (s *Seats) newSeat(ctx context.Context, at txn.TopicPartition, before *runn
 		Permit:  s.permit(topic, at.Partition),
 		Rule:    func(ev *event.Event) bool { return fold.QuarantineReason(ev) == "" },
 		Hold:    topic.Domain.Kind == conflict.Entities,
+		NoLog:   noLog,
+		Reads:   s.reads(topic),
 		Control: s.cfg.Control, Tail: s.tail, Producer: s.producer,
 		Opener: h.opener,
 		Index:  h.index, Sinks: []seat.Sink{h.view.Journal()}, Folder: h.view, Clock: s.clock,
@@ -445,6 +467,16 @@ func (s *Seats) fold(topic gateway.Topic, partition int32) conflict.Config {
 		c.Holds = func(key []byte) bool { return router.Partition(key, topic.Partitions) == partition }
 	}
 	return c
+}
+
+// reads tells of which regions' logs a topic's seats fold; nil: of all. A topic of entities
+// has nothing to fold of a region that spreads its keys over another number of partitions:
+// they would be in the wrong one.
+func (s *Seats) reads(topic gateway.Topic) func(event.RegionID) bool {
+	if topic.Domain.Kind != conflict.Entities {
+		return nil
+	}
+	return func(r event.RegionID) bool { return s.cfg.Topics.SameKeys(topic.Name, s.cfg.Topology.Name(r)) }
 }
 
 func (s *Seats) regionIDs() []event.RegionID {

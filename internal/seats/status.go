@@ -79,7 +79,7 @@ func (s *Seats) warnOfTrouble(out *warning.List, h *runningSeat, st *seat.Status
 	if t.count > 0 && (!st.Ready || time.Since(t.at) < isRecent) {
 		again = fmt.Sprintf("it was started again %d times, the last time because of: %v", t.count, t.err)
 	}
-	refused := errors.Is(h.seat.Admits(), seat.ErrNotReady)
+	refused := !h.noLog && errors.Is(h.seat.Admits(), seat.ErrNotReady)
 	switch {
 	case again != "":
 		out.Add(warning.PartitionNotReady, subject, "%s", again)

@@ -138,6 +138,9 @@ func (s *Seats) Ready(context.Context) error {
 // region may write a unit. exist is false where there is no partition yet.
 func (s *Seats) Admits(check func(unit string) error) (exist bool, err error) {
 	for _, h := range s.list() {
+		if h.noLog {
+			continue // nobody writes there
+		}
 		refusal := s.admits(h)
 		if refusal == nil {
 			refusal = check(s.cfg.Policy.Domain(h.Topic).Unit(s.cfg.Region))

@@ -52,7 +52,7 @@ func (s *Seats) Ends(ctx context.Context, unit string) ([]ownership.Extent, erro
 	}
 	var out extents
 	for _, t := range topics {
-		for p := range t.Partitions {
+		for p := range t.LocalPartitions() {
 			e, ok := ends.Lookup(t.Name, p)
 			if !ok {
 				return nil, fmt.Errorf("list where the logs of %s end: no answer for %s/%d", unit, t.Name, p)
@@ -89,7 +89,7 @@ func (s *Seats) Applied(ctx context.Context, unit, region string) ([]ownership.E
 	}
 	var out extents
 	for _, t := range topics {
-		for p := range t.Partitions {
+		for p := range t.ViewPartitions() {
 			if !s.given(t, p, origin) {
 				continue
 			}

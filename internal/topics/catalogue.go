@@ -80,6 +80,8 @@ type Catalogue struct {
 	derived map[derivedOf]*derivation
 	differs map[string]string              // derived topics, and what of their settings is not as it should be
 	blocked map[string]string              // local topics of which nothing can be derived, and why
+	ungrown map[string]string              // local topics whose derived topics lack partitions, and why
+	said    string                         // of ungrown, in the log
 	limits  map[string]gateway.RecordLimit // of local topics of which something was derived
 	local   map[string]event.TopicID       // what the registry, read to its end, did not have
 }
@@ -89,7 +91,7 @@ func New(cfg Config) *Catalogue {
 	return &Catalogue{
 		region: cfg.Region, own: cfg.ID, register: cfg.Register, window: cfg.Window, topology: cfg.Topology, policy: cfg.Policy,
 		client: cfg.Client, admin: kadm.NewClient(cfg.Client), registry: follower{cfg.Control}, follower: cfg.Control, log: cfg.Logger,
-		derived: make(map[derivedOf]*derivation), blocked: make(map[string]string), differs: make(map[string]string), limits: make(map[string]gateway.RecordLimit), local: make(map[string]event.TopicID),
+		derived: make(map[derivedOf]*derivation), blocked: make(map[string]string), differs: make(map[string]string), limits: make(map[string]gateway.RecordLimit), ungrown: make(map[string]string), local: make(map[string]event.TopicID),
 	}
 }
 
@@ -193,31 +195,13 @@ func (c *Catalogue) Topic(ctx context.Context, name string) (gateway.Topic, erro
 	if err := c.mustBeLocal(ctx, name, event.TopicID(detail.ID)); err != nil {
 		return gateway.Topic{}, err
 	}
-	return c.limited(gateway.Topic{Name: name, ID: detail.ID, Partitions: c.partitions(detail), Domain: c.policy.Domain(name)}), nil
+	return c.limited(c.describe(detail)), nil
 }
 
-// partitions is how many of a topic's partitions are used: no more than are
-// declared, nor than its state has. Those that were added later are left alone: a
-// key that moved to one of them would not find its idempotency key again.
-func (c *Catalogue) partitions(detail kadm.TopicDetail) int32 {
-	n := int32(len(detail.Partitions))
-	for _, d := range c.policy.Declared() {
-		if d.Topic == detail.Topic {
-			n = min(n, d.Partitions)
-		}
-	}
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	if state := c.known[control.StateOf(detail.Topic)]; len(state.Partitions) > 0 {
-		n = min(n, int32(len(state.Partitions)))
-	}
-	return n
-}
-
-// Warnings says which topics in use have partitions that are not used.
+// Warnings says which topics cannot be used, or not as they are.
 func (c *Catalogue) Warnings(out *warning.List) {
 	c.mu.Lock()
-	known, blocked, differs := maps.Clone(c.known), maps.Clone(c.blocked), maps.Clone(c.differs)
+	known, blocked, differs, ungrown := maps.Clone(c.known), maps.Clone(c.blocked), maps.Clone(c.differs), maps.Clone(c.ungrown)
 	c.mu.Unlock()
 	for _, name := range slices.Sorted(maps.Keys(blocked)) {
 		out.Add(warning.TopicBlocked, name, "the region cannot make what it derives from the topic: %s", blocked[name])
@@ -228,12 +212,7 @@ func (c *Catalogue) Warnings(out *warning.List) {
 		}
 	}
 	for _, detail := range known.Sorted() {
-		if _, inUse := known[control.StateOf(detail.Topic)]; !inUse {
-			continue
-		}
-		if have, used := len(detail.Partitions), int(c.partitions(detail)); have > used {
-			out.Add(warning.PartitionsUnused, detail.Topic, "the topic has %d partitions, of which the first %d are used; records in the others are not folded", have, used)
-		}
+		c.warnOfPartitions(out, detail, ungrown[detail.Topic])
 	}
 }
 
@@ -244,6 +223,14 @@ func (c *Catalogue) ID(name string) (id event.TopicID, ok bool) {
 	defer c.mu.Unlock()
 	detail, ok := c.known[name]
 	return event.TopicID(detail.ID), ok && detail.Err == nil
+}
+
+// HasPartition tells whether a local topic has a partition, as far as the list of topics
+// goes.
+func (c *Catalogue) HasPartition(topic string, partition int32) bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return int(partition) < len(c.known[topic].Partitions)
 }
 
 // Local are the region's local topics as far as they are known, in order.

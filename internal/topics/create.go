@@ -31,6 +31,7 @@ type spec struct {
 	partitions int32
 	cleanup    string
 	mayHave    bool              // more partitions than that
+	grows      bool              // gets them where it has fewer
 	configs    map[string]string // further settings
 }
 
@@ -152,7 +153,7 @@ func (c *Catalogue) awaitLeaders(ctx context.Context, s spec) error {
 
 // Derive makes the state and the merged topic of a local topic, once.
 func (c *Catalogue) Derive(ctx context.Context, topic gateway.Topic) error {
-	of := derivedOf{topic.Name, topic.ID, topic.Partitions}
+	of := derivedOf{topic.Name, topic.ID, topic.ViewPartitions()}
 	c.mu.Lock()
 	d, started := c.derived[of]
 	if !started {
@@ -167,8 +168,10 @@ func (c *Catalogue) Derive(ctx context.Context, topic gateway.Topic) error {
 		}
 		c.mu.Lock()
 		delete(c.blocked, topic.Name)
-		if d.err != nil {
+		if d.err != nil || c.ungrown[topic.Name] != "" {
 			delete(c.derived, of) // the next one tries again
+		}
+		if d.err != nil {
 			if errors.Is(d.err, gateway.ErrTopicBlocked) {
 				c.blocked[topic.Name] = d.err.Error()
 			}
@@ -207,15 +210,20 @@ func (c *Catalogue) deriveNow(ctx context.Context, topic gateway.Topic) error {
 	_, folded := c.known[control.StateOf(topic.Name)]
 	c.mu.Unlock()
 	for _, d := range []struct {
-		spec
+		*spec
 		use control.Use
 	}{
-		{state, control.UseState},
-		{merged, control.UseMerged},
+		{&state, control.UseState},
+		{&merged, control.UseMerged},
 	} {
-		if err := c.ensureDerived(ctx, d.spec, d.use, topic.Name, folded); err != nil {
+		if err := c.ensureDerived(ctx, d.spec, d.use, topic, folded); err != nil {
 			return fmt.Errorf("derive topics of %s: %w", topic.Name, err)
 		}
+	}
+	if min(state.partitions, merged.partitions) == topic.ViewPartitions() {
+		c.mu.Lock()
+		delete(c.ungrown, topic.Name)
+		c.mu.Unlock()
 	}
 	_, err = c.follow(ctx, topic)
 	if err != nil {
@@ -241,7 +249,8 @@ type derivation struct {
 // ensureDerived registers a derived topic before it exists, so that no link ever
 // takes it for a local one, and makes it. Of a topic that has state (folded), what
 // bears the derived name is geogate's, also if its record was lost.
-func (c *Catalogue) ensureDerived(ctx context.Context, s spec, use control.Use, of string, folded bool) error {
+func (c *Catalogue) ensureDerived(ctx context.Context, s *spec, use control.Use, topic gateway.Topic, folded bool) error {
+	of := topic.Name
 	if err := router.CheckTopic(s.name); err != nil {
 		return fmt.Errorf("%w: %w", gateway.ErrTopicBlocked, err)
 	}
@@ -259,13 +268,28 @@ func (c *Catalogue) ensureDerived(ctx context.Context, s spec, use control.Use, 
 	case !ok && exists && !folded:
 		return fmt.Errorf("%w: a local topic %s exists already, and geogate never mixes its records in; copy that topic to a new name and delete it", gateway.ErrTopicBlocked, s.name)
 	}
-	if _, recorded := c.follower.Record(s.name); !recorded || x.Kind == 0 {
+	_, recorded := c.follower.Record(s.name)
+	if !recorded || x.Kind == 0 {
 		x = control.Topic{Name: s.name, ID: id, Kind: control.KindDerived, Use: use, Of: of}
+	}
+	unpinned := use == control.UseState && x.Partitions == 0
+	if unpinned { // before the topic grows, which told it until then
+		x.Partitions = topic.Partitions
+	}
+	if !recorded || unpinned {
 		if err := c.enter(ctx, x); err != nil {
 			return err
 		}
 	}
-	if err := c.ensure(ctx, s); err != nil {
+	if unpinned {
+		if err := c.awaitRecord(ctx, x); err != nil {
+			return err
+		}
+	}
+	if s.grows && exists {
+		c.grow(ctx, s, of, int32(len(all[s.name].Partitions)))
+	}
+	if err := c.ensure(ctx, *s); err != nil {
 		return err
 	}
 	if all, err = c.admin.ListTopics(ctx, s.name); err != nil {

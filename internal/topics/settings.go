@@ -101,13 +101,18 @@ func (c *Catalogue) configsOf(ctx context.Context, names ...string) (map[string]
 
 // derivedSpecs are the topics that are derived from a local one with these settings.
 func (c *Catalogue) derivedSpecs(topic gateway.Topic, local map[string]string) (state, merged spec) {
-	merged = spec{name: router.Merged(topic.Name), partitions: topic.Partitions, cleanup: deleted}
+	merged = spec{name: router.Merged(topic.Name), partitions: topic.ViewPartitions(), cleanup: deleted}
 	if topic.Domain.Kind == conflict.Entities {
 		merged.cleanup = compacted
 	}
 	merged.configs = derivedSettings(local, merged.cleanup, 1)
-	state = spec{name: control.StateOf(topic.Name), partitions: topic.Partitions, cleanup: compacted}
+	state = spec{name: control.StateOf(topic.Name), partitions: topic.ViewPartitions(), cleanup: compacted}
 	state.configs = derivedSettings(local, state.cleanup, len(c.topology.Regions()))
+	if topic.Domain.Kind == conflict.Events {
+		for _, s := range []*spec{&state, &merged} {
+			s.grows, s.mayHave = true, true
+		}
+	}
 	return state, merged
 }
 

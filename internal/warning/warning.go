@@ -38,6 +38,8 @@ const (
 	OutputReplaced      Code = "OUTPUT_REPLACED"
 	PartitionHeld       Code = "PARTITION_HELD"
 	PartitionNotReady   Code = "PARTITION_NOT_READY"
+	PartitionsDiffer    Code = "PARTITIONS_DIFFER"
+	PartitionsUneven    Code = "PARTITIONS_UNEVEN"
 	PartitionsUnused    Code = "PARTITIONS_UNUSED"
 	PatternUnmatched    Code = "PATTERN_UNMATCHED"
 	Quarantined         Code = "QUARANTINED"
@@ -50,6 +52,7 @@ const (
 	SettingsDiffer      Code = "SETTINGS_DIFFER"
 	TopicBlocked        Code = "TOPIC_BLOCKED"
 	UnknownRecord       Code = "UNKNOWN_RECORD"
+	ViewIncomplete      Code = "VIEW_INCOMPLETE"
 	WaitsForRegister    Code = "WAITS_FOR_REGISTER"
 )
 
@@ -58,9 +61,9 @@ func Codes() []Code {
 	return []Code{
 		BeyondLimits, ClockAhead, CutPending, Defect, DiskLow, FoldFailing, ForeignRecords, Gap,
 		KafkaUnreachable, LinkFailed, LinkParked, MalformedRecord, MoreWarnings, OutputReplaced,
-		PartitionHeld, PartitionNotReady, PartitionsUnused, PatternUnmatched, Quarantined,
+		PartitionHeld, PartitionNotReady, PartitionsDiffer, PartitionsUneven, PartitionsUnused, PatternUnmatched, Quarantined,
 		RegisterDegraded, RegisterRegressed, RegisterRumour, RegisterUnreachable, ResidencyInvalid, ResidencyStopped,
-		SettingsDiffer, TopicBlocked, UnknownRecord, WaitsForRegister,
+		SettingsDiffer, TopicBlocked, UnknownRecord, ViewIncomplete, WaitsForRegister,
 	}
 }
 
@@ -79,7 +82,7 @@ const (
 // highest of the warnings that it stands for.
 func (c Code) Severity() Severity {
 	switch c {
-	case PatternUnmatched, UnknownRecord:
+	case PartitionsUneven, PatternUnmatched, UnknownRecord:
 		return Notice
 	}
 	return Error

@@ -21,10 +21,11 @@ type journal struct {
 	mu    sync.Mutex
 	lines []string
 	size  int
+	said  map[string]int // lines by their message
 }
 
 func newJournal() *journal {
-	j := &journal{}
+	j := &journal{said: make(map[string]int)}
 	_ = j.level.UnmarshalText([]byte(os.Getenv("GEOGATE_LOG"))) // unset: info
 	if name := os.Getenv("GEOGATE_LOG_FILE"); name != "" {
 		j.file, _ = os.OpenFile(name, os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600) // without it the end is still shown
@@ -45,6 +46,10 @@ func (j *journal) Write(line []byte) (int, error) {
 	if j.file != nil {
 		_, _ = j.file.Write(line)
 	}
+	if _, msg, ok := strings.Cut(string(line), ` msg="`); ok {
+		msg, _, _ = strings.Cut(msg, `"`)
+		j.said[msg]++
+	}
 	j.lines = append(j.lines, string(line))
 	j.size += len(line)
 	for j.size > maxJournal {
@@ -59,4 +64,11 @@ func (j *journal) String() string {
 	j.mu.Lock()
 	defer j.mu.Unlock()
 	return strings.Join(j.lines, "")
+}
+
+// Logged is how many lines with a message all instances have written.
+func (w *World) Logged(message string) int {
+	w.log.mu.Lock()
+	defer w.log.mu.Unlock()
+	return w.log.said[message]
 }
