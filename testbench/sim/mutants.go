@@ -66,7 +66,7 @@ var mutants = []mutant{
 		{"internal/seat/core.go", "			promise(&promised, &w.context, c.cfg.Region)\n", ""},
 	}},
 	{"claims-before-term", "a seat claims again before it has read a barrier of its own", []edit{
-		{"internal/seat/core.go", "	if c.term == NoBarrier || c.stopped {\n		return c.claimed", "	if c.stopped {\n		return c.claimed"},
+		{"internal/seat/core.go", "	if c.term == NoBarrier && !c.cfg.NoLog || c.stopped {\n		return c.claimed", "	if c.stopped {\n		return c.claimed"},
 	}},
 	// Links.
 	{"covered-at-once", "target-covered counts before the runs were read behind it", []edit{
