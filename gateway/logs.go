@@ -69,7 +69,7 @@ func (l *readClient) OnBrokerRead(_ kgo.BrokerMetadata, key int16, _ int, _, _ t
 }
 
 func newPool(deps *Deps, log *slog.Logger) *pool {
-	return &pool{opts: deps.Kafka, decoder: deps.Decoder, log: log}
+	return &pool{opts: deps.Kafka, decoder: deps.Decoder.ForReads(), log: log}
 }
 
 func (p *pool) client() (*readClient, error) {
@@ -172,7 +172,10 @@ type reader struct {
 
 	partition int32
 	unread    []txn.Unread // of partition, not opened yet
-	buffer    []txn.Entry  // of partition
+	walk      *txn.Walk    // through a batch of partition
+	head      txn.Entry    // the next record, if has
+	has       bool
+	err       error // instead of it
 }
 
 // fetched is what one answer brought of a partition.
@@ -238,7 +241,10 @@ func (r *reader) await(ctx context.Context) error {
 			return upstream(ctx, "read "+r.topic, f.Err)
 		}
 	}
-	return nil
+	if errors.Is(r.err, txn.ErrBusy) {
+		return newProblem(codeOverloaded, "large batches that others read take the memory that there is for them; retry")
+	}
+	return r.err
 }
 
 // poll gives the next record, control records included, in order for each
@@ -247,9 +253,8 @@ func (r *reader) poll(ctx context.Context) (*txn.Entry, error) {
 	if err := r.await(ctx); err != nil {
 		return nil, err
 	}
-	rec := r.buffer[0]
-	r.buffer[0] = txn.Entry{}
-	r.buffer = r.buffer[1:]
+	rec := r.head
+	r.head, r.has = txn.Entry{}, false
 	return &rec, nil
 }
 
@@ -259,17 +264,26 @@ func (r *reader) pause(p int32) { r.cursors[p].Pause() }
 // resume fetches a paused partition again.
 func (r *reader) resume(p int32) { r.cursors[p].Resume() }
 
-// ready tells whether poll would not wait. It opens batches one at a time.
+// ready tells whether poll would not wait. It opens batches one at a time, and takes one
+// record at a time out of them.
 func (r *reader) ready() bool {
-	for len(r.buffer) == 0 && len(r.unread) > 0 {
-		u := r.unread[0]
-		r.unread = r.unread[1:]
-		r.buffer = r.decoder.Entries(u.Batch, u.From)
-		for i := range r.buffer {
-			r.buffer[i].Topic, r.buffer[i].Partition = r.topic, r.partition
+	for r.err == nil && !r.has {
+		switch {
+		case r.walk != nil:
+			if r.head, r.has = r.walk.Next(); r.has {
+				r.head.Topic, r.head.Partition = r.topic, r.partition
+			} else {
+				r.walk = nil
+			}
+		case len(r.unread) > 0:
+			u := r.unread[0]
+			r.unread = r.unread[1:]
+			r.walk, r.err = r.decoder.TryWalk(u.Batch, u.From)
+		default:
+			return false
 		}
 	}
-	return len(r.buffer) > 0
+	return true
 }
 
 func (r *reader) close() {

@@ -89,7 +89,8 @@ func (c *consumer) run(ctx context.Context) error {
 // takeAll takes what was fetched of a partition.
 func (c *consumer) takeAll(f fetched) {
 	for _, u := range f.Batches {
-		for _, e := range c.decoder.Entries(u.Batch, u.From) {
+		w := c.decoder.Walk(u.Batch, u.From)
+		for e, ok := w.Next(); ok; e, ok = w.Next() {
 			if !e.Control {
 				e.Topic, e.Partition = f.Topic, f.Partition
 				c.take(&e.Record)

@@ -179,6 +179,8 @@ type inbox struct {
 	txn.TopicPartition
 	poke func()
 
+	walk *txn.Walk // through the batch at hand; pop's own
+
 	mu     sync.Mutex
 	cursor *txn.Cursor
 	queue  []txn.Unread
@@ -227,21 +229,27 @@ func (b *inbox) next() (u txn.Unread, ok bool) {
 	return u, true
 }
 
-// popBytes is how much pop opens at once; a larger batch comes whole.
+// popBytes is how much pop gives at once, but for a larger record.
 const popBytes = 256 << 10
 
-// pop opens some of the batches that wait, and gives what lies in them; nil when
-// nothing waits.
+// pop gives some of what lies in the batches that wait, and opens them; nil when nothing
+// waits.
 func (b *inbox) pop() (out []Entry) {
 	for bytes := 0; len(out) < takeMax && bytes < popBytes; {
-		u, ok := b.next()
+		if b.walk == nil {
+			u, ok := b.next()
+			if !ok {
+				break
+			}
+			b.walk = b.feed.decoder.Walk(u.Batch, u.From)
+		}
+		e, ok := b.walk.Next()
 		if !ok {
-			break
+			b.walk = nil
+			continue
 		}
-		for _, e := range b.feed.decoder.Entries(u.Batch, u.From) {
-			out = append(out, entryOf(&e))
-			bytes += len(e.Key) + len(e.Value)
-		}
+		out = append(out, entryOf(&e))
+		bytes += len(e.Key) + len(e.Value)
 	}
 	return out
 }

@@ -64,7 +64,8 @@ func take(p *kmsg.FetchResponseTopicPartition, d *Decoder, level isolation, next
 		if u.Batch.Magic() == 2 && u.Batch.Control() {
 			continue
 		}
-		for _, e := range d.Entries(u.Batch, u.From) {
+		w := d.Walk(u.Batch, u.From)
+		for e, ok := w.Next(); ok; e, ok = w.Next() {
 			if e.Offset >= to {
 				break
 			}

@@ -2,6 +2,7 @@ package txn
 
 import (
 	"bytes"
+	"encoding/binary"
 	"errors"
 	"fmt"
 	"runtime"
@@ -39,6 +40,20 @@ func NewDecoder(l Limits) *Decoder {
 	return d
 }
 
+// ForReads is a decoder for readers that keep what they got as long as they like: large
+// batches of theirs share a budget of their own, and when that is used up, and nobody gives
+// anything back, they get [ErrBusy].
+func (d *Decoder) ForReads() *Decoder {
+	r, own := *d, *d.derived
+	r.budget = newBudget(max(budgetBytes, own.limits.BatchUnfolded))
+	r.budget.wait, r.budget.strict = readsWait, true
+	own.budget, r.derived, own.derived = r.budget, &own, &own
+	return &r
+}
+
+// readsWait is how long a reader waits for memory that others have.
+const readsWait = 10 * time.Second
+
 // Limits are those in force.
 func (d *Decoder) Limits() Limits { return d.limits }
 
@@ -59,6 +74,8 @@ func (d *Decoder) decompress(src []byte, codec kgo.CompressionCodecType) ([]byte
 	switch {
 	case errors.Is(err, errLarger):
 		return nil, beyond("a batch of %d bytes unfolds to more than %d", len(src), d.limits.BatchUnfolded)
+	case errors.Is(err, ErrBusy):
+		return nil, err
 	case err != nil:
 		return nil, fmt.Errorf("%w: decompress codec %d: %w", ErrMalformed, codec, err)
 	}
@@ -121,7 +138,7 @@ func (d *Decoder) walk(b Batch, raw []byte) (Opened, error) {
 	}
 	headers := int64(0)
 	err := b.eachRaw(raw, true, func(r Raw) error {
-		n, _, err := r.headers()
+		n, err := r.headers()
 		headers += n
 		return err
 	})
@@ -225,21 +242,41 @@ func (d *Decoder) Each(b Batch, fn func(Record) error) error {
 	})
 }
 
-// headers walks through a record's body and counts its headers and the bytes of
-// their names and values, without taking memory for any.
-func (r Raw) headers() (n int64, size int, err error) {
-	d := bodyReader{buf: r.Body}
-	d.nullable()
-	d.nullable()
-	n = d.varint()
-	if d.bad || n < 0 || n > int64(len(d.buf)/2) {
-		return 0, 0, fmt.Errorf("%w: record body", ErrMalformed)
+// headers goes through a record's body and counts its headers, without taking memory for
+// any.
+func (r Raw) headers() (n int64, err error) {
+	const head = 3 // fields: key, value, number of headers
+	b, at, fields := r.Body, 0, int64(head)
+	for i := int64(0); i < fields; i++ {
+		var size int64
+		if at < len(b) && b[at] < 0x80 {
+			size = int64(b[at]>>1) ^ -int64(b[at]&1)
+			at++
+		} else {
+			v, used := binary.Varint(b[at:])
+			if used <= 0 {
+				return 0, fmt.Errorf("%w: record body", ErrMalformed)
+			}
+			size = v
+			at += used
+		}
+		rest := int64(len(b) - at)
+		switch {
+		case i == head-1:
+			if n = size; n < 0 || n > rest/2 {
+				return 0, fmt.Errorf("%w: record body", ErrMalformed)
+			}
+			fields += 2 * n
+		case size > rest:
+			return 0, fmt.Errorf("%w: record body", ErrMalformed)
+		case size > 0:
+			at += int(size)
+		}
 	}
-	size = d.skipHeaders(n)
-	if d.bad || len(d.buf) > 0 {
-		return 0, 0, fmt.Errorf("%w: record body", ErrMalformed)
+	if at < len(b) {
+		return 0, fmt.Errorf("%w: record body", ErrMalformed)
 	}
-	return n, size, nil
+	return n, nil
 }
 
 // Decode takes key, value and headers out of a record's body; they share its memory.
@@ -247,18 +284,17 @@ func (r Raw) headers() (n int64, size int, err error) {
 func (d *Decoder) Decode(r Raw) (Record, error) {
 	var h headerReader
 	rec := Record{Offset: r.Offset, Timestamp: r.Timestamp}
-	_, err := d.decode(r.Body, &rec, &h)
+	err := d.decode(r.Body, &rec, &h)
 	return rec, err
 }
 
-// decode puts key, value and headers of a body into rec, or why it is refused, and tells
-// how many headers there are.
-func (d *Decoder) decode(body []byte, rec *Record, h *headerReader) (headers int64, err error) {
+// decode puts key, value and headers of a body into rec, or why it is refused.
+func (d *Decoder) decode(body []byte, rec *Record, h *headerReader) error {
 	in := bodyReader{buf: body}
 	key, value := in.nullable(), in.nullable()
 	n := in.varint()
 	if in.bad || n < 0 || n > int64(len(in.buf)/2) {
-		return 0, fmt.Errorf("%w: record body", ErrMalformed)
+		return fmt.Errorf("%w: record body", ErrMalformed)
 	}
 	var list []event.Header
 	size := 0
@@ -268,12 +304,12 @@ func (d *Decoder) decode(body []byte, rec *Record, h *headerReader) (headers int
 		list, size = h.read(&in, int(n))
 	}
 	if in.bad || len(in.buf) > 0 {
-		return 0, fmt.Errorf("%w: record body", ErrMalformed)
+		return fmt.Errorf("%w: record body", ErrMalformed)
 	}
 	if rec.Refused = d.check(len(key), n, size); rec.Refused == nil {
 		rec.Key, rec.Value, rec.Headers = key, value, list
 	}
-	return n, nil
+	return nil
 }
 
 // headerReader reads the headers of one record after the other. Records of a batch have
@@ -328,7 +364,9 @@ const budgetBytes = 128 << 20
 // budget makes large batches wait for each other: what one takes counts until
 // nothing refers to it.
 type budget struct {
-	turn chan struct{} // holds one: who may decompress a large batch
+	turn   chan struct{} // holds one: who may decompress a large batch
+	wait   time.Duration // for others, at most
+	strict bool          // who has waited in vain gets ErrBusy, not memory
 
 	mu    sync.Mutex
 	free  int           // guarded by mu
@@ -336,7 +374,7 @@ type budget struct {
 }
 
 func newBudget(bytes int) *budget {
-	return &budget{turn: make(chan struct{}, 1), free: bytes, freed: make(chan struct{})}
+	return &budget{turn: make(chan struct{}, 1), wait: budgetWait, free: bytes, freed: make(chan struct{})}
 }
 
 // How long a large batch waits for others. It is then decompressed all the same: who
@@ -351,12 +389,13 @@ const (
 // decompress decompresses a large batch, when there is room for it. That it is larger
 // than allowed is found out without waiting for room.
 func (b *budget) decompress(d *decompressor, src []byte, codec kgo.CompressionCodecType) (out []byte, err error) {
-	late := time.Now().Add(budgetWait)
+	late := time.Now().Add(b.wait)
 	for {
 		var size int
+		over := time.Now().After(late)
 		b.turn <- struct{}{}
 		size, err = d.into(src, codec, func(raw []byte) {
-			if b.take(len(raw), time.Now().After(late)) {
+			if b.take(len(raw), over && !b.strict) {
 				out = bytes.Clone(raw)
 			}
 		})
@@ -367,6 +406,8 @@ func (b *budget) decompress(d *decompressor, src []byte, codec kgo.CompressionCo
 		case out != nil:
 			runtime.AddCleanup(&out[0], b.give, size)
 			return out, nil
+		case over && b.strict:
+			return nil, ErrBusy
 		}
 		b.await(size, late)
 	}

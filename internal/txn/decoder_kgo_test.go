@@ -32,7 +32,11 @@ func byLibrary(rp *kmsg.FetchResponseTopicPartition, from int64, d kgo.Decompres
 func byDecoder(rp *kmsg.FetchResponseTopicPartition, from int64, d *Decoder) (out []Entry) {
 	f, _ := unread(rp, from)
 	for _, u := range f.Batches {
-		out = append(out, d.Entries(u.Batch, u.From)...)
+		w := d.Walk(u.Batch, u.From)
+		out = slices.Grow(out, int(u.Batch.Count()))
+		for e, ok := w.Next(); ok; e, ok = w.Next() {
+			out = append(out, e)
+		}
 	}
 	return out
 }

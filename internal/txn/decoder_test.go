@@ -9,6 +9,7 @@ import (
 	"runtime"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/klauspost/compress/gzip"
 	"github.com/klauspost/compress/s2"
@@ -262,6 +263,35 @@ func TestLargeBatchesShareABudget(t *testing.T) {
 	}
 	if free := d.budget.left(); free < 4<<20 {
 		t.Fatalf("%d bytes are free after three of four were dropped", free)
+	}
+}
+
+// TestReadersGetNoMemoryThatOthersHold: a reader that keeps a large batch keeps others from
+// the next one, and takes nothing from those who are not readers.
+func TestReadersGetNoMemoryThatOthersHold(t *testing.T) {
+	const size = 3 << 20
+	all := NewDecoder(Limits{BatchUnfolded: 4 << 20})
+	d := all.ForReads()
+	d.budget.free, d.budget.wait = 4<<20, 10*time.Millisecond
+	bomb := packed(t, oneRecord(size, 0))["gzip"]
+	b := handMade(bomb.codec, 1, bomb.bytes)
+	w, err := d.TryWalk(b, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, other := range []*Decoder{d, d.Derived()} {
+		if _, err := other.TryWalk(b, 0); !errors.Is(err, ErrBusy) {
+			t.Fatalf("while one is held: %v", err)
+		}
+	}
+	if e, ok := all.Walk(b, 0).Next(); !ok || e.Refused != nil {
+		t.Fatalf("one that is no reader: %v", e.Refused)
+	}
+	runtime.KeepAlive(w)
+	w = nil
+	d.budget.wait = time.Minute
+	if _, err := d.TryWalk(b, 0); err != nil {
+		t.Fatalf("after the first was dropped: %v", err)
 	}
 }
 

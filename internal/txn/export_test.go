@@ -16,3 +16,12 @@ func (b *budget) left() int {
 	defer b.mu.Unlock()
 	return b.free
 }
+
+// Entries gives all that a walk gives.
+func (d *Decoder) Entries(b Batch, from int64) (out []Entry) {
+	w := d.Walk(b, from)
+	for e, ok := w.Next(); ok; e, ok = w.Next() {
+		out = append(out, e)
+	}
+	return out
+}

@@ -70,6 +70,9 @@ func (l Limits) WithDefaults() Limits {
 // never content.
 var ErrBeyondLimits = errors.New("txn: beyond a limit of the deployment")
 
+// ErrBusy: there is no memory for a large batch, for other readers have it.
+var ErrBusy = errors.New("txn: other large batches take the memory that there is for them")
+
 func beyond(format string, args ...any) error {
 	return fmt.Errorf("%w: "+format, append([]any{ErrBeyondLimits}, args...)...)
 }

@@ -203,10 +203,10 @@ func TestBatchesThatUnfold(t *testing.T) {
 			t.Logf("the broker refuses it: %v", err)
 		}
 	}
-	headers, gigabyte := zeros(t, kgo.CodecZstd, "k", 1, 20_000_000), zeros(t, kgo.CodecZstd, "k", 1024*mib, 0)
+	headers, half := zeros(t, kgo.CodecZstd, "k", 1, 20_000_000), zeros(t, kgo.CodecZstd, "k", 512*mib, 0)
 	for _, topic := range []string{"github", "flights"} {
 		send(topic, 0, kgo.CodecZstd, "20 million headers", headers)
-		send(topic, 1, kgo.CodecZstd, "a gigabyte", gigabyte)
+		send(topic, 1, kgo.CodecZstd, "half a gigabyte", half)
 	}
 	send("github", 1, kgo.CodecGzip, "128 MiB", zeros(t, kgo.CodecGzip, "k", 128*mib, 0))
 	send("github", 1, kgo.CodecLz4, "128 MiB", zeros(t, kgo.CodecLz4, "k", 128*mib, 0))
@@ -219,7 +219,7 @@ func TestBatchesThatUnfold(t *testing.T) {
 	// Apache Kafka refuses what does not count its records.
 	_ = us.produceBatch(t, "github", 0, kgo.CodecNone, 1_000_000, zerosPlain())
 	send("_geogate.control", 0, kgo.CodecZstd, "20 million headers", headers)
-	send("_geogate.state.github", 0, kgo.CodecZstd, "a gigabyte", gigabyte)
+	send("_geogate.state.github", 0, kgo.CodecZstd, "half a gigabyte", half)
 	us.longKeys(t)
 
 	d.inEveryPartition(t, "github", "after")
