@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"hash/crc32"
 	"runtime"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -319,22 +320,33 @@ func FuzzDecompress(f *testing.F) {
 }
 
 // FuzzEntries: whatever lies in a batch that a broker has taken, its reader gets on
-// to the end of the batch, in order, within its limits.
+// to the end of the batch, in order, within its limits; and where nothing is refused, it
+// gets what the client library's own consumer gives.
 func FuzzEntries(f *testing.F) {
 	for codec := kgo.CodecNone; codec <= kgo.CodecZstd; codec++ {
 		b := build(f, codec, someRecords)
 		f.Add(byte(codec), b.Count(), []byte(b[HeaderSize:]), int64(1))
 	}
 	f.Add(byte(0), int32(1), oneRecord(10, 20), int64(0))
-	d := NewDecoder(Limits{BatchUnfolded: 64 << 10, RecordHeaders: 16, HeaderBytes: 256, Key: 64})
+	d, library := NewDecoder(Limits{BatchUnfolded: 64 << 10, RecordHeaders: 16, HeaderBytes: 256, Key: 64}), kgo.DefaultDecompressor()
 	f.Fuzz(func(t *testing.T, codec byte, count int32, records []byte, from int64) {
 		b := handMade(kgo.CompressionCodecType(codec%8), max(1, count), records)
 		at := int64(0)
 		if from > 0 {
 			at = from % b.NextOffset()
 		}
-		cost := 0
-		for _, e := range d.Entries(b, at) {
+		cost, from := 0, at
+		got := d.Entries(b, at)
+		if !slices.ContainsFunc(got, func(e Entry) bool { return e.Refused != nil }) {
+			want, err := byLibrary(answerOf(b), from, library)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if diff := agree(got, want); diff != "" {
+				t.Fatal(diff)
+			}
+		}
+		for _, e := range got {
 			if e.Offset < at || e.Next() <= e.Offset || e.Next() > b.NextOffset() {
 				t.Fatalf("entry from %d to %d, at %d of %d", e.Offset, e.Next(), at, b.NextOffset())
 			}
