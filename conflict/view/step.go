@@ -330,22 +330,26 @@ func (v *View) settle(out *conflict.Output, states []change, bases map[txn.Topic
 	v.count(out)
 	v.countReplaced()
 	v.refusals.settled(items)
-	for _, at := range fresh {
-		v.status.Orphans[at.Region]++
+	for _, o := range fresh {
+		v.status.Orphans[o.At.Region]++
+		if o.At.Region == v.cfg.Region && o.Epoch == 0 {
+			v.status.NativeOrphans++
+			v.status.NativeOrphan = o.At
+		}
 	}
 	v.notify()
 	return nil
 }
 
 // newOrphans are the orphans of a step that the store does not have yet.
-func (v *View) newOrphans(out *conflict.Output) (fresh []event.Dot, err error) {
+func (v *View) newOrphans(out *conflict.Output) (fresh []*conflict.Orphaned, err error) {
 	for i := range out.Orphans {
 		_, known, err := v.store.Orphan(out.Orphans[i].At)
 		if err != nil {
 			return nil, err
 		}
 		if !known {
-			fresh = append(fresh, out.Orphans[i].At)
+			fresh = append(fresh, &out.Orphans[i])
 		}
 	}
 	return fresh, nil

@@ -164,9 +164,13 @@ type Status struct {
 	Failing string
 	Counts  conflict.Counts
 	// Orphans is how many orphans of each origin this region has met, ever.
-	Orphans   [event.MaxRegion + 1]int
-	Merged    uint64 // records written
-	Conflicts uint64 // records written
+	Orphans [event.MaxRegion + 1]int
+	// NativeOrphans is how many of the own region's came without a gateway and were met
+	// since the start, and NativeOrphan the latest: whoever wrote them was told nothing.
+	NativeOrphans uint64
+	NativeOrphan  event.Dot
+	Merged        uint64 // records written
+	Conflicts     uint64 // records written
 	// Replaced is what was written in place of records that a derived topic refused, by
 	// the topic.
 	Replaced   map[string]Replaced

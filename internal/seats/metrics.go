@@ -15,6 +15,7 @@ var (
 	foldConflicts   = prometheus.NewDesc("geogate_fold_conflict_records_total", "Records written to the conflict feed.", []string{"topic"}, nil)
 	foldTwins       = prometheus.NewDesc("geogate_fold_twins_total", "Copies of an idempotency key that have no effect.", []string{"topic"}, nil)
 	foldOrphans     = prometheus.NewDesc("geogate_fold_orphans_total", "Events past a cut, folded before it was known or not.", []string{"topic"}, nil)
+	nativeOrphans   = prometheus.NewDesc("geogate_fold_native_orphans_total", "Orphans of the own region that came without a gateway, since the start.", []string{"topic"}, nil)
 	foldWaiting     = prometheus.NewDesc("geogate_fold_waiting_logs", "Logs of origins, by partition, whose fold waits for the ownership register.", []string{"topic"}, nil)
 	foldQuarantined = prometheus.NewDesc("geogate_fold_quarantined_total", "Records that are never folded, by reason.", []string{"topic", "reason"}, nil)
 	foldReplaced    = prometheus.NewDesc("geogate_fold_replaced_records_total", "Records that a derived topic refused and has a pointer to the log for, by that topic and Kafka's error.", []string{"topic", "derived", "error"}, nil)
@@ -24,7 +25,7 @@ var (
 
 // Describe implements prometheus.Collector.
 func (s *Seats) Describe(out chan<- *prometheus.Desc) {
-	for _, d := range []*prometheus.Desc{seatInFlight, seatRecords, foldSteps, foldRestarts, foldMerged, foldConflicts, foldTwins, foldOrphans, foldWaiting, foldQuarantined, foldReplaced, beyondLimits, clockCarries} {
+	for _, d := range []*prometheus.Desc{seatInFlight, seatRecords, foldSteps, foldRestarts, foldMerged, foldConflicts, foldTwins, foldOrphans, nativeOrphans, foldWaiting, foldQuarantined, foldReplaced, beyondLimits, clockCarries} {
 		out <- d
 	}
 }
@@ -35,7 +36,7 @@ func (s *Seats) Collect(out chan<- prometheus.Metric) {
 		inFlight, waiting                         int
 		void, quarantined, foreign                uint64
 		steps, restarts, merged, conflicts, twins uint64
-		orphans                                   uint64
+		orphans, native                           uint64
 		reasons                                   map[string]uint64
 		replaced                                  map[view.ReplacedKind]uint64
 	}
@@ -52,6 +53,7 @@ func (s *Seats) Collect(out chan<- prometheus.Metric) {
 		t.steps, t.restarts, t.merged, t.conflicts = t.steps+v.Steps, t.restarts+v.Restarts, t.merged+v.Merged, t.conflicts+v.Conflicts
 		t.twins += uint64(v.Counts.Twins)
 		t.orphans += uint64(v.Counts.Orphans)
+		t.native += v.NativeOrphans
 		for topic, x := range st.Refused {
 			refused[topic] += x.Entries
 		}
@@ -77,6 +79,7 @@ func (s *Seats) Collect(out chan<- prometheus.Metric) {
 		count(foldConflicts, t.conflicts, topic)
 		count(foldTwins, t.twins, topic)
 		count(foldOrphans, t.orphans, topic)
+		count(nativeOrphans, t.native, topic)
 		for reason, n := range t.reasons {
 			count(foldQuarantined, n, topic, reason)
 		}

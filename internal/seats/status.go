@@ -61,6 +61,11 @@ func (s *Seats) Warnings(out *warning.List) {
 			out.Add(warning.Quarantined, subject, "%d local records are in no view: %s", n, why)
 		}
 		s.warnOfReplaced(out, h)
+		if v := h.view.Status(); v.NativeOrphans > 0 {
+			unit := s.cfg.Policy.Domain(h.Topic).Unit(s.cfg.Region)
+			out.Add(warning.NativeOrphans, subject, "%d records that came without a gateway while %s was fenced are in no view, the latest at offset %d: list them with geogate owner orphans %s and write again, through a gateway, what is worth keeping",
+				v.NativeOrphans, unit, v.NativeOrphan.Offset, unit)
+		}
 		if st.Foreign > 0 {
 			out.Add(warning.ForeignRecords, subject, "%d records in remote topics that no link wrote are quarantined", st.Foreign)
 		}
@@ -137,6 +142,9 @@ func (s *Seats) unsettled(at txn.TopicPartition, r event.RegionID, epoch event.E
 	switch {
 	case table != nil && table.Revision == 0:
 		return "nothing is folded before the ownership register is known"
+	case epoch == 0 && table != nil && len(table.Logs[r].List) > 0:
+		return fmt.Sprintf("records without a gateway's headers were written in %s past the cut of %s, which nobody owns: they are in no view, and will be orphans once %s owns it again; stop their producers, or have them write through a gateway",
+			name, unit, name)
 	case epoch == 0:
 		return fmt.Sprintf("events of %s wait until %s owns %s: a record without a gateway's headers lies where it never has",
 			name, name, unit)

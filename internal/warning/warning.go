@@ -35,6 +35,7 @@ const (
 	LinkParked          Code = "LINK_PARKED"
 	MalformedRecord     Code = "MALFORMED_RECORD"
 	MoreWarnings        Code = "MORE_WARNINGS"
+	NativeOrphans       Code = "NATIVE_ORPHANS"
 	OutputReplaced      Code = "OUTPUT_REPLACED"
 	PartitionHeld       Code = "PARTITION_HELD"
 	PartitionNotReady   Code = "PARTITION_NOT_READY"
@@ -60,7 +61,7 @@ const (
 func Codes() []Code {
 	return []Code{
 		BeyondLimits, ClockAhead, CutPending, Defect, DiskLow, FoldFailing, ForeignRecords, Gap,
-		KafkaUnreachable, LinkFailed, LinkParked, MalformedRecord, MoreWarnings, OutputReplaced,
+		KafkaUnreachable, LinkFailed, LinkParked, MalformedRecord, MoreWarnings, NativeOrphans, OutputReplaced,
 		PartitionHeld, PartitionNotReady, PartitionsDiffer, PartitionsUneven, PartitionsUnused, PatternUnmatched, Quarantined,
 		RegisterDegraded, RegisterRegressed, RegisterRumour, RegisterUnreachable, ResidencyInvalid, ResidencyStopped,
 		SettingsDiffer, TopicBlocked, UnknownRecord, ViewIncomplete, WaitsForRegister,
