@@ -87,6 +87,9 @@ type Config struct {
 	// Decoder looks into batches that do not pass unopened; nil: one with default
 	// limits.
 	Decoder *txn.Decoder
+	// Settings, if not nil, gives the value of the control record of settings that the own
+	// instance writes: the target is told of no other.
+	Settings func() []byte
 
 	// SourceOptions and TargetOptions are added to the clients' (TLS, SASL, a
 	// dialler).

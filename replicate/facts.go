@@ -1,6 +1,7 @@
 package replicate
 
 import (
+	"bytes"
 	"sync"
 
 	"github.com/geogate/geogate/internal/control"
@@ -20,13 +21,15 @@ import (
 //     progress of every region, also of one whose records are denied to it);
 //   - incarnations: a topic that the patterns include and the policy does not deny,
 //     also when it has not been listed yet, for they are written once;
-//   - restrictions: what the link itself has announced for its own target.
+//   - restrictions: what the link itself has announced for its own target;
+//   - settings: to the last byte what the link's own instance runs with.
 //
 // A Facts is safe for use by several goroutines.
 type Facts struct {
 	from, to router.Region
 	matcher  *router.Matcher
 	border   *residency.Guard // nil: no policy
+	settings func() []byte    // value of the own record of settings; nil: none crosses
 
 	mu        sync.Mutex
 	topics    map[string]FactTopic // guarded by mu, as everything below
@@ -48,9 +51,10 @@ type FactTopic struct {
 }
 
 // NewFacts starts without topics and announcements, so that only incarnations
-// cross. Without a border nothing is denied.
-func NewFacts(from, to router.Region, matcher *router.Matcher, border *residency.Guard) *Facts {
-	return &Facts{from: from, to: to, matcher: matcher, border: border, announced: map[string]bool{}}
+// cross. Without a border nothing is denied. settings gives the value of the control record
+// of settings that the own instance writes; nil: no settings cross.
+func NewFacts(from, to router.Region, matcher *router.Matcher, border *residency.Guard, settings func() []byte) *Facts {
+	return &Facts{from: from, to: to, matcher: matcher, border: border, settings: settings, announced: map[string]bool{}}
 }
 
 // Know tells which local topics the source has, by name, instead of those known
@@ -92,7 +96,13 @@ func (f *Facts) Announced(topic string) {
 // carries tells whether a record of the control topic goes to the target.
 func (f *Facts) carries(key, value []byte) bool {
 	c, err := control.ParseClaim(key, value)
-	if err != nil || router.CheckTopic(c.Topic) != nil || c.Origin != 0 && c.Origin != f.from.ID {
+	if err != nil || c.Origin != 0 && c.Origin != f.from.ID {
+		return false
+	}
+	if c.Type == control.TypeSettings { // its bytes are free, so none but the link's own instance chooses them
+		return c.Origin == f.from.ID && f.settings != nil && bytes.Equal(value, f.settings())
+	}
+	if router.CheckTopic(c.Topic) != nil {
 		return false
 	}
 	f.mu.Lock()

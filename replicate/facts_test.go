@@ -17,7 +17,12 @@ func newFacts(t testing.TB, border *residency.Guard) *Facts {
 	if err != nil {
 		t.Fatal(err)
 	}
-	return NewFacts(router.Region{Name: "us", ID: 1}, router.Region{Name: "eu", ID: 2}, m, border)
+	return NewFacts(router.Region{Name: "us", ID: 1}, router.Region{Name: "eu", ID: 2}, m, border, func() []byte { return ownSettings(1).AppendValue(nil) })
+}
+
+// ownSettings is what the tests' source runs with, said in a region's name.
+func ownSettings(r event.RegionID) control.Settings {
+	return control.Settings{Region: r, Values: []control.SettingValue{{ID: control.SettingWindow, Value: []byte{7}}}}
 }
 
 // TestFactsOfOthersStay: what a record of the control topic claims about a topic
@@ -76,6 +81,9 @@ rules:
 		{control.Restriction{Origin: 3, To: 2, Topic: "open"}, false},
 		{control.Restriction{Origin: 1, To: 2, Topic: "later"}, false},
 		{control.Barrier{}, false},
+		{ownSettings(1), true},
+		{ownSettings(2), false}, // in the other region's name
+		{control.Settings{Region: 1, Values: []control.SettingValue{{ID: 60, Value: []byte("SECRET")}}}, false},
 	} {
 		if got := facts.carries(c.record.AppendKey(nil), c.record.AppendValue(nil)); got != c.crosses {
 			t.Errorf("%+v: crosses %t, want %t", c.record, got, c.crosses)

@@ -291,7 +291,7 @@ func (l *Link) discover(ctx context.Context, source, target *kgo.Client, gen Gen
 		targetRegistry: newRegistry(newLeaderClient(target, l.cfg.Decoder), &l.cfg, l.cfg.To.Name),
 		announced:      map[string]int64{}, covered: l.controlCovered, told: map[string]bool{},
 	}
-	d.facts = NewFacts(l.cfg.From, l.cfg.To, l.matcher, l.cfg.Border)
+	d.facts = NewFacts(l.cfg.From, l.cfg.To, l.matcher, l.cfg.Border, l.cfg.Settings)
 	if l.cfg.Ready != nil {
 		select {
 		case <-ctx.Done():

@@ -27,13 +27,17 @@ import (
 // uncompressed means that no batch is compressed; see serve's flag.
 type uncompressed bool
 
+// acceptSettings means that settings which differ from those before do not refuse the start;
+// see serve's flag.
+type acceptSettings bool
+
 // instances wires the instances that run in this process: one for serve, one per
 // region for the demo. All embedded Kafkas open before the first component
 // starts and close after the last has stopped, since links write across regions.
-func instances(log *slog.Logger, batches uncompressed, configs ...node.Config) fx.Option {
+func instances(log *slog.Logger, batches uncompressed, accept acceptSettings, configs ...node.Config) fx.Option {
 	options := []fx.Option{
 		fxLog(log),
-		fx.Supply(batches),
+		fx.Supply(batches, accept),
 		fx.Provide(func(lc fx.Lifecycle, sd fx.Shutdowner) (kafkas, error) { return openKafkas(lc, sd, log, configs) }),
 		fx.Provide(func(lc fx.Lifecycle) (servers, error) { return openNATS(lc, configs) }),
 	}
@@ -129,8 +133,8 @@ func startNATS(n node.EmbeddedNATS, dataDir string) (*embed.NATSServer, error) {
 	return embed.StartNATS(c)
 }
 
-func newNode(c node.Config, log *slog.Logger, registry *prometheus.Registry, open kafkas, nats servers, batches uncompressed) (*node.Node, error) {
-	deps := node.Deps{Logger: log, Registry: registry, Seeds: open[c.Region], Uncompressed: bool(batches)}
+func newNode(c node.Config, log *slog.Logger, registry *prometheus.Registry, open kafkas, nats servers, batches uncompressed, accept acceptSettings) (*node.Node, error) {
+	deps := node.Deps{Logger: log, Registry: registry, Seeds: open[c.Region], Uncompressed: bool(batches), AcceptSettings: bool(accept)}
 	if server, ok := nats[c.Region]; ok {
 		deps.NATS, deps.OwnRegister = server.Dialer(), c.NATS.Embedded.Cluster == ""
 		if !deps.OwnRegister {

@@ -21,7 +21,7 @@ func discard() *slog.Logger { return slog.New(slog.DiscardHandler) }
 func TestWiring(t *testing.T) {
 	us, eu := node.Defaults(), node.Defaults()
 	us.Region, eu.Region = "us", "eu"
-	for name, app := range map[string]fx.Option{"serve": instances(discard(), false, us), "demo": instances(discard(), false, us, eu)} {
+	for name, app := range map[string]fx.Option{"serve": instances(discard(), false, false, us), "demo": instances(discard(), false, false, us, eu)} {
 		if err := fx.ValidateApp(app); err != nil {
 			t.Errorf("%s: %v", name, err)
 		}

@@ -11,7 +11,7 @@ import (
 
 func newServe(env environment) *cobra.Command {
 	var flags configFlags
-	var plain bool
+	var plain, accept bool
 	cmd := &cobra.Command{
 		Use:   "serve --config FILE",
 		Short: "Run one instance of a region",
@@ -36,10 +36,11 @@ environment over the file. The log goes to standard error as JSON lines.`,
 			}
 			log.Info("starting", "version", node.Version, "region", c.Region, "instance", c.Instance,
 				"http", c.HTTP.Listen, "management", c.Management.Listen, "pid", os.Getpid())
-			return runApp(fx.New(instances(log, uncompressed(plain), c.Config)), c.Drain, log)
+			return runApp(fx.New(instances(log, uncompressed(plain), acceptSettings(accept), c.Config)), c.Drain, log)
 		},
 	}
 	flags.bind(cmd, env)
+	cmd.Flags().BoolVar(&accept, "accept-settings", false, "start although settings that must agree are not those that the region ran with, and use these from now on")
 	// Not for production, and so in no help text and in no configuration: a leak scan
 	// looks for bytes in sockets and files, and compression would hide them.
 	cmd.Flags().BoolVar(&plain, "uncompressed", false, "do not compress batches, so that a leak scan sees every byte")

@@ -40,8 +40,8 @@ const (
 	apartItems = 16
 	// smallValue is the size of value and headers that a pointer would not make smaller.
 	smallValue = 1 << 10
-	// maxDerived bounds a derived record. The store takes no value of 64 MiB, and a batch
-	// as large as that is not opened by those who read it.
+	// maxDerived bounds a derived record: the store takes no value of 64 MiB. Where a batch
+	// may unfold to less, that does.
 	maxDerived = 48 << 20
 	// widened is how long a broker may take to know of a setting that was changed.
 	widened = 250 * time.Millisecond
@@ -178,6 +178,11 @@ func (v *View) giveBack(n int) {
 	v.taken = v.taken[:n:n]
 }
 
+// maxDerived is how large a derived record may be for its readers to take it.
+func (v *View) maxDerived() int {
+	return min(maxDerived, v.cfg.Decoder.Derived().Limits().BatchUnfolded-1<<20)
+}
+
 // mergedRecord is the record of a change of the merged topic.
 func (v *View) mergedRecord(ctx context.Context, m *conflict.Merged, now time.Time) txn.Record {
 	name := mergedName(m.Event.At)
@@ -188,7 +193,7 @@ func (v *View) mergedRecord(ctx context.Context, m *conflict.Merged, now time.Ti
 			r.how |= leftOut
 		}
 	}
-	if m.Event.Size() > maxDerived {
+	if m.Event.Size() > v.maxDerived() {
 		r.how, r.code = r.how|leftOut, kerr.MessageTooLarge.Code
 	}
 	rec := txn.Record{Topic: v.cfg.Merged, Partition: v.cfg.Partition, Key: m.Event.Key, Value: m.Event.Value, Timestamp: m.Event.Timestamp}
@@ -240,7 +245,7 @@ func (v *View) entityValue(c *conflict.Change) []byte {
 	}
 	name := entityName(c.Key)
 	r := v.refusals.by[name]
-	if size := sizeOf(&c.Entity); size > maxDerived {
+	if size := sizeOf(&c.Entity); size > v.maxDerived() {
 		r = replaced{r.how | leftOut, kerr.MessageTooLarge.Code, control.StateOf(v.cfg.Topic), newestOf(&c.Entity)}
 		v.refusals.replace(name, r)
 	}

@@ -10,6 +10,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/dgraph-io/badger/v4"
 	"github.com/twmb/franz-go/pkg/kadm"
 	"github.com/twmb/franz-go/pkg/kerr"
 	"github.com/twmb/franz-go/pkg/kfake"
@@ -52,10 +53,16 @@ func (w *world) put(r event.RegionID, offset int64, key string, value []byte, se
 }
 
 // limit sets the largest batch that a topic takes.
-func (w *world) limit(name string, bytes int) {
+func (w *world) limit(name string, bytes int) { w.set(name, "max.message.bytes", bytes) }
+
+// set changes a setting of a topic, as a foreign hand does.
+func (w *world) set(name, key string, value int) {
 	w.t.Helper()
-	n := strconv.Itoa(bytes)
-	_, err := kadm.NewClient(w.client).AlterTopicConfigs(w.t.Context(), []kadm.AlterConfig{{Op: kadm.SetConfig, Name: "max.message.bytes", Value: &n}}, name)
+	n := strconv.Itoa(value)
+	responses, err := kadm.NewClient(w.client).AlterTopicConfigs(w.t.Context(), []kadm.AlterConfig{{Op: kadm.SetConfig, Name: key, Value: &n}}, name)
+	if err == nil {
+		err = responses[0].Err
+	}
 	if err != nil {
 		w.t.Fatal(err)
 	}
@@ -75,7 +82,11 @@ func (w *world) mergedEvent(r *kgo.Record) (event.Envelope, []event.Header) {
 // merged topic, their entity's state says where they are, other keys go on, a rebuilt store
 // shows the same, and the write that ends the conflict is in the state again.
 func TestTwoValuesThatTheStateCannotHold(t *testing.T) {
-	w := newWorld(t, entities)
+	newWorld(t, entities).twoLargeValues()
+}
+
+func (w *world) twoLargeValues() {
+	t := w.t
 	w.opts = func(c *viewConfig) { c.Place = place }
 	a := w.put(1, 0, "big", noise(600_000, 1), event.Vector{}, event.Header{Key: "h", Value: []byte("a")})
 	b := w.put(2, 0, "big", noise(600_000, 2), event.Vector{})
@@ -142,55 +153,59 @@ func place(at event.Dot) (string, int64, error) {
 func TestMergedTopicRefusesASize(t *testing.T) {
 	for _, cfg := range []conflict.Config{entities, eventsTopic} {
 		t.Run(cfg.Kind.String(), func(t *testing.T) {
-			w := newWorld(t, cfg)
-			w.limit(merged, 100_000)
-			w.opts = func(c *viewConfig) { c.Place = place }
-			var items []judged.Item
-			for i := range int64(50) {
-				value, hs := fmt.Append(nil, "value ", i), []event.Header{{Key: "h", Value: []byte("x")}}
-				switch i {
-				case 7, 20, 21, 49:
-					value = noise(150_000, byte(i))
-				case 30:
-					value, hs = nil, []event.Header{{Key: "large", Value: noise(150_000, 30)}}
-				}
-				items = append(items, w.put(1, i, fmt.Sprint("key", i), value, event.Vector{}, hs...))
-			}
-			v := w.start(store(t))
-			v.feed(items)
-			v.wait(items)
-			records := w.read(merged, partition)
-			if len(records) != len(items) {
-				t.Fatalf("merged topic has %d records, want %d", len(records), len(items))
-			}
-			for i, r := range records {
-				env, rest := w.mergedEvent(r)
-				ev := items[i].Event
-				if *env.Dot != ev.At || env.ID != ev.ID || r.Timestamp.UnixMilli() != ev.Timestamp || !bytes.Equal(r.Key, ev.Key) {
-					t.Errorf("merged record %d: %+v", i, env)
-				}
-				if !slices.Contains([]int{7, 20, 21, 30, 49}, i) {
-					if env.Replaced != nil || !bytes.Equal(r.Value, ev.Value) || len(rest) != 1 {
-						t.Errorf("merged record %d: %+v", i, env.Replaced)
-					}
-					continue
-				}
-				want := event.Replaced{LeftOut: true, Code: kerr.MessageTooLarge.Code, Timestamp: ev.Timestamp, Topic: "r1.flights", Partition: partition, Offset: 100 + int64(i)}
-				if env.Replaced == nil || *env.Replaced != want || len(r.Value) != 0 || (r.Value == nil) != (ev.Value == nil) || len(rest) != 0 {
-					t.Errorf("merged record %d: %+v, value %v, headers %v", i, env.Replaced, r.Value, rest)
-				}
-			}
-			if st := v.Status(); st.Replaced[merged].Count != 5 || st.ReplacedBy[view.ReplacedKind{Topic: merged, Code: kerr.MessageTooLarge.Code}] != 5 || st.Restarts != 0 {
-				t.Errorf("status %+v", st)
-			}
-			if cfg.Kind == conflict.Events {
-				return
-			}
-			s, _, err := v.Entity(t.Context(), []byte("key20"))
-			if err != nil || len(s.Live) != 1 || s.Live[0].Event.LeftOut {
-				t.Errorf("the state had room: %+v, %v", s, err)
-			}
+			newWorld(t, cfg).refusedSizes()
 		})
+	}
+}
+
+func (w *world) refusedSizes() {
+	t, cfg := w.t, w.cfg
+	w.limit(merged, 100_000)
+	w.opts = func(c *viewConfig) { c.Place = place }
+	var items []judged.Item
+	for i := range int64(50) {
+		value, hs := fmt.Append(nil, "value ", i), []event.Header{{Key: "h", Value: []byte("x")}}
+		switch i {
+		case 7, 20, 21, 49:
+			value = noise(150_000, byte(i))
+		case 30:
+			value, hs = nil, []event.Header{{Key: "large", Value: noise(150_000, 30)}}
+		}
+		items = append(items, w.put(1, i, fmt.Sprint("key", i), value, event.Vector{}, hs...))
+	}
+	v := w.start(store(t))
+	v.feed(items)
+	v.wait(items)
+	records := w.read(merged, partition)
+	if len(records) != len(items) {
+		t.Fatalf("merged topic has %d records, want %d", len(records), len(items))
+	}
+	for i, r := range records {
+		env, rest := w.mergedEvent(r)
+		ev := items[i].Event
+		if *env.Dot != ev.At || env.ID != ev.ID || r.Timestamp.UnixMilli() != ev.Timestamp || !bytes.Equal(r.Key, ev.Key) {
+			t.Errorf("merged record %d: %+v", i, env)
+		}
+		if !slices.Contains([]int{7, 20, 21, 30, 49}, i) {
+			if env.Replaced != nil || !bytes.Equal(r.Value, ev.Value) || len(rest) != 1 {
+				t.Errorf("merged record %d: %+v", i, env.Replaced)
+			}
+			continue
+		}
+		want := event.Replaced{LeftOut: true, Code: kerr.MessageTooLarge.Code, Timestamp: ev.Timestamp, Topic: "r1.flights", Partition: partition, Offset: 100 + int64(i)}
+		if env.Replaced == nil || *env.Replaced != want || len(r.Value) != 0 || (r.Value == nil) != (ev.Value == nil) || len(rest) != 0 {
+			t.Errorf("merged record %d: %+v, value %v, headers %v", i, env.Replaced, r.Value, rest)
+		}
+	}
+	if st := v.Status(); st.Replaced[merged].Count != 5 || st.ReplacedBy[view.ReplacedKind{Topic: merged, Code: kerr.MessageTooLarge.Code}] != 5 || st.Restarts != 0 {
+		t.Errorf("status %+v", st)
+	}
+	if cfg.Kind == conflict.Events {
+		return
+	}
+	s, _, err := v.Entity(t.Context(), []byte("key20"))
+	if err != nil || len(s.Live) != 1 || s.Live[0].Event.LeftOut {
+		t.Errorf("the state had room: %+v, %v", s, err)
 	}
 }
 
@@ -208,6 +223,12 @@ func TestMergedTopicRefusesATime(t *testing.T) {
 		}
 		return false
 	}})
+	w.refusedTimes()
+}
+
+// refusedTimes has the merged topic refuse the times of all events, which are of 1970.
+func (w *world) refusedTimes() {
+	t := w.t
 	var items []judged.Item
 	for i := range int64(5) {
 		items = append(items, w.put(1, i, fmt.Sprint("key", i), fmt.Append(nil, "value ", i), event.Vector{}))
@@ -306,4 +327,41 @@ func TestLeftOutValueComesBack(t *testing.T) {
 			}
 		})
 	}
+}
+
+// TestStateThatReadersWouldRefuse: a state that is larger than what its reader opens is not
+// written whole, whatever the topic takes.
+func TestStateThatReadersWouldRefuse(t *testing.T) {
+	w := newWorld(t, entities)
+	w.limit(control.StateOf(topic), 1<<30)
+	w.limit(merged, 1<<30)
+	w.opts = func(c *viewConfig) { c.Decoder = txn.NewDecoder(txn.Limits{BatchUnfolded: 1 << 20}) }
+	items := []judged.Item{
+		w.put(1, 0, "big", noise(17<<20, 1), event.Vector{}), w.put(2, 0, "big", noise(17<<20, 2), event.Vector{}), w.put(2, 1, "other", []byte("1"), event.Vector{}),
+	}
+	v := w.start(onDisk(t))
+	v.feed(items)
+	v.wait(items)
+	if st := v.Status(); st.Replaced[control.StateOf(topic)].Count != 1 || st.Replaced[merged].Count != 0 || st.Restarts != 0 {
+		t.Errorf("status %+v", st)
+	}
+	if err := v.stop(); err != nil {
+		t.Fatal(err)
+	}
+	v = w.start(onDisk(t))
+	s, ok, err := v.Entity(t.Context(), []byte("big"))
+	if err != nil || !ok || len(s.Live) != 2 || !s.Live[0].Event.LeftOut || !s.Live[1].Event.LeftOut {
+		t.Errorf("%d live values: %v", len(s.Live), err)
+	}
+}
+
+// onDisk is a store for values that one in memory does not take.
+func onDisk(t *testing.T) *badger.DB {
+	t.Helper()
+	db, err := badger.Open(badger.DefaultOptions(t.TempDir()).WithLogger(nil).WithMemTableSize(8 << 20).WithValueThreshold(512 << 10).WithValueLogFileSize(64 << 20))
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = db.Close() })
+	return db
 }

@@ -53,7 +53,8 @@ func (names) ID(name string) (event.RegionID, bool) {
 // world is a broker with the topics of one partition's view.
 type world struct {
 	t      testing.TB
-	fake   *kfake.Cluster
+	fake   *kfake.Cluster // nil beside Apache Kafka
+	seeds  []string
 	client *kgo.Client
 	cfg    conflict.Config
 	mu     sync.Mutex
@@ -71,8 +72,16 @@ func newWorld(t testing.TB, cfg conflict.Config) *world {
 		t.Fatal(err)
 	}
 	t.Cleanup(fake.Close)
+	w := newWorldAt(t, cfg, fake.ListenAddrs())
+	w.fake = fake
+	return w
+}
+
+// newWorldAt makes the world of a view in a cluster that has none of its topics.
+func newWorldAt(t testing.TB, cfg conflict.Config, seeds []string) *world {
+	t.Helper()
 	cfg.Window = window
-	w := &world{t: t, fake: fake, cfg: cfg, events: map[event.Dot]event.Event{}}
+	w := &world{t: t, seeds: seeds, cfg: cfg, events: map[event.Dot]event.Event{}}
 	w.client = w.dial()
 	adm := kadm.NewClient(w.client)
 	for name, n := range map[string]int32{merged: 6, control.StateOf(topic): 6, control.TopicConflicts: 16, control.TopicControl: 1} {
@@ -86,7 +95,7 @@ func newWorld(t testing.TB, cfg conflict.Config) *world {
 // dial makes a client whose answers to EndTxn can be lost.
 func (w *world) dial() *kgo.Client {
 	w.t.Helper()
-	cl, err := kgo.NewClient(kgo.SeedBrokers(w.fake.ListenAddrs()...), kgo.Dialer(func(ctx context.Context, network, host string) (net.Conn, error) {
+	cl, err := kgo.NewClient(kgo.SeedBrokers(w.seeds...), kgo.Dialer(func(ctx context.Context, network, host string) (net.Conn, error) {
 		c, err := (&net.Dialer{}).DialContext(ctx, network, host)
 		if err != nil {
 			return nil, err
@@ -318,7 +327,7 @@ func (w *world) expected(items []judged.Item) (*conflict.Memory, []conflict.Merg
 // now.
 func (w *world) read(name string, part int32) []*kgo.Record {
 	w.t.Helper()
-	cl, err := kgo.NewClient(kgo.SeedBrokers(w.fake.ListenAddrs()...), kgo.FetchIsolationLevel(kgo.ReadCommitted()), kgo.KeepControlRecords(),
+	cl, err := kgo.NewClient(kgo.SeedBrokers(w.seeds...), kgo.FetchIsolationLevel(kgo.ReadCommitted()), kgo.KeepControlRecords(),
 		kgo.ConsumePartitions(map[string]map[int32]kgo.Offset{name: {part: kgo.NewOffset().AtStart()}}))
 	if err != nil {
 		w.t.Fatal(err)

@@ -77,7 +77,8 @@ type Follower struct {
 	started       time.Time
 	incarnations  map[incarnationKey][]Incarnation
 	topics        *Registry
-	restricted    map[string]uint16 // by topic, bit r: records of origin r may be denied to the own region
+	restricted    map[string]uint16           // by topic, bit r: records of origin r may be denied to the own region
+	settings      map[event.RegionID]Settings // by the region that wrote them
 	links         map[event.RegionID]*LinkIndex
 }
 
@@ -118,6 +119,7 @@ func newFollower(cfg Config) *Follower {
 		incarnations:  make(map[incarnationKey][]Incarnation),
 		topics:        NewRegistry(cfg.Names),
 		restricted:    make(map[string]uint16),
+		settings:      make(map[event.RegionID]Settings),
 		links:         make(map[event.RegionID]*LinkIndex),
 	}
 	for id := range cfg.Regions {

@@ -37,6 +37,8 @@ func registered(t Type) (recordType, bool) {
 		return incarnationType(), true
 	case TypeRestriction:
 		return restrictionType(), true
+	case TypeSettings:
+		return settingsType(), true
 	}
 	return recordType{}, false
 }
@@ -59,7 +61,7 @@ var errNotCarried = errors.New("control: links do not carry the record")
 // what it knows itself before the record leaves the region.
 type Claim struct {
 	Type  Type
-	Topic string
+	Topic string // "" for a type that is about no topic
 	// Origin and To are the regions that the record names; 0 where its type names
 	// none.
 	Origin, To event.RegionID

@@ -1,6 +1,7 @@
 package control_test
 
 import (
+	"bytes"
 	"encoding/hex"
 	"errors"
 	"os"
@@ -35,6 +36,13 @@ func codecs() []codec {
 	}
 	i := control.Incarnation{Origin: 2, Topic: "flights", Partition: 3, Number: 1, ID: topicB, Truncations: 1, End: 4711}
 	x := control.Restriction{Origin: 2, To: 1, Topic: "flights"}
+	set := control.Settings{Region: 1, Values: []control.SettingValue{
+		{ID: control.SettingWindow, Value: []byte{0, 0, 0, 0, 5, 0x26, 0x5c, 0}},
+		{ID: control.SettingSecret, Value: control.SecretPrint([]byte(event.DefaultIdempotencySecret))},
+		{ID: control.SettingRegister, Value: []byte{3}},
+		{ID: control.SettingResidency, Value: []byte{}},
+	}}
+	set.Prove([]byte(event.DefaultIdempotencySecret))
 	rt := control.Topic{Name: "eu.flights", ID: topicA, Kind: control.KindRemote, Origin: 2, Link: "eu-us", Source: "flights", SourceID: topicB}
 	dt := control.Topic{Name: "flights.merged", ID: topicA, Kind: control.KindDerived, Use: control.UseMerged, Of: "flights"}
 	st := control.Topic{Name: "_geogate.state.flights", ID: topicA, Kind: control.KindDerived, Use: control.UseState, Of: "flights", Partitions: 6}
@@ -52,6 +60,9 @@ func codecs() []codec {
 		{"restriction", x, x.AppendKey(nil), x.AppendValue(nil), [2]string{
 			"04020107666c6967687473", "01",
 		}, func(k, v []byte) (any, error) { return wrap(control.ParseRestriction(k, v)) }},
+		{"settings", set, set.AppendKey(nil), set.AppendValue(nil), [2]string{
+			"0501", "010401080000000005265c000210022049487aaad025dc9cb02528b3a2b005010307005cd976a75a0d709d2dc09990f4a6301b",
+		}, func(k, v []byte) (any, error) { return wrap(control.ParseSettings(k, v)) }},
 		{"remote topic", rt, rt.AppendKey(nil), rt.AppendValue(nil), [2]string{
 			"65752e666c6967687473", "0101aa000000000000000000000000000001020565752d757307666c6967687473bb000000000000000000000000000002",
 		}, func(k, v []byte) (any, error) { return wrap(control.ParseTopic(k, v)) }},
@@ -172,12 +183,37 @@ func TestNames(t *testing.T) {
 	}
 }
 
+// TestSettingsAreProven: only who has the secret can write settings that count as proven, and
+// no byte of them can be changed; nothing of the secret is in them.
+func TestSettingsAreProven(t *testing.T) {
+	secret := []byte("0123456789abcdef0123456789abcdef")
+	x := control.Settings{Region: 1, Values: []control.SettingValue{{ID: control.SettingSecret, Value: control.SecretPrint(secret)}}}
+	if x.Proven(secret) {
+		t.Error("proven by nobody")
+	}
+	x.Prove(secret)
+	key, value := x.AppendKey(nil), x.AppendValue(nil)
+	if !x.Proven(secret) || x.Proven(append(secret, 'x')) || bytes.Contains(value, secret[:4]) {
+		t.Errorf("settings %x", value)
+	}
+	for i := range value {
+		forged := bytes.Clone(value)
+		forged[i] ^= 1
+		if y, err := control.ParseSettings(key, forged); err == nil && y.Proven(secret) {
+			t.Errorf("with byte %d changed: %+v", i, y)
+		}
+	}
+	if y, err := control.ParseSettings([]byte{5, 2}, value); err != nil || y.Proven(secret) {
+		t.Errorf("in another region's name: %+v, %v", y, err)
+	}
+}
+
 // TestCarried: of the types of control records links carry all but barriers, and
 // nothing that is not of its type's form to the last byte.
 func TestCarried(t *testing.T) {
 	for _, c := range controlCodecs() {
 		claim, err := control.ParseClaim(c.key, c.value)
-		if carried := err == nil; carried != (c.name != "barrier") || carried && claim.Topic != "flights" {
+		if carried := err == nil; carried != (c.name != "barrier") || carried && claim.Topic != map[bool]string{true: "flights"}[c.name != "settings"] {
 			t.Errorf("ParseClaim(%s) = %+v, %v", c.name, claim, err)
 		}
 		if _, err := control.ParseClaim(c.key, append(c.value[:len(c.value):len(c.value)], 0)); err == nil {

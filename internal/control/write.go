@@ -7,8 +7,8 @@ import (
 	"github.com/twmb/franz-go/pkg/kgo"
 )
 
-// Record is a record of a control topic: Barrier, Progress, Incarnation, Restriction or
-// Topic.
+// Record is a record of a control topic: Barrier, Progress, Incarnation, Restriction,
+// Settings or Topic.
 type Record interface {
 	AppendKey(b []byte) []byte
 	AppendValue(b []byte) []byte

@@ -106,6 +106,25 @@ func goldenRequest() *event.Request {
 	}
 }
 
+// TestReplacedHeaderOfAnOrigin: a producer's own gg-r says nothing of a record in an origin's
+// log, and a merged record of it does not have it.
+func TestReplacedHeaderOfAnOrigin(t *testing.T) {
+	e := golden()
+	e.Dot, e.Merged = nil, nil
+	at := event.Dot{Region: 1, Partition: 3, Offset: 4711}
+	for name, hs := range map[string][]event.Header{"stamped": e.Append(nil), "native": {e.Replaced.Header()}} {
+		ev, err := event.FromRecord(at, 5, nil, []byte("v"), hs)
+		if err != nil || ev.Replaced != nil || ev.LeftOut || string(ev.Value) != "v" || len(ev.Headers) != 0 {
+			t.Errorf("%s: %+v, %v", name, ev, err)
+		}
+	}
+	for _, bad := range []string{"", "\x00\x00\x00", "\x04" + string(e.Replaced.Header().Value[1:]), string(e.Replaced.Header().Value) + "x"} {
+		if ev, err := event.FromRecord(at, 5, nil, nil, []event.Header{{Key: event.HeaderReplaced, Value: []byte(bad)}}); !errors.Is(err, event.ErrMalformed) {
+			t.Errorf("%q: %+v, %v", bad, ev, err)
+		}
+	}
+}
+
 func TestDecodeKeepsProducerHeaders(t *testing.T) {
 	e := golden()
 	producer := []event.Header{{Key: "a", Value: nil}, {Key: "a", Value: []byte{}}, {Key: "ce_id", Value: []byte("x")}, {Key: "gg-zz", Value: []byte("later")}}

@@ -32,6 +32,7 @@ func (n *Node) assemble(secret []byte) (err error) {
 		return err
 	}
 	n.topics = topics.New(n.topicsConfig())
+	n.settings = &settings{node: n, secret: secretOf(secret), accept: n.deps.AcceptSettings}
 	if err := n.assembleSeats(); err != nil {
 		return err
 	}
@@ -54,6 +55,7 @@ func (n *Node) assembleSeats() (err error) {
 	n.seats, err = seats.New(seats.Config{
 		Region: n.cfg.Region, ID: n.own, Instance: n.cfg.Instance, Topology: n.topology, Policy: n.policy,
 		Topics: n.topics, Control: n.control, Client: n.client, Opts: n.kafkaOpts, Store: n.store, Decoder: n.decoder, Guard: n.guard(),
+		Admit:  n.settings.admit,
 		Window: n.cfg.Idempotency.Window, MaxRecord: int(n.cfg.HTTP.MaxRecord), Uncompressed: n.deps.Uncompressed, Defects: &n.defects, Skipped: &n.skipped, Logger: n.log,
 	})
 	if err != nil {
@@ -81,8 +83,9 @@ func (n *Node) assembleLink(l LinkConfig) error {
 			return n.control.Incarnations(n.own, topic, partition)
 		},
 		Intervals: n.intervals, IntervalsChanged: n.intervalsChanged,
-		Unit:    func(topic string) string { return n.policy.Domain(topic).Unit(n.cfg.Region) },
-		Skipped: &n.skipped, Defects: &n.defects,
+		Unit:     func(topic string) string { return n.policy.Domain(topic).Unit(n.cfg.Region) },
+		Settings: n.settings.record,
+		Skipped:  &n.skipped, Defects: &n.defects,
 		Logger: n.log, Registerer: n.deps.Registry,
 	})
 	if err != nil {

@@ -48,6 +48,9 @@ type Deps struct {
 	// OwnRegister means that no other region can reach that server: its register
 	// says nothing of what they own.
 	OwnRegister bool
+	// AcceptSettings starts the instance also with settings that instances of its region
+	// must not run with after others.
+	AcceptSettings bool
 	// Uncompressed writes every batch as it is, so that a scan for bytes
 	// finds them in sockets and files.
 	Uncompressed bool

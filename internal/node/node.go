@@ -79,9 +79,10 @@ type Node struct {
 	kafka     *watch
 	disk      *disk
 	residency *policyfile.Follower // nil without a residency policy
-	skipped   warning.Skipped      // by all readers of internal topics
-	defects   defect.Log           // panics that were recovered
-	decoder   *txn.Decoder         // of all that read batches
+	settings  *settings
+	skipped   warning.Skipped // by all readers of internal topics
+	defects   defect.Log      // panics that were recovered
+	decoder   *txn.Decoder    // of all that read batches
 }
 
 // New opens the store and the listeners, waits for the region's own Kafka, and
@@ -256,7 +257,7 @@ func (n *Node) Components() []Component {
 		// that it holds nothing any more when it answers nothing any more.
 		cs = append(cs, Component{Name: "ownership", Run: n.runOwnership})
 	}
-	cs = append(cs, Component{Name: "seats", Run: n.seats.Run})
+	cs = append(cs, Component{Name: "settings", Run: n.settings.Run}, Component{Name: "seats", Run: n.seats.Run})
 	if n.residency != nil {
 		cs = append(cs, Component{Name: "residency", Run: n.residency.Run})
 	}

@@ -24,7 +24,10 @@ func (s *Seats) prepare(ctx context.Context) error {
 	case <-s.cfg.Control.Ready():
 	}
 	for {
-		err := s.cfg.Topics.PrepareDeclared(ctx)
+		err := s.admit(ctx)
+		if err == nil {
+			err = s.cfg.Topics.PrepareDeclared(ctx)
+		}
 		if err == nil {
 			err = s.openAll(ctx)
 		} else {
@@ -47,6 +50,11 @@ func (s *Seats) prepare(ctx context.Context) error {
 // from them is here too when somebody reads it natively. A topic that cannot be opened is
 // opened by its first use here, or tried again after a restart.
 func (s *Seats) join(ctx context.Context) {
+	select {
+	case <-ctx.Done():
+		return
+	case <-s.admitted:
+	}
 	tick := time.NewTicker(topics.DiscoverEvery)
 	defer tick.Stop()
 	tried := make(map[string]bool)
@@ -69,6 +77,22 @@ func (s *Seats) join(ctx context.Context) {
 			}
 		}
 	}
+}
+
+// admit asks, until the answer is yes, whether the instance may run with its settings.
+func (s *Seats) admit(ctx context.Context) error {
+	select {
+	case <-s.admitted:
+		return nil
+	default:
+	}
+	if s.cfg.Admit != nil {
+		if err := s.cfg.Admit(ctx); err != nil {
+			return err
+		}
+	}
+	close(s.admitted)
+	return nil
 }
 
 // setUnprepared says in the readiness why the declared topics are not there.

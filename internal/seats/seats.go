@@ -96,6 +96,9 @@ type Config struct {
 	Window time.Duration
 	// MaxRecord is the largest record that the edge lets in, in bytes.
 	MaxRecord int
+	// Admit says whether the instance may run with its settings. It is asked once control
+	// was read, before anything is opened; nil: it may.
+	Admit func(ctx context.Context) error
 	// Uncompressed writes batches as they are.
 	Uncompressed bool
 	// Defects counts panics of partitions, Skipped the records of state topics that cannot
@@ -120,6 +123,7 @@ type Seats struct {
 	fetcher  *fetcher
 
 	requests chan *runningSeat // to be run
+	admitted chan struct{}     // closed when Admit has said yes
 	started  atomic.Bool       // the seats that run from the start were ready once, or had their time
 
 	mu         sync.Mutex
@@ -147,7 +151,7 @@ func New(cfg Config) (*Seats, error) {
 	return &Seats{
 		cfg: cfg, producer: producer, admin: kadm.NewClient(cfg.Client), ids: ids, tail: tail, clock: hlc.NewClock(time.Now, hlc.Bounds{}),
 		fetcher:  &fetcher{own: cfg.ID, control: cfg.Control, topics: ids, decoder: cfg.Decoder},
-		requests: make(chan *runningSeat, openRequests),
+		requests: make(chan *runningSeat, openRequests), admitted: make(chan struct{}),
 		troubles: make(map[txn.TopicPartition]*trouble),
 		held:     make(map[txn.TopicPartition]*runningSeat), current: make(map[string]event.TopicID),
 	}, nil
@@ -354,6 +358,11 @@ func (s *Seats) hold(ctx context.Context, at txn.TopicPartition) (*runningSeat, 
 	case <-s.cfg.Control.Ready():
 	default:
 		return nil, fmt.Errorf("open seat: control topics are still being read: %w", seat.ErrNotReady)
+	}
+	select {
+	case <-s.admitted:
+	default:
+		return nil, fmt.Errorf("open seat: settings are still being compared: %w", seat.ErrNotReady)
 	}
 	h, err := s.newSeat(ctx, at, nil)
 	if s.stopAt(at, err) {

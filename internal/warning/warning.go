@@ -51,6 +51,7 @@ const (
 	ResidencyInvalid    Code = "RESIDENCY_INVALID"
 	ResidencyStopped    Code = "RESIDENCY_STOPPED"
 	SettingsDiffer      Code = "SETTINGS_DIFFER"
+	SettingsDisagree    Code = "SETTINGS_DISAGREE"
 	TopicBlocked        Code = "TOPIC_BLOCKED"
 	UnknownRecord       Code = "UNKNOWN_RECORD"
 	ViewIncomplete      Code = "VIEW_INCOMPLETE"
@@ -64,7 +65,7 @@ func Codes() []Code {
 		KafkaUnreachable, LinkFailed, LinkParked, MalformedRecord, MoreWarnings, NativeOrphans, OutputReplaced,
 		PartitionHeld, PartitionNotReady, PartitionsDiffer, PartitionsUneven, PartitionsUnused, PatternUnmatched, Quarantined,
 		RegisterDegraded, RegisterRegressed, RegisterRumour, RegisterUnreachable, ResidencyInvalid, ResidencyStopped,
-		SettingsDiffer, TopicBlocked, UnknownRecord, ViewIncomplete, WaitsForRegister,
+		SettingsDiffer, SettingsDisagree, TopicBlocked, UnknownRecord, ViewIncomplete, WaitsForRegister,
 	}
 }
 

@@ -1,6 +1,8 @@
 package ownership
 
 import (
+	"crypto/sha256"
+	"encoding/binary"
 	"fmt"
 	"os"
 	"slices"
@@ -178,6 +180,31 @@ func (p *Policy) Declared() []Declared {
 		}
 	}
 	return out
+}
+
+// Prints are two digests of what the file says, the same for two files that say the same: of
+// the domains, and of the topics that it declares with their partitions.
+func (p *Policy) Prints() (domains, partitions [16]byte) {
+	var a, b []byte
+	for _, rule := range p.domains {
+		d, home := rule.domain, ""
+		if d.Home != nil {
+			home = d.Home.String()
+		}
+		for _, text := range []string{d.Name, d.Owner, home} {
+			a = event.AppendPrefixed(a, []byte(text))
+		}
+		a = append(a, byte(d.Kind), byte(d.Mode), byte(d.Rule))
+		a = binary.AppendUvarint(a, uint64(len(rule.match)))
+		for _, m := range rule.match {
+			a = event.AppendPrefixed(a, []byte(m.String()))
+		}
+	}
+	for _, d := range p.Declared() {
+		b = binary.AppendUvarint(event.AppendPrefixed(b, []byte(d.Topic)), uint64(d.Partitions))
+	}
+	x, y := sha256.Sum256(a), sha256.Sum256(b)
+	return [16]byte(x[:16]), [16]byte(y[:16])
 }
 
 // LoadPolicy reads the ownership file at path; see [ParsePolicy]. A file

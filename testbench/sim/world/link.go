@@ -239,7 +239,7 @@ func (p *proc) facts(to *region) *replicate.Facts {
 	if err != nil {
 		panic(err)
 	}
-	facts := replicate.NewFacts(router.Region{Name: p.region.name, ID: p.region.id}, router.Region{Name: to.name, ID: to.id}, all, p.guard)
+	facts := replicate.NewFacts(router.Region{Name: p.region.name, ID: p.region.id}, router.Region{Name: to.name, ID: to.id}, all, p.guard, nil)
 	topics := map[string]replicate.FactTopic{}
 	for _, tp := range p.w.seats {
 		t := topics[tp.Topic]
