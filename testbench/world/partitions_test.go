@@ -10,6 +10,7 @@ import (
 	"github.com/twmb/franz-go/pkg/kgo"
 
 	"github.com/geogate/geogate/internal/warning"
+	"github.com/geogate/geogate/router/ownership"
 	"github.com/geogate/geogate/testbench/client"
 	"github.com/geogate/geogate/testbench/world"
 )
@@ -258,5 +259,53 @@ func TestUnevenTopicOfEntities(t *testing.T) {
 	keys, lacks, err := allKeys(limit(t), us, topic)
 	if err != nil || keys["k"] != 1 || lacks != topic+"/0, "+topic+"/1" {
 		t.Errorf("records %v, lacking %q: %v", keys, lacks, err)
+	}
+}
+
+// A region that is away is fenced by one whose own log has fewer partitions: the cut is
+// what that one has folded, in every partition, so nothing that it shows is taken back, and
+// the region goes on where it was.
+func TestFenceOfUnevenTopic(t *testing.T) {
+	t.Parallel()
+	const topic = "uneven"
+	w := world.Start(t, world.Options{Register: true, Topics: []world.Topic{{Name: topic, Partitions: 2, Region: "us"}, {Name: topic, Partitions: 3, Region: "eu"}}})
+	us, eu := w.Region("us"), w.Region("eu")
+	want := map[string]bool{}
+	third := 0
+	for i := range 20 {
+		key := fmt.Sprint("k", i)
+		if a := eu.Put(topic, key, `1`, world.Idem(key)); a.Partition == 2 {
+			third++
+		}
+		want[key] = true
+	}
+	if third == 0 {
+		t.Fatal("no key lies in the partition that only one region has")
+	}
+	shows(t, w, topic, want)
+	w.Kill("eu")
+	fence(t, us, "default/eu", ownership.ResultLoss)
+	check := func() {
+		t.Helper()
+		w.Eventually("the view of us", func() error {
+			keys, lacks, err := allKeys(limit(t), us, topic)
+			if err == nil && (len(keys) != len(want) || lacks != "") {
+				err = fmt.Errorf("%d keys of %d, lacks %q", len(keys), len(want), lacks)
+			}
+			return err
+		})
+	}
+	check()
+	w.StartAgain("eu")
+	unfence(t, us, "default/eu")
+	for i := range 6 {
+		key := fmt.Sprint("again", i)
+		writesAgain(t, w, eu, client.Write{Topic: topic, Key: key, Value: []byte(`1`), Idem: key})
+		want[key] = true
+	}
+	shows(t, w, topic, want)
+	orphans, err := eu.Orphans("default/eu")
+	if err != nil || len(orphans) != 0 {
+		t.Errorf("orphans %+v: %v", orphans, err)
 	}
 }
