@@ -86,7 +86,7 @@ func (s *Server) answerEntity(c *call, t Topic, key []byte, stale time.Duration)
 	seen, _ := shown.Committed()
 	h := c.w.Header()
 	h.Set("Cache-Control", "no-cache")
-	if t.Held != "" {
+	if t.Held != "" || !st.Complete() {
 		setIncomplete(h, t.Name, p)
 	}
 	win := conflict.PolicyOf(t.Domain.Rule).Winner(state.Live)

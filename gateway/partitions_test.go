@@ -81,8 +81,13 @@ func TestReadLacksAPartition(t *testing.T) {
 			t.Errorf("%v: the rest is %+v", why, rest)
 		}
 	}
-	w.held = map[string]error{"github/0": seat.ErrHeld, "github/1": seat.ErrHeld}
+	w.seat("github", 0).incomplete = true // another region's log of it cannot be read
 	r := w.do(get("/v1/topics/github/records?from=earliest"))
+	if r.StatusCode != 200 || r.Header.Get("Geogate-Incomplete") != "github/0" {
+		t.Errorf("a seat that is not complete: status %d, header %v", r.StatusCode, r.Header)
+	}
+	w.held = map[string]error{"github/0": seat.ErrHeld, "github/1": seat.ErrHeld}
+	r = w.do(get("/v1/topics/github/records?from=earliest"))
 	if prob := problemOf(t, r); prob["code"] != "PARTITION_HELD" {
 		t.Errorf("with nothing to read: %v", prob)
 	}

@@ -149,6 +149,9 @@ type Seat interface {
 	// It returns at once when that is long past, also if ctx has ended, and an
 	// error that wraps seat.ErrNotReady when ctx ends first.
 	CaughtUp(ctx context.Context) error
+	// Complete tells whether the view has what the logs of all regions hold, as far as
+	// they have been copied: none of them is one that cannot be read.
+	Complete() bool
 	// View is the merged view of the partition.
 	View() View
 	// Fetch gives an event from its origin's log, or from the copy of that log in

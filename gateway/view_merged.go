@@ -121,7 +121,7 @@ func (m *merged) topic() string { return router.Merged(m.t.Name) }
 // each may lack records of other regions.
 func (m *merged) lacks() (out []int32) {
 	for p, st := range m.seats {
-		if st == nil || m.t.Held != "" {
+		if st == nil || m.t.Held != "" || !st.Complete() {
 			out = append(out, int32(p))
 		}
 	}

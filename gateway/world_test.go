@@ -59,7 +59,8 @@ type fakeSeat struct {
 	w *world
 	p int32
 
-	behind chan struct{} // closed when it has caught up; nil always
+	behind     chan struct{} // closed when it has caught up; nil always
+	incomplete bool
 
 	mu        sync.Mutex
 	committed event.Vector
@@ -210,6 +211,8 @@ func (f *fakeSeat) CaughtUp(ctx context.Context) error {
 		return fmt.Errorf("fold: %w", seat.ErrNotReady)
 	}
 }
+
+func (f *fakeSeat) Complete() bool { return !f.incomplete }
 
 func (f *fakeSeat) View() View { return f }
 

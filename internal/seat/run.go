@@ -231,8 +231,9 @@ type inputs struct {
 
 // openFailure is why another region's log cannot be read.
 type openFailure struct {
-	at   time.Time
-	said string // in the log
+	since, at time.Time
+	why       string
+	none      bool // the copy has no such partition, so there is nothing to read
 }
 
 // openAgain is when a remote partition that could not be opened is tried again: until
@@ -349,14 +350,34 @@ func (in *inputs) openRemotes(ctx context.Context) error {
 
 // notOpened says once why a remote partition cannot be read yet.
 func (in *inputs) notOpened(ctx context.Context, r event.RegionID, p txn.TopicPartition, err error) {
+	now, before := time.Now(), in.failed[r]
+	f := openFailure{since: before.since, at: now, why: err.Error(), none: errors.Is(err, errNoPartition)}
+	if f.since.IsZero() || f.none != before.none {
+		f.since = now
+	}
 	level := slog.LevelWarn
-	if kerr.IsRetriable(err) || errors.Is(err, errNoPartition) {
+	if kerr.IsRetriable(err) || f.none {
 		level = slog.LevelDebug // registered before it is made, or just made; or the origin has fewer partitions
 	}
-	if said := err.Error(); in.failed[r].said != said {
+	if f.why != before.why {
 		in.seat.cfg.Logger.Log(ctx, level, "cannot read a remote partition yet; will try again", "topic", p.Topic, "partition", p.Partition, "err", err)
 	}
-	in.failed[r] = openFailure{time.Now(), err.Error()}
+	in.failed[r] = f
+}
+
+// unread says which regions' logs cannot be read, and why.
+func (in *inputs) unread() map[event.RegionID]string {
+	var out map[event.RegionID]string
+	for r, f := range in.failed {
+		if f.none || time.Since(f.since) < in.seat.cfg.UnreadAfter {
+			continue
+		}
+		if out == nil {
+			out = make(map[event.RegionID]string)
+		}
+		out[r] = f.why
+	}
+	return out
 }
 
 func (in *inputs) close() {
@@ -521,7 +542,7 @@ func (in *inputs) note() {
 	s := in.seat
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.status.Foreign, s.status.CutPending = st.Foreign, st.CutPending
+	s.status.Foreign, s.status.CutPending, s.status.Unread = st.Foreign, st.CutPending, in.unread()
 	s.status.Held, s.status.Unsettled, s.status.Gaps = st.Held, maps.Clone(st.Unsettled), st.Gaps
 }
 

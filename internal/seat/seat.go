@@ -68,7 +68,10 @@ type Config struct {
 
 	Timeout     time.Duration // of a write without an earlier deadline; default 10 s
 	OpenTimeout time.Duration // of one attempt to write a barrier; default 10 s
-	Core        CoreConfig    // limits; identity is filled in
+	// UnreadAfter is how long the copy of a log cannot be read before the status says that
+	// the view lacks it, for one that was just registered is there in a moment; default 10 s.
+	UnreadAfter time.Duration
+	Core        CoreConfig // limits; identity is filled in
 
 	Logger *slog.Logger
 }
@@ -77,6 +80,7 @@ func (c Config) withDefaults() Config {
 	c.Epoch = cmp.Or(c.Epoch, event.FirstEpoch(c.Region))
 	c.Timeout = cmp.Or(c.Timeout, 10*time.Second)
 	c.OpenTimeout = cmp.Or(c.OpenTimeout, 10*time.Second)
+	c.UnreadAfter = cmp.Or(c.UnreadAfter, 10*time.Second)
 	c.Logger = cmp.Or(c.Logger, slog.New(slog.DiscardHandler))
 	if c.Wall == nil {
 		c.Wall = time.Now
@@ -140,6 +144,8 @@ type Status struct {
 	Waiting string
 	// Gaps are what retention has deleted before it was folded, by origin.
 	Gaps map[event.RegionID]Gap
+	// Unread are origins whose copies cannot be read, and why: the view lacks their records.
+	Unread map[event.RegionID]string
 	// CutPending says why a cut that is known is not in force, "" if there is none such.
 	CutPending string
 	// Refused is what could not be looked into since the start, by the topic in which

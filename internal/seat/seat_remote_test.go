@@ -3,11 +3,15 @@ package seat_test
 import (
 	"context"
 	"fmt"
+	"strings"
 	"sync"
 	"testing"
 	"time"
 
+	"github.com/twmb/franz-go/pkg/kerr"
+	"github.com/twmb/franz-go/pkg/kfake"
 	"github.com/twmb/franz-go/pkg/kgo"
+	"github.com/twmb/franz-go/pkg/kmsg"
 
 	"github.com/geogate/geogate/dedupe"
 	"github.com/geogate/geogate/internal/control"
@@ -234,4 +238,25 @@ func (f *checkedFolder) Fold(ctx context.Context, items []judged.Item) error {
 		return err
 	}
 	return f.folder.Fold(ctx, items)
+}
+
+// TestUnreadCopy: a copy that the broker does not let the region read is named in the
+// status, while other logs are folded, and no more once it can be read.
+func TestUnreadCopy(t *testing.T) {
+	c := fakeCluster(t)
+	f := newFolder()
+	denied := c.fake.Fault(kfake.Fault{Keys: []kmsg.Key{kmsg.ListOffsets}, Topic: remote, Err: kerr.TopicAuthorizationFailed, Count: -1})
+	in := c.start("us-0", dedupe.NewMemory(), f, func(cfg *seat.Config) { cfg.UnreadAfter = time.Millisecond }).ready()
+	l := c.link()
+	l.record("e1", 0, now(), 0)
+	l.runs(offsets.Run{Target: 0, Source: 1, Count: 1, Barrier: 0, Barriers: []int64{0}})
+	l.position(2, 1, 0)
+	eventually(t, "the status to name the copy", func() bool {
+		return strings.Contains(in.seat.Status().Unread[2], "TOPIC_AUTHORIZATION_FAILED")
+	})
+	in.mustWrite(1, "own")
+	f.until(t, "the own record", func() bool { return len(f.values(1)) == 1 })
+	denied.Remove()
+	f.until(t, "the copy", func() bool { return len(f.values(2)) == 1 })
+	eventually(t, "the status to forget it", func() bool { return len(in.seat.Status().Unread) == 0 })
 }

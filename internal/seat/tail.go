@@ -134,28 +134,30 @@ func (f *feed) run(ctx context.Context) {
 	f.consumer.Run(ctx)
 }
 
-// bounds lists where a partition's log begins and ends now (high watermark).
+// bounds lists where a partition's log begins and ends now (high watermark). What is the
+// matter with other partitions of the topic does not count.
 func (f *feed) bounds(ctx context.Context, p txn.TopicPartition) (start, end int64, err error) {
-	starts, err := f.admin.ListStartOffsets(ctx, p.Topic)
-	if err == nil {
-		err = starts.Error()
-	}
-	if err != nil {
+	if start, err = offsetOf(ctx, p, f.admin.ListStartOffsets); err != nil {
 		return 0, 0, fmt.Errorf("list start of %s/%d: %w", p.Topic, p.Partition, err)
 	}
-	ends, err := f.admin.ListEndOffsets(ctx, p.Topic)
-	if err == nil {
-		err = ends.Error()
-	}
-	if err != nil {
+	if end, err = offsetOf(ctx, p, f.admin.ListEndOffsets); err != nil {
 		return 0, 0, fmt.Errorf("list end of %s/%d: %w", p.Topic, p.Partition, err)
 	}
-	s, ok1 := starts.Lookup(p.Topic, p.Partition)
-	e, ok2 := ends.Lookup(p.Topic, p.Partition)
-	if !ok1 || !ok2 {
-		return 0, 0, fmt.Errorf("list offsets of %s/%d: %w", p.Topic, p.Partition, errNoPartition)
+	return start, end, nil
+}
+
+func offsetOf(ctx context.Context, p txn.TopicPartition, list func(context.Context, ...string) (kadm.ListedOffsets, error)) (int64, error) {
+	all, err := list(ctx, p.Topic)
+	at, ok := all.Lookup(p.Topic, p.Partition)
+	switch {
+	case ok:
+		return at.Offset, at.Err
+	case err != nil:
+		return 0, err
+	case all.Error() != nil:
+		return 0, all.Error()
 	}
-	return s.Offset, e.Offset, nil
+	return 0, errNoPartition
 }
 
 // errNoPartition: the topic exists and has fewer partitions.

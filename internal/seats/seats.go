@@ -69,6 +69,9 @@ func (h *runningSeat) Fetch(ctx context.Context, at event.Dot) (event.Event, err
 	return h.fetch.Fetch(ctx, at)
 }
 
+// Complete implements gateway.Seat.
+func (h *runningSeat) Complete() bool { return len(h.seat.Status().Unread) == 0 }
+
 // View implements gateway.Seat.
 func (h *runningSeat) View() gateway.View { return h.view }
 

@@ -45,6 +45,9 @@ func (s *Seats) Warnings(out *warning.List) {
 			g := st.Gaps[r]
 			out.Add(warning.Gap, subject, "records of %s at offsets %d to %d were deleted before this region had folded them; its views lack them", s.cfg.Topology.Name(r), g.From, g.Until-1)
 		}
+		for _, r := range slices.Sorted(maps.Keys(st.Unread)) {
+			out.Add(warning.ViewIncomplete, subject, "views lack records of %s, whose copy cannot be read: %s", s.cfg.Topology.Name(r), st.Unread[r])
+		}
 		if st.CutPending != "" {
 			out.Add(warning.CutPending, subject, "a cut in the ownership register is not in force here yet: %s", st.CutPending)
 		}
