@@ -87,6 +87,10 @@ type Config struct {
 	// Decoder looks into batches that do not pass unopened; nil: one with default
 	// limits.
 	Decoder *txn.Decoder
+	// NativeOnly tells whether a topic of the source may be copied into a compacted one: it
+	// has no entities, and no gateway has begun to write it. Nil: none may.
+	NativeOnly func(topic string, id event.TopicID) bool
+
 	// Settings, if not nil, gives the value of the control record of settings that the own
 	// instance writes: the target is told of no other.
 	Settings func() []byte

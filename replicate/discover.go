@@ -35,6 +35,8 @@ type TopicRuling struct {
 	Blocked bool   `json:"blocked"` // wanted, but it cannot be done
 	Denied  bool   `json:"denied"`  // wanted, but the residency policy keeps it here
 	Reason  string `json:"reason"`
+	// KeepsAll is why the copy of a compacted topic is not compacted.
+	KeepsAll string `json:"keeps_all,omitempty"`
 }
 
 // registry follows a cluster's registry of topics.
@@ -91,6 +93,7 @@ type discovery struct {
 	announcementPending bool             // an announcement is on its way
 	facts               *Facts           // which control records cross
 	told                map[string]bool  // topics whose incarnations were announced
+	copies              copies
 }
 
 // look makes one round. Topics are listed before the registry is read: a topic
@@ -113,6 +116,9 @@ func (d *discovery) look(ctx context.Context) ([]Stream, []TopicRuling, error) {
 		}
 	}
 	if err := d.targetRegistry.sync(ctx); err != nil {
+		return nil, nil, err
+	}
+	if err := d.learnCleanup(ctx, d.wanted(here)); err != nil {
 		return nil, nil, err
 	}
 	var streams []Stream
@@ -144,6 +150,9 @@ func (d *discovery) look(ctx context.Context) ([]Stream, []TopicRuling, error) {
 				r.Carried, r.Blocked, r.Reason = false, true, err.Error()
 			}
 			streams = append(streams, mine...)
+			if len(mine) > 0 {
+				r.KeepsAll = d.copies.keeps[mine[0].Target]
+			}
 		} else {
 			delete(d.told, name) // what is recorded from now on stays here
 		}
@@ -151,6 +160,16 @@ func (d *discovery) look(ctx context.Context) ([]Stream, []TopicRuling, error) {
 	}
 	d.facts.Know(known)
 	return streams, rulings, nil
+}
+
+// wanted are the source's topics that the patterns include.
+func (d *discovery) wanted(here map[string]txn.Topic) (list []txn.Topic) {
+	for name, t := range here {
+		if !t.Internal && !router.Internal(name) && d.matcher.Match(name).Included {
+			list = append(list, t)
+		}
+	}
+	return list
 }
 
 // span is how many partitions the views of a topic can have, as far as source and target
@@ -275,13 +294,14 @@ func (d *discovery) carry(ctx context.Context, t txn.Topic, there map[string]txn
 			return nil, err
 		}
 	}
+	created := false
 	if reg.ID == (event.TopicID{}) {
 		if !exists {
 			var err error
 			if now, err = d.create(ctx, t, remote); err != nil {
 				return nil, err
 			}
-			exists = true
+			exists, created = true, true
 		}
 		reg.ID = now.ID
 		if err := d.register(ctx, reg); err != nil {
@@ -292,6 +312,9 @@ func (d *discovery) carry(ctx context.Context, t txn.Topic, there map[string]txn
 		if err := d.grow(ctx, remote, len(t.Leaders)); err != nil {
 			return nil, err
 		}
+	}
+	if err := d.settleCopy(ctx, t, remote, reg.ID, created); err != nil {
+		return nil, err
 	}
 	if err := d.tell(ctx, t, !registered); err != nil {
 		return nil, err
@@ -334,8 +357,8 @@ func (d *discovery) register(ctx context.Context, t control.Topic) error {
 // source topic as its broker applies them: without them records could be refused, or
 // vanish early because the target's defaults are others.
 //
-// The copy of a compacted topic keeps everything: compaction there could drop a record
-// that counts and keep one that is void, and an end of retention would lose keys.
+// The copy of a compacted topic is made to keep everything: an end of retention would lose
+// keys. settleCopy says when it is compacted.
 func remoteConfigs(source map[string]string) map[string]*string {
 	out := map[string]*string{
 		"cleanup.policy":         kadm.StringPtr("delete"),

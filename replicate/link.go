@@ -289,7 +289,7 @@ func (l *Link) discover(ctx context.Context, source, target *kgo.Client, gen Gen
 		cfg: &l.cfg, matcher: l.matcher, source: source, target: target,
 		sourceRegistry: newRegistry(newLeaderClient(source, l.cfg.Decoder), &l.cfg, ""),
 		targetRegistry: newRegistry(newLeaderClient(target, l.cfg.Decoder), &l.cfg, l.cfg.To.Name),
-		announced:      map[string]int64{}, covered: l.controlCovered, told: map[string]bool{},
+		announced:      map[string]int64{}, covered: l.controlCovered, told: map[string]bool{}, copies: newCopies(),
 	}
 	d.facts = NewFacts(l.cfg.From, l.cfg.To, l.matcher, l.cfg.Border, l.cfg.Settings)
 	if l.cfg.Ready != nil {

@@ -27,17 +27,25 @@ type Marker struct {
 // Invariant: a verdict, once given, never changes; "no" is given only when the
 // topic has been read to a high watermark listed after the marker was met.
 type BarrierIndex struct {
-	known       map[Marker]struct{} // by the epoch of InitProducerID
-	notBarriers map[Marker]struct{} // by the marker's epoch
-	next        int64               // the topic is read below it
+	known       map[Marker]struct{}        // by the epoch of InitProducerID
+	topics      map[event.TopicID]struct{} // of known
+	notBarriers map[Marker]struct{}        // by the marker's epoch
+	next        int64                      // the topic is read below it
 }
 
 // Add takes the next barrier record.
 func (b *BarrierIndex) Add(x Barrier) {
 	if b.known == nil {
-		b.known = make(map[Marker]struct{})
+		b.known, b.topics = make(map[Marker]struct{}), make(map[event.TopicID]struct{})
 	}
+	b.topics[x.Topic] = struct{}{}
 	b.known[Marker{x.Topic, x.Partition, x.ProducerID, x.ProducerEpoch}] = struct{}{}
+}
+
+// Has tells whether a barrier of a topic was added: a gateway has begun to write it.
+func (b *BarrierIndex) Has(topic event.TopicID) bool {
+	_, ok := b.topics[topic]
+	return ok
 }
 
 // ReadTo notes that every barrier record below next was added.

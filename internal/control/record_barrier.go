@@ -73,3 +73,11 @@ func ParseBarrier(key, value []byte) (Barrier, error) {
 	}
 	return x, nil
 }
+
+// HasBarrier tells whether a gateway of the own region has begun to write a local topic, as
+// far as control has been read. A gateway writes its barrier before any record.
+func (f *Follower) HasBarrier(topic event.TopicID) bool {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return f.barriers.Has(topic)
+}

@@ -6,6 +6,7 @@ import (
 
 	"github.com/twmb/franz-go/pkg/kgo"
 
+	"github.com/geogate/geogate/conflict"
 	"github.com/geogate/geogate/gateway"
 	"github.com/geogate/geogate/internal/control"
 	"github.com/geogate/geogate/internal/event"
@@ -83,7 +84,10 @@ func (n *Node) assembleLink(l LinkConfig) error {
 			return n.control.Incarnations(n.own, topic, partition)
 		},
 		Intervals: n.intervals, IntervalsChanged: n.intervalsChanged,
-		Unit:     func(topic string) string { return n.policy.Domain(topic).Unit(n.cfg.Region) },
+		Unit: func(topic string) string { return n.policy.Domain(topic).Unit(n.cfg.Region) },
+		NativeOnly: func(topic string, id event.TopicID) bool {
+			return n.policy.Domain(topic).Kind == conflict.Events && !n.control.HasBarrier(id)
+		},
 		Settings: n.settings.record,
 		Skipped:  &n.skipped, Defects: &n.defects,
 		Logger: n.log, Registerer: n.deps.Registry,

@@ -81,6 +81,11 @@ func (l *linkRun) Warnings(out *warning.List) {
 			out.Add(warning.TopicBlocked, l.name+" "+r.Topic, "the link does not copy the topic: %s", r.Reason)
 		}
 	}
+	for _, r := range rulings {
+		if r.KeepsAll != "" {
+			out.Add(warning.CopyKeepsAll, l.name+" "+r.Topic, "the topic is compacted, its copy %s keeps all records: %s", r.Remote, r.KeepsAll)
+		}
+	}
 	for _, p := range idle {
 		out.Add(warning.PatternUnmatched, l.name, "pattern %q matches no topic", p)
 	}

@@ -24,6 +24,7 @@ type Code string
 const (
 	BeyondLimits        Code = "BEYOND_LIMITS"
 	ClockAhead          Code = "CLOCK_AHEAD"
+	CopyKeepsAll        Code = "COPY_KEEPS_ALL"
 	CutPending          Code = "CUT_PENDING"
 	Defect              Code = "DEFECT"
 	DiskLow             Code = "DISK_LOW"
@@ -61,7 +62,7 @@ const (
 // Codes are all codes.
 func Codes() []Code {
 	return []Code{
-		BeyondLimits, ClockAhead, CutPending, Defect, DiskLow, FoldFailing, ForeignRecords, Gap,
+		BeyondLimits, ClockAhead, CopyKeepsAll, CutPending, Defect, DiskLow, FoldFailing, ForeignRecords, Gap,
 		KafkaUnreachable, LinkFailed, LinkParked, MalformedRecord, MoreWarnings, NativeOrphans, OutputReplaced,
 		PartitionHeld, PartitionNotReady, PartitionsDiffer, PartitionsUneven, PartitionsUnused, PatternUnmatched, Quarantined,
 		RegisterDegraded, RegisterRegressed, RegisterRumour, RegisterUnreachable, ResidencyInvalid, ResidencyStopped,
@@ -84,7 +85,7 @@ const (
 // highest of the warnings that it stands for.
 func (c Code) Severity() Severity {
 	switch c {
-	case PartitionsUneven, PatternUnmatched, UnknownRecord:
+	case CopyKeepsAll, PartitionsUneven, PatternUnmatched, UnknownRecord:
 		return Notice
 	}
 	return Error
