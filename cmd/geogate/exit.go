@@ -6,6 +6,7 @@ import (
 	"io"
 
 	"github.com/geogate/geogate/internal/node"
+	"github.com/geogate/geogate/internal/redact"
 	"github.com/geogate/geogate/internal/strict"
 	"github.com/geogate/geogate/router/ownership"
 )
@@ -92,7 +93,7 @@ func report(err error, stderr io.Writer) int {
 	case errors.As(err, &inFile):
 		fmt.Fprintln(stderr, err)
 	case err != nil && err.Error() != "":
-		fmt.Fprintf(stderr, "geogate: %v\n", err)
+		fmt.Fprintf(stderr, "geogate: %s\n", redact.Text(err.Error()))
 	}
 	return exitCode(err)
 }
