@@ -20,6 +20,8 @@ func FuzzStateTopic(f *testing.F) {
 	vec.Validity = goldenTable()
 	f.Add(vectorKey(), vec.append(nil))
 	f.Add(entityKey([]byte("DTW")), appendEntity(nil, &ent))
+	short := goldenLeftOut()
+	f.Add(entityKey([]byte("DTW")), appendEntity(nil, &short))
 	f.Add(twinKey(tw.Key), appendTwin(nil, &tw))
 	f.Add(checkpointKey(512), appendCheckpoint(nil, &cp))
 	f.Add(orphanKey(orphan.At), appendOrphan(nil, &orphan))
