@@ -267,6 +267,7 @@ func TestDeniedRecordsStay(t *testing.T) {
 
 // A batch that rules look at and whose records may all leave passes as it was.
 func TestAllowedBatchesPass(t *testing.T) {
+	t.Parallel()
 	from, to := fakeEnd(t, us), fakeEnd(t, eu)
 	from.create(t, 1, nil, "orders")
 	big := marked("orders", 0, 0, 100, func(int) bool { return true })
@@ -285,6 +286,7 @@ func TestAllowedBatchesPass(t *testing.T) {
 
 // deny → allow → by key → deny, at the boundaries of batches.
 func TestReload(t *testing.T) {
+	t.Parallel()
 	from, to := fakeEnd(t, us), fakeEnd(t, eu)
 	from.create(t, 2, nil, "orders")
 	l, guard, seen := bordered(t, from, to, policy(t, 1, notOrders))
@@ -373,6 +375,7 @@ func TestReload(t *testing.T) {
 // A policy file that has not loaded for max_age stops everything; one that loads
 // again opens the border again.
 func TestStoppedPolicy(t *testing.T) {
+	t.Parallel()
 	from, to := fakeEnd(t, us), fakeEnd(t, eu)
 	from.create(t, 1, nil, "orders")
 	p := policy(t, 1, ordersOpen)
@@ -400,6 +403,7 @@ func TestStoppedPolicy(t *testing.T) {
 // A policy that changes while the target keeps the link waiting holds back what
 // has not been sent yet, although it was allowed when the sending began.
 func TestReloadWhileTheTargetIsAway(t *testing.T) {
+	t.Parallel()
 	from, to := fakeEnd(t, us), fakeEnd(t, eu)
 	from.create(t, 1, nil, "orders")
 	seen, guard := &tap{}, residency.NewGuard(policy(t, 1, ordersOpen))
@@ -490,6 +494,7 @@ func TestAbortedRecordsStay(t *testing.T) {
 // The target knows that records may be missing before the first one that was
 // decided by itself.
 func TestRestrictionComesFirst(t *testing.T) {
+	t.Parallel()
 	from, to := fakeEnd(t, us), fakeEnd(t, eu)
 	from.create(t, 1, nil, "orders")
 	from.produce(t, marked("orders", 0, 0, 10, func(i int) bool { return i%2 == 0 })...)
@@ -556,6 +561,7 @@ func TestRestrictionComesFirst(t *testing.T) {
 // A target that records were denied to one by one is told so for good: also of what
 // comes later, from another process and generation, under rules that look at none.
 func TestRestrictedForGood(t *testing.T) {
+	t.Parallel()
 	from, to := fakeEnd(t, us), fakeEnd(t, eu)
 	from.create(t, 1, nil, "orders")
 	from.plain(t, marked("orders", 0, 0, 6, func(i int) bool { return i%2 == 0 })...)
@@ -590,6 +596,7 @@ func TestRestrictedForGood(t *testing.T) {
 // A topic whose records must not be denied one by one is not carried under rules
 // that look at records.
 func TestUnrestrictableTopic(t *testing.T) {
+	t.Parallel()
 	from, to := fakeEnd(t, us), fakeEnd(t, eu)
 	from.create(t, 1, nil, "orders")
 	cfg := config(from, to)
@@ -607,6 +614,7 @@ func TestUnrestrictableTopic(t *testing.T) {
 // Killed before any effect, and under a policy that changes in between, the link
 // keeps back exactly what the final verdicts deny, and every offset has one.
 func TestBorderKilledAtEveryStep(t *testing.T) {
+	t.Parallel()
 	from, to := fakeEnd(t, us), fakeEnd(t, eu)
 	from.create(t, 3, nil, "orders")
 	next := 0

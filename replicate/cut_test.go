@@ -196,6 +196,7 @@ func mark(t *testing.T, e *end, seat *txn.Producer) {
 // knew, everything that counts and may leave is copied once, and the audit says of
 // each offset what became of it.
 func TestCutKilledAtEveryStep(t *testing.T) {
+	t.Parallel()
 	from, to := fakeEnd(t, us), fakeEnd(t, eu)
 	const partitions = 3
 	from.create(t, partitions, nil, "orders")

@@ -116,6 +116,7 @@ func (c *lossyConn) Read(b []byte) (int, error) {
 }
 
 func TestLostAnswers(t *testing.T) {
+	t.Parallel()
 	from, to := fakeEnd(t, us), fakeEnd(t, eu)
 	from.create(t, 4, nil, "orders")
 	var on atomic.Bool
@@ -142,6 +143,7 @@ func TestLostAnswers(t *testing.T) {
 }
 
 func TestRefusalsOfTheTargetAreRetried(t *testing.T) {
+	t.Parallel()
 	from, to := fakeEnd(t, us), fakeEnd(t, eu)
 	from.create(t, 2, nil, "orders")
 	r := start(t, config(from, to))
@@ -204,6 +206,7 @@ func TestTwoInstancesFenceEachOther(t *testing.T) {
 }
 
 func TestForeignWriter(t *testing.T) {
+	t.Parallel()
 	from, to := fakeEnd(t, us), fakeEnd(t, eu)
 	from.create(t, 1, nil, "orders")
 	r := start(t, config(from, to))
@@ -295,6 +298,7 @@ func TestRetentionGap(t *testing.T) {
 }
 
 func TestRecreatedTopics(t *testing.T) {
+	t.Parallel()
 	for _, side := range []string{"source", "target", "target while running", "target gone"} {
 		t.Run(side, func(t *testing.T) {
 			from, to := fakeEnd(t, us), fakeEnd(t, eu)
@@ -370,6 +374,7 @@ func TestRefusedBatchesAreSplitOrParked(t *testing.T) {
 }
 
 func TestNewGeneration(t *testing.T) {
+	t.Parallel()
 	from, to := fakeEnd(t, us), fakeEnd(t, eu)
 	from.create(t, 8, nil, "orders")
 	next := 0
@@ -411,6 +416,7 @@ func TestNewGeneration(t *testing.T) {
 
 // A running shard that must restart finds that the link has moved on.
 func TestOldGenerationStops(t *testing.T) {
+	t.Parallel()
 	from, to := fakeEnd(t, us), fakeEnd(t, eu)
 	from.create(t, 4, nil, "orders")
 	old := start(t, config(from, to))
@@ -461,6 +467,7 @@ func locate(t testing.TB, from, to *end, topic string) (foreign, ours int) {
 // Garbage in the topics that a link reads its own records from stops nothing, also
 // not a link that starts with it: each record is passed over.
 func TestMalformedControlRecords(t *testing.T) {
+	t.Parallel()
 	from, to := fakeEnd(t, us), fakeEnd(t, eu)
 	from.create(t, 1, nil, "orders")
 	first := start(t, config(from, to))

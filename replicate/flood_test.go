@@ -15,6 +15,7 @@ import (
 // Verdicts that alternate from record to record make as many runs, in the audit and
 // at the target, as there are records. Neither may grow beyond what a broker takes.
 func TestVerdictsThatAlternate(t *testing.T) {
+	t.Parallel()
 	from, to := fakeEnd(t, us), fakeEnd(t, eu)
 	from.create(t, 1, nil, "orders")
 	const n = 360_000

@@ -590,6 +590,7 @@ func (l *ownedLog) barrierBelow(at int64) int64 {
 // the cut or the end, runs and barriers are exact, and each offset under a policy
 // has the one verdict that tells what became of it.
 func TestIntervalsHold(t *testing.T) {
+	t.Parallel()
 	byTopic := compiled(t, `{id: o, effect: allow, topics: [orders], from: [us], to: [eu]}`)
 	byKey := compiled(t, `{id: k, effect: allow, topics: [orders], from: [us], to: [eu], when: 'key == "pub"'}`)
 	rapid.Check(t, func(rt *rapid.T) {

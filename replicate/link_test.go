@@ -21,6 +21,7 @@ import (
 	"github.com/geogate/geogate/internal/event"
 	"github.com/geogate/geogate/internal/txn"
 	"github.com/geogate/geogate/replicate"
+	"github.com/geogate/geogate/testbench/parallel"
 )
 
 func TestCopyIsByteForByte(t *testing.T) { onAll(t, copyTest) }
@@ -115,6 +116,7 @@ func TestSameClusterIsRefused(t *testing.T) {
 // Both directions at once: nothing comes back, nothing internal or derived moves,
 // and a local topic that bears a remote name is never written.
 func TestLoopGuard(t *testing.T) {
+	t.Parallel()
 	a, b := fakeEnd(t, us), fakeEnd(t, eu)
 	a.create(t, 2, nil, "orders", "_geogate.private", "__offsets", "skipped.one", "asia.things", strings.Repeat("l", 248))
 	b.create(t, 2, nil, "orders", "us.taken")
@@ -304,6 +306,7 @@ func TestControlRecordsAreCarried(t *testing.T) {
 }
 
 func TestNewTopicsAndPartitions(t *testing.T) {
+	t.Parallel()
 	from, to := fakeEnd(t, us), fakeEnd(t, eu)
 	r := start(t, config(from, to))
 	eventually(t, "the link to run", func() bool { return r.Rounds() > 0 })
@@ -337,6 +340,7 @@ func TestNewTopicsAndPartitions(t *testing.T) {
 
 // Unknown is not 0, and lag grows while the target cannot be reached.
 func TestLagWhileTheTargetIsAway(t *testing.T) {
+	t.Parallel()
 	from, to := fakeEnd(t, us), fakeEnd(t, eu)
 	from.create(t, 1, nil, "orders")
 	var away atomic.Bool
@@ -415,6 +419,9 @@ func TestConfigIsChecked(t *testing.T) {
 	}
 }
 
+// TestMain lets more links run side by side than there are cores: they wait for brokers
+// most of the time.
 func TestMain(m *testing.M) {
+	parallel.Tests(4)
 	goleak.VerifyTestMain(m, goleak.IgnoreTopFunction("github.com/geogate/geogate/replicate_test.lossy.func1"))
 }

@@ -116,9 +116,12 @@ func kafkaEnds(t *testing.T, version string) (from, to *end) {
 	return ends[0], ends[1]
 }
 
-// onAll runs a test between two kfake clusters and, when real ones are asked for,
-// between Kafka clusters of both generations.
+// onAll runs a test between two kfake clusters, beside other tests, and, when real ones
+// are asked for, between Kafka clusters of both generations, alone: they need memory.
 func onAll(t *testing.T, f func(t *testing.T, from, to *end)) {
+	if !apache.Wanted() {
+		t.Parallel()
+	}
 	t.Run("kfake", func(t *testing.T) { f(t, fakeEnd(t, us), fakeEnd(t, eu)) })
 	for _, version := range []string{apache.Default, apache.Older} {
 		t.Run("kafka-"+version, func(t *testing.T) {

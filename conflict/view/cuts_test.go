@@ -138,9 +138,13 @@ func (r *running) checkOrphans(items []judged.Item, a *event.ValidityTable) {
 // the table, with whatever store is left, only makes the seat give them again; what
 // was taken out is told once, and stays out.
 func TestCutsRestart(t *testing.T) {
+	t.Parallel()
 	for name, cfg := range map[string]conflict.Config{"lww": entities, "keep": {Kind: conflict.Entities, Rule: event.Keep}, "events": eventsTopic} {
 		for _, left := range []string{"kept", "deleted", "old"} {
-			t.Run(name+"/"+left, func(t *testing.T) { cutsRestart(t, cfg, left) })
+			t.Run(name+"/"+left, func(t *testing.T) {
+				t.Parallel()
+				cutsRestart(t, cfg, left)
+			})
 		}
 	}
 }
@@ -208,6 +212,7 @@ func cutsRestart(t *testing.T, cfg conflict.Config, left string) {
 
 // Whatever becomes unclear while orphans are taken out, each is told once.
 func TestCutsUnclearOutcomes(t *testing.T) {
+	t.Parallel()
 	for _, cfg := range []conflict.Config{entities, eventsTopic} {
 		w := newWorld(t, cfg)
 		items := w.history(12, 150)

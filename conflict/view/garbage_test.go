@@ -52,6 +52,7 @@ func (w *world) garbage(keys ...[]byte) (malformed, unknown uint64) {
 // TestGarbageInTheStateTopic: records that are none of a view's are passed over, counted
 // and named, whether the view has its cache or not, and change nothing.
 func TestGarbageInTheStateTopic(t *testing.T) {
+	t.Parallel()
 	for _, cfg := range []conflict.Config{entities, eventsTopic} {
 		for name, next := range map[string]func(*testing.T, *badger.DB) *badger.DB{
 			"kept":    func(_ *testing.T, db *badger.DB) *badger.DB { return db },

@@ -39,6 +39,7 @@ func journalItem(r event.RegionID, offset int64, entity string, key byte, value 
 // The journal gives what it was fed, once, whatever is fed twice and however
 // often it is opened; entities whose keys begin alike do not mix.
 func TestJournal(t *testing.T) {
+	t.Parallel()
 	db := memoryStore(t)
 	cfg := conflict.Config{Kind: conflict.Entities}
 	sp := space(storePrefix([16]byte{3}, 6))

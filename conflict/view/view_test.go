@@ -5,6 +5,7 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -52,6 +53,7 @@ func TestFoldIsWritten(t *testing.T) {
 // Stopped after every few items and started again, with its store, with an empty
 // one, or with an old one, a view goes on where it was and writes nothing twice.
 func TestRestart(t *testing.T) {
+	t.Parallel()
 	for _, cfg := range []conflict.Config{entities, eventsTopic} {
 		for name, next := range map[string]func(*testing.T, *badger.DB, int) *badger.DB{
 			"kept":    func(_ *testing.T, db *badger.DB, _ int) *badger.DB { return db },
@@ -64,6 +66,7 @@ func TestRestart(t *testing.T) {
 			},
 		} {
 			t.Run(map[conflict.Kind]string{conflict.Entities: "entities", conflict.Events: "events"}[cfg.Kind]+"/"+name, func(t *testing.T) {
+				t.Parallel()
 				w := newWorld(t, cfg)
 				items := w.history(2, 120)
 				db := store(t)
@@ -86,15 +89,16 @@ func TestRestart(t *testing.T) {
 	}
 }
 
-var backups = map[*badger.DB]*bytes.Buffer{}
+// backups is what stores held, by *badger.DB.
+var backups sync.Map
 
 // olderThan gives a store with what db held at the last call, and keeps what it
 // holds now for the next.
 func olderThan(t *testing.T, db *badger.DB) *badger.DB {
 	t.Helper()
 	older := store(t)
-	if b := backups[db]; b != nil {
-		if err := older.Load(b, 16); err != nil {
+	if b, ok := backups.Load(db); ok {
+		if err := older.Load(b.(*bytes.Buffer), 16); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -102,13 +106,14 @@ func olderThan(t *testing.T, db *badger.DB) *badger.DB {
 	if _, err := db.Backup(&now, 0); err != nil {
 		t.Fatal(err)
 	}
-	backups[older] = &now
+	backups.Store(older, &now)
 	return older
 }
 
 // Whatever becomes unclear, the view reads what was committed and goes on: no
 // record is lost or written twice.
 func TestUnclearOutcomes(t *testing.T) {
+	t.Parallel()
 	for _, cfg := range []conflict.Config{entities, eventsTopic} {
 		w := newWorld(t, cfg)
 		items := w.history(3, 200)

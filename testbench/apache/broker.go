@@ -32,11 +32,14 @@ const (
 // ErrNotRunning is returned for a broker that has been stopped or killed.
 var ErrNotRunning = errors.New("apache: broker is not running")
 
+// Wanted tells whether tests on real brokers are run.
+func Wanted() bool { return os.Getenv("GEOGATE_TEST_KAFKA") == "1" }
+
 // Require skips a test that needs real brokers unless GEOGATE_TEST_KAFKA=1 is
 // set, so that an ordinary test run starts no Java.
 func Require(t testing.TB) {
 	t.Helper()
-	if os.Getenv("GEOGATE_TEST_KAFKA") != "1" {
+	if !Wanted() {
 		t.Skip("needs Apache Kafka: set GEOGATE_TEST_KAFKA=1 (Java 17 and Maven are used)")
 	}
 }

@@ -80,6 +80,7 @@ func eventually(w *world.World, what string, so func() bool) {
 
 // TestBorder keeps keys of one region at home, through changes of the policy.
 func TestBorder(t *testing.T) {
+	t.Parallel()
 	w, change, path := bordered(t, fromUS, euKeys, euNotes)
 	us, eu := w.Region("us"), w.Region("eu")
 	keys := func(r *world.Region) []string {
@@ -160,6 +161,7 @@ const secretStays = `{id: secret, effect: deny, topics: ["*"], from: [eu], to: [
 // TestRestrictedContext: a write in a region that was not shown an update does not
 // beat it as if it had seen it, also after the policy was loosened.
 func TestRestrictedContext(t *testing.T) {
+	t.Parallel()
 	w, change, _ := bordered(t, fromUS, euOpen, secretStays)
 	us, eu := w.Region("us"), w.Region("eu")
 	first := eu.Put(flights, "k", `{"n":1}`)

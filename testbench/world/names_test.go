@@ -73,6 +73,19 @@ func TestTwoProcessesUnderOneName(t *testing.T) {
 // answered write counts is not answered before the first one's lease has run out.
 func TestFenceOfTwoProcessesUnderOneName(t *testing.T) {
 	t.Parallel()
+	for n := range 3 {
+		tried := false
+		t.Run(fmt.Sprint(n), func(t *testing.T) { tried = fenceOfTwoProcesses(t) })
+		if tried || t.Failed() {
+			return
+		}
+	}
+	t.Fatal("the first process answered no write, three times, and so proves nothing")
+}
+
+// fenceOfTwoProcesses returns false if the machine was so slow that the first process's
+// lease had run out before the fence began.
+func fenceOfTwoProcesses(t *testing.T) (tried bool) {
 	w := world.Start(t, world.Options{Register: true, Configure: oneName})
 	us, eu := w.Region("us"), w.Region("eu")
 	us.AwaitReady()
@@ -112,14 +125,14 @@ func TestFenceOfTwoProcessesUnderOneName(t *testing.T) {
 	}
 	letGo()
 	if len(acked) == 0 {
-		t.Fatal("the first process answered no write, and so proves nothing")
+		return false
 	}
 	if a, err := first.Try(limit(t), client.Write{Topic: flights, Key: "late", Value: []byte(`3`)}); err == nil {
 		t.Errorf("the first process answered %s after the fence ended with exit code %d", a.Dot, result.Code)
 	}
 	if result.Code == ownership.ResultLoss {
 		t.Logf("the second process came too late with the end of its log: %+v", result)
-		return // and nothing was promised of what the first one has answered
+		return true // and nothing was promised of what the first one has answered
 	}
 	if result.Code != ownership.ResultDone {
 		t.Fatalf("the fence ended with %+v", result)
@@ -140,4 +153,5 @@ func TestFenceOfTwoProcessesUnderOneName(t *testing.T) {
 		}
 		return nil
 	})
+	return true
 }
