@@ -3,6 +3,7 @@ package view
 import (
 	"context"
 	"errors"
+	"fmt"
 	"slices"
 	"time"
 
@@ -38,17 +39,17 @@ const (
 const (
 	// apartItems bounds the items of a step whose records go in batches of their own.
 	apartItems = 16
-	// smallValue is the size of value and headers that a pointer would not make smaller.
+	// smallValue is the size up to which value and headers are kept: a pointer saves nothing.
 	smallValue = 1 << 10
 	// maxDerived bounds a derived record: the store takes no value of 64 MiB. Where a batch
 	// may unfold to less, that does.
 	maxDerived = 48 << 20
-	// widened is how long a broker may take to know of a setting that was changed.
-	widened = 250 * time.Millisecond
+	// widenPause is how long a broker may take to know of a setting that was changed.
+	widenPause = 250 * time.Millisecond
 )
 
 // refusals is what derived topics have refused of the step in hand, until it is committed.
-// The zero refusals is that nothing was.
+// The zero value: nothing.
 type refusals struct {
 	apart   int  // items that are still to be folded apart
 	widened bool // Widen was asked
@@ -90,7 +91,7 @@ func entityName(key []byte) string { return "e" + string(key) }
 
 // afterRefusal takes the error of a step's commit. It returns nil where the step is to be
 // taken again, in another way, and else the error: nothing helps.
-func (v *View) afterRefusal(ctx context.Context, err error, all []stepRecord) error {
+func (v *View) afterRefusal(ctx context.Context, err error, about []stepRecord) error {
 	var refused *txn.RefusedError
 	if !errors.As(err, &refused) || !isAboutRecord(refused.Code) {
 		return err
@@ -103,7 +104,7 @@ func (v *View) afterRefusal(ctx context.Context, err error, all []stepRecord) er
 			v.cfg.Logger.Warn("a derived topic refuses a record and its settings cannot be changed", "topic", refused.Topic, "err", widenErr)
 		}
 		if changed {
-			return sleep.For(ctx, widened)
+			return sleep.For(ctx, widenPause)
 		}
 	}
 	if x.apart == 0 {
@@ -111,12 +112,12 @@ func (v *View) afterRefusal(ctx context.Context, err error, all []stepRecord) er
 		v.giveBack(apartItems)
 		return nil
 	}
-	if refused.Index < 0 || refused.Index >= len(all) || !x.add(refused, all[refused.Index]) {
+	if refused.Index < 0 || refused.Index >= len(about) || !x.add(refused, about[refused.Index]) {
 		*x = refusals{} // the next try begins without a guess of what helps
 		return err
 	}
 	v.cfg.Logger.Error("a derived topic refused a record; it gets a pointer to the log in its place",
-		"topic", refused.Topic, "partition", refused.Partition, "event", all[refused.Index].at.Format(v.cfg.Names), "code", refused.Code)
+		"topic", refused.Topic, "partition", refused.Partition, "event", about[refused.Index].at.Format(v.cfg.Names), "code", refused.Code)
 	return nil
 }
 
@@ -184,12 +185,15 @@ func (v *View) maxDerived() int {
 }
 
 // mergedRecord is the record of a change of the merged topic.
-func (v *View) mergedRecord(ctx context.Context, m *conflict.Merged, now time.Time) txn.Record {
+func (v *View) mergedRecord(ctx context.Context, m *conflict.Merged, now time.Time) (txn.Record, error) {
 	name := mergedName(m.Event.At)
 	r := v.refusals.by[name]
 	r.topic, r.at = v.cfg.Merged, m.Event.At
 	if m.Event.LeftOut { // the state had no room for the value
-		if v.fill(ctx, &m.Event) != nil {
+		switch err := v.fill(ctx, &m.Event); {
+		case isPassing(err):
+			return txn.Record{}, fmt.Errorf("read a value that the state has left out: %w", err)
+		case err != nil:
 			r.how |= leftOut
 		}
 	}
@@ -199,7 +203,7 @@ func (v *View) mergedRecord(ctx context.Context, m *conflict.Merged, now time.Ti
 	rec := txn.Record{Topic: v.cfg.Merged, Partition: v.cfg.Partition, Key: m.Event.Key, Value: m.Event.Value, Timestamp: m.Event.Timestamp}
 	if r.how == 0 {
 		rec.Headers = m.Headers()
-		return rec
+		return rec, nil
 	}
 	x := event.Replaced{LeftOut: r.how&leftOut != 0, OwnTime: r.how&ownTime != 0, Code: r.code, Timestamp: m.Event.Timestamp}
 	if v.cfg.Place != nil {
@@ -220,8 +224,14 @@ func (v *View) mergedRecord(ctx context.Context, m *conflict.Merged, now time.Ti
 		rec.Headers = m.Headers()
 	}
 	rec.Headers = append(rec.Headers, x.Header())
-	v.refusals.replace(name, r) // also what no topic was asked for
-	return rec
+	v.refusals.replace(name, r) // counted also if no topic has refused it
+	return rec, nil
+}
+
+// isPassing tells whether an event may be readable the next time: a pointer that is written
+// stays.
+func isPassing(err error) bool {
+	return errors.Is(err, context.Canceled) || errors.Is(err, context.DeadlineExceeded) || kerr.IsRetriable(err)
 }
 
 // fill reads what is left out of an event from the log.

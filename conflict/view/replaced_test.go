@@ -7,6 +7,7 @@ import (
 	"math/rand/v2"
 	"slices"
 	"strconv"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -287,9 +288,13 @@ func TestRefusalIsMended(t *testing.T) {
 // TestLeftOutValueComesBack: a correction that shows a value again which the state has not
 // reads it from the log, and where the log has lost it, the merged topic has a pointer.
 func TestLeftOutValueComesBack(t *testing.T) {
-	for _, lost := range []bool{false, true} {
-		t.Run(fmt.Sprint("lost=", lost), func(t *testing.T) {
+	for _, log := range []string{"has it", "has lost it", "does not answer at first"} {
+		t.Run(log, func(t *testing.T) {
+			lost := log == "has lost it"
 			w := newWorld(t, entities)
+			if log == "does not answer at first" {
+				w.opts = func(c *view.Config) { c.Fetcher = &late{Fetcher: c.Fetcher} }
+			}
 			// b is written again in region 3 under its key: the copy there stands, for it
 			// has the smaller stamp, and a, which was beaten by b, wins against it.
 			a := w.put(1, 5, "big", noise(600_000, 1), event.Vector{})
@@ -327,6 +332,20 @@ func TestLeftOutValueComesBack(t *testing.T) {
 			}
 		})
 	}
+}
+
+// late is a Fetcher that times out the first time.
+type late struct {
+	view.Fetcher
+	asked atomic.Bool
+}
+
+// Fetch implements view.Fetcher.
+func (l *late) Fetch(ctx context.Context, at event.Dot) (event.Event, error) {
+	if !l.asked.Swap(true) {
+		return event.Event{}, context.DeadlineExceeded
+	}
+	return l.Fetcher.Fetch(ctx, at)
 }
 
 // TestStateThatReadersWouldRefuse: a state that is larger than what its reader opens is not

@@ -134,7 +134,7 @@ func (v *View) resume(merged int64) error {
 	if err != nil {
 		return err
 	}
-	at.boundStamp(time.Now())
+	at.boundStamp(v.cfg.Wall())
 	v.at = at
 	v.fold = conflict.NewPartition(v.cfg.Fold, v.store, at.Position)
 	v.mu.Lock()
@@ -173,7 +173,7 @@ func (v *View) step(ctx context.Context) error {
 		return nil
 	}
 	now := v.cfg.Wall()
-	records, states, all, err := v.records(ctx, out, now)
+	records, states, about, err := v.records(ctx, out, now)
 	if err != nil {
 		return err
 	}
@@ -183,7 +183,7 @@ func (v *View) step(ctx context.Context) error {
 	}
 	bases, err := v.commit(ctx, records)
 	if err != nil {
-		if err = v.afterRefusal(ctx, err, all); err != nil {
+		if err = v.afterRefusal(ctx, err, about); err != nil {
 			return err
 		}
 		return v.restore(ctx) // and the same items again
@@ -218,11 +218,15 @@ func (v *View) commit(ctx context.Context, records []txn.Record) (map[txn.TopicP
 // records are a step's: merged, conflicts, and state records, of which the vector
 // is the last. The state records are returned for the cache too, and what is known of
 // each record for when it is refused.
-func (v *View) records(ctx context.Context, out *conflict.Output, now time.Time) (records []txn.Record, states []change, all []stepRecord, err error) {
+func (v *View) records(ctx context.Context, out *conflict.Output, now time.Time) (records []txn.Record, states []change, about []stepRecord, err error) {
 	for i := range out.Merged {
 		m := &out.Merged[i]
-		records = append(records, v.mergedRecord(ctx, m, now))
-		all = append(all, stepRecord{mergedName(m.Event.At), m.Event.At})
+		rec, err := v.mergedRecord(ctx, m, now)
+		if err != nil {
+			return nil, nil, nil, err
+		}
+		records = append(records, rec)
+		about = append(about, stepRecord{mergedName(m.Event.At), m.Event.At})
 	}
 	for i := range out.Conflicts {
 		value, err := appendConflict(v.cfg.Topic, &out.Conflicts[i], v.cfg.Names)
@@ -232,7 +236,7 @@ func (v *View) records(ctx context.Context, out *conflict.Output, now time.Time)
 		records = append(records, txn.Record{
 			Topic: control.TopicConflicts, Partition: v.cfg.ConflictPartition, Key: []byte(v.cfg.Topic), Value: value, Timestamp: now.UnixMilli(),
 		})
-		all = append(all, stepRecord{})
+		about = append(about, stepRecord{})
 	}
 	states = v.states(out)
 	for i, c := range states {
@@ -243,9 +247,9 @@ func (v *View) records(ctx context.Context, out *conflict.Output, now time.Time)
 		if i < len(out.Entities) { // they come first
 			of = stepRecord{entityName(out.Entities[i].Key), newestOf(&out.Entities[i].Entity)}
 		}
-		all = append(all, of)
+		about = append(about, of)
 	}
-	return records, states, all, nil
+	return records, states, about, nil
 }
 
 // states are a step's state records, those of entities first.
