@@ -47,8 +47,8 @@ const (
 )
 
 // Consumer reads partitions from given offsets on and gives what it got as batches
-// that nobody has looked into: a client library's own consumer decompresses and
-// decodes whatever comes, and goes no further where it cannot. A partition whose log
+// that are not opened yet: a client library's own consumer decompresses and decodes
+// whatever comes, and goes no further where it cannot. A partition whose log
 // has lost its tail under a new leader is read again from where it diverges.
 //
 // The methods are safe for concurrent use while Run runs.
@@ -62,7 +62,6 @@ type Consumer struct {
 	mu       sync.Mutex
 	open     map[*Cursor]bool   // guarded by mu, as everything below and in the cursors
 	sessions map[int32]*session // by broker
-	names    map[[16]byte]string
 }
 
 // Fetched is what one answer brought of a partition.
@@ -76,8 +75,8 @@ type Fetched struct {
 	Err error
 }
 
-// Unread is a batch that nobody has looked into, and the offset from which on it is
-// to be read.
+// Unread is a batch that is not opened yet, and the offset from which on it is to be
+// read.
 type Unread struct {
 	Batch Batch
 	From  int64
@@ -91,7 +90,7 @@ func NewConsumer(cl *kgo.Client, cfg ConsumerConfig) *Consumer {
 	cfg.Wait = cmp.Or(cfg.Wait, consumerWait)
 	return &Consumer{
 		cl: cl, cfg: cfg, log: cmp.Or(cfg.Logger, slog.New(slog.DiscardHandler)), wake: make(chan struct{}, 1),
-		open: make(map[*Cursor]bool), sessions: make(map[int32]*session), names: make(map[[16]byte]string),
+		open: make(map[*Cursor]bool), sessions: make(map[int32]*session),
 	}
 }
 
@@ -269,7 +268,6 @@ func (k *Cursor) resolve(found map[string]Topic, err error) error {
 	k.check = k.check || k.lastEpoch >= 0 && epoch != k.epoch
 	k.leader, k.epoch = leader, epoch
 	k.resolved = !k.check && !k.outside
-	k.c.names[k.id] = k.at.Topic
 	return nil
 }
 

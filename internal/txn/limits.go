@@ -6,9 +6,9 @@ import (
 	"fmt"
 )
 
-// Limits bound what a batch, and a record in it, may be for anybody to look into
-// it. They are settings of the deployment: what one region takes for too large, the
-// others must not fold. The zero value of each is its default.
+// Limits bound the batches, and the records in them, that are decoded. They are settings
+// of the deployment: what one region refuses as too large, the others must not fold. The
+// zero value of each is its default.
 type Limits struct {
 	// BatchUnfolded bounds the memory that a batch takes: its records decompressed,
 	// and for each record and header what holds it ([RecordCost], [HeaderCost]).
@@ -70,8 +70,8 @@ func (l Limits) WithDefaults() Limits {
 // never content.
 var ErrBeyondLimits = errors.New("txn: beyond a limit of the deployment")
 
-// ErrBusy: there is no memory for a large batch, for other readers have it.
-var ErrBusy = errors.New("txn: other large batches take the memory that there is for them")
+// ErrBusy is returned where other readers use all of the memory for large batches.
+var ErrBusy = errors.New("txn: other reads use all of the memory for large batches")
 
 func beyond(format string, args ...any) error {
 	return fmt.Errorf("%w: "+format, append([]any{ErrBeyondLimits}, args...)...)

@@ -113,7 +113,7 @@ func (p *Producer) Init(ctx context.Context) error {
 	var err error
 	for range initTries {
 		var as identity
-		if as, err = p.standing(ctx); err != nil {
+		if as, err = p.askHolder(ctx); err != nil {
 			return err
 		}
 		if as != anyone && as != p.held.identity {

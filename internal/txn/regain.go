@@ -73,9 +73,9 @@ func regain(h held, d described) (identity, bool) {
 	return h.identity, true
 }
 
-// standing asks the coordinator who holds the id, and returns the identity to
+// askHolder asks the coordinator who holds the id, and returns the identity to
 // initialise with.
-func (p *Producer) standing(ctx context.Context) (identity, error) {
+func (p *Producer) askHolder(ctx context.Context) (identity, error) {
 	if able, err := p.describes(ctx); err != nil {
 		return identity{}, err
 	} else if !able {

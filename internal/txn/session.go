@@ -181,17 +181,17 @@ func inOrder(a, b *Cursor) int {
 
 // answer delivers what came.
 func (s *session) answer(resp *kmsg.FetchResponse) {
-	asked := make(map[TopicPartition]*Cursor, len(s.told))
+	asked, names := make(map[TopicPartition]*Cursor, len(s.told)), make(map[[16]byte]string)
+	s.c.mu.Lock()
 	for k := range s.told {
-		asked[k.at] = k
+		asked[k.at], names[k.id] = k, k.at.Topic
 	}
+	s.c.mu.Unlock()
 	for t := range resp.Topics {
 		rt := &resp.Topics[t]
 		name := rt.Topic
 		if resp.Version >= 13 {
-			s.c.mu.Lock()
-			name = s.c.names[rt.TopicID]
-			s.c.mu.Unlock()
+			name = names[rt.TopicID]
 		}
 		for i := range rt.Partitions {
 			rp := &rt.Partitions[i]
