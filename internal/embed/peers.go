@@ -10,6 +10,7 @@ import (
 	"io"
 	"strconv"
 	"strings"
+	"sync"
 	"time"
 )
 
@@ -24,15 +25,16 @@ const systemUser = "geogate-system"
 type Peer struct {
 	// Name is "" for one that has not been heard of since the leader started.
 	Name string
-	// ID is what the cluster knows it by; a server's name decides it.
+	// ID is the cluster's, see [PeerID].
 	ID string
-	// Leader: it leads the cluster. Current: it keeps up. Offline: it is not there.
+	// Leader: it leads the cluster. Current: it has all that was written. Offline: it is
+	// not connected.
 	Leader, Current, Offline bool
-	// Active is how long it was last heard of; 0 for the leader.
+	// Active is how long ago it was last heard of; 0 for the leader.
 	Active time.Duration
 }
 
-// PeerID is what a cluster knows a server of a name by.
+// PeerID is the id that a cluster has for a server's name.
 func PeerID(name string) string {
 	const digits = "0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz"
 	sum := sha256.Sum256([]byte(name))
@@ -68,7 +70,7 @@ func (s *NATSServer) Peers(ctx context.Context) ([]Peer, error) {
 	peers := []Peer{{Name: meta.Leader, ID: PeerID(meta.Leader), Leader: true, Current: true}}
 	for _, r := range meta.Replicas {
 		if PeerID(r.Name) != r.Peer {
-			r.Name = "" // a text that says so
+			r.Name = "" // the server puts a text there if it does not know the name
 		}
 		peers = append(peers, Peer{Name: r.Name, ID: r.Peer, Current: r.Current, Offline: r.Offline, Active: r.Active})
 	}
@@ -104,11 +106,15 @@ func (s *NATSServer) system(ctx context.Context, subject, body string) ([]byte, 
 	if err != nil {
 		return nil, fmt.Errorf("ask nats for %s: %w", subject, err)
 	}
+	var sending sync.WaitGroup
+	defer sending.Wait()
 	defer conn.Close()
 	defer context.AfterFunc(ctx, func() { conn.Close() })()
 	const inbox = "_INBOX.geogate.system"
-	go fmt.Fprintf(conn, "CONNECT {\"verbose\":false,\"pedantic\":false,\"user\":%q,\"lang\":\"go\",\"version\":\"1\",\"protocol\":1,\"headers\":false}\r\n"+
+	question := fmt.Sprintf("CONNECT {\"verbose\":false,\"pedantic\":false,\"user\":%q,\"lang\":\"go\",\"version\":\"1\",\"protocol\":1,\"headers\":false}\r\n"+
 		"SUB %s 1\r\nPUB %s %s %d\r\n%s\r\n", systemUser, inbox, subject, inbox, len(body), body)
+	// Beside the reading: the connection has no buffer, and the server begins by writing.
+	sending.Go(func() { _, _ = io.WriteString(conn, question) }) // what fails shows as an answer that does not come
 	b, err := firstMessage(bufio.NewReader(conn), conn)
 	if err != nil && ctx.Err() != nil {
 		err = ErrNoLeader

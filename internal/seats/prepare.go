@@ -46,10 +46,10 @@ func (s *Seats) prepare(ctx context.Context) error {
 	}
 }
 
-// join opens the topics that a gateway of another region uses, so that what is derived
+// openUsedElsewhere opens the topics that a gateway of another region uses, so that what is derived
 // from them is here too when somebody reads it natively. A topic that cannot be opened is
 // opened by its first use here, or tried again after a restart.
-func (s *Seats) join(ctx context.Context) {
+func (s *Seats) openUsedElsewhere(ctx context.Context) {
 	select {
 	case <-ctx.Done():
 		return
@@ -143,7 +143,7 @@ func (s *Seats) openTopic(ctx context.Context, name string) error {
 	var errs []error
 	for p := range topic.ViewPartitions() {
 		if p > 0 && s.cfg.Topics.Incomplete(name, p) != nil {
-			continue // status says so, and spread tries again
+			continue // status says so, and openAdded tries again
 		}
 		if _, err := s.hold(ctx, txn.TopicPartition{Topic: name, Partition: p}); err != nil && !errors.Is(err, seat.ErrHeld) {
 			errs = append(errs, fmt.Errorf("open seat %s/%d: %w", name, p, err))
@@ -152,9 +152,9 @@ func (s *Seats) openTopic(ctx context.Context, name string) error {
 	return errors.Join(errs...)
 }
 
-// spread opens the seats of partitions that appear: the views of an events topic span
+// openAdded opens the seats of partitions that appear: the views of an events topic span
 // every partition that any region's log has. It looks as often as topics are listed.
-func (s *Seats) spread(ctx context.Context) {
+func (s *Seats) openAdded(ctx context.Context) {
 	tick := time.NewTicker(topics.DiscoverEvery)
 	defer tick.Stop()
 	said := make(map[string]string)

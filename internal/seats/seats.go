@@ -177,9 +177,9 @@ func (s *Seats) Run(ctx context.Context) error {
 	g, ctx := errgroup.WithContext(ctx)
 	g.Go(func() error { return s.tail.Run(ctx) })
 	g.Go(func() error { return s.prepare(ctx) })
-	g.Go(func() error { s.join(ctx); return nil })
+	g.Go(func() error { s.openUsedElsewhere(ctx); return nil })
 	g.Go(func() error { s.sweep(ctx); return nil })
-	g.Go(func() error { s.spread(ctx); return nil })
+	g.Go(func() error { s.openAdded(ctx); return nil })
 	g.Go(func() error {
 		for {
 			select {
@@ -268,9 +268,8 @@ var errReplaced = errors.New("the topic was deleted or recreated")
 var errGrown = errors.New("the partition was added to the region's own topic")
 
 // watch ends when the seat's topic has gone, has got the seat's partition, or another has
-// its name: offsets,
-// index and view would be those of a log that is no more. A topic that is missing
-// from one list may come with the next.
+// its name: offsets, index and view would be those of a log that is no more. A topic that
+// is missing from one list may come with the next.
 func (s *Seats) watch(ctx context.Context, h *runningSeat) error {
 	tick := time.NewTicker(topics.DiscoverEvery)
 	defer tick.Stop()
@@ -415,7 +414,7 @@ func (s *Seats) newSeat(ctx context.Context, at txn.TopicPartition, before *runn
 			return nil, fmt.Errorf("open seat: %w", err)
 		}
 	}
-	h := &runningSeat{TopicPartition: at, id: topic.ID, noLog: noLog, span: s.cfg.Topics.Complete(topic), caught: make(chan struct{}), stopped: make(chan struct{}), forget: make(chan struct{}), ended: make(chan struct{}), fetch: topicFetcher{s.fetcher, topic, at.Partition}}
+	h := &runningSeat{TopicPartition: at, id: topic.ID, noLog: noLog, span: s.cfg.Topics.CompletePartitions(topic), caught: make(chan struct{}), stopped: make(chan struct{}), forget: make(chan struct{}), ended: make(chan struct{}), fetch: topicFetcher{s.fetcher, topic, at.Partition}}
 	fold := s.fold(topic, at.Partition)
 	if h.index, err = s.openIndex(topic, at.Partition); err != nil {
 		return nil, err

@@ -15,7 +15,8 @@ const (
 	// followEvery is how long a change of a topic's settings may go unseen. A record that is
 	// refused meanwhile has them looked at once.
 	followEvery = time.Minute
-	// describedAtOnce bounds the topics of one request for settings.
+	// describedAtOnce bounds the topics of one request for settings; each local one has two
+	// derived ones.
 	describedAtOnce = 300
 
 	// acceptRoom is more than what a record that is accepted gets: its envelope, and the

@@ -163,9 +163,9 @@ func (c *Catalogue) Incomplete(topic string, partition int32) error {
 	return fmt.Errorf("partition %s/%d: %w: %s", topic, partition, gateway.ErrTopicBlocked, why)
 }
 
-// Complete is how many partitions the view of a topic has, without those at its end that
+// CompletePartitions is how many partitions the view of a topic has, without those at its end that
 // cannot be in it.
-func (c *Catalogue) Complete(topic gateway.Topic) int32 {
+func (c *Catalogue) CompletePartitions(topic gateway.Topic) int32 {
 	n := topic.ViewPartitions()
 	for n > 0 && c.Incomplete(topic.Name, n-1) != nil {
 		n--

@@ -150,8 +150,8 @@ func TestPartitionsThatCannotBeAdded(t *testing.T) {
 	if err := c.Incomplete("repos", 1); err != nil {
 		t.Errorf("a partition that is there: %v", err)
 	}
-	if err := c.Incomplete("repos", 2); !errors.Is(err, gateway.ErrTopicBlocked) || c.Complete(topic) != 2 {
-		t.Errorf("a partition that is not: %v, complete %d", err, c.Complete(topic))
+	if err := c.Incomplete("repos", 2); !errors.Is(err, gateway.ErrTopicBlocked) || c.CompletePartitions(topic) != 2 {
+		t.Errorf("a partition that is not: %v, complete %d", err, c.CompletePartitions(topic))
 	}
 	var out warning.List
 	c.Warnings(&out)
@@ -163,8 +163,8 @@ func TestPartitionsThatCannotBeAdded(t *testing.T) {
 		t.Fatal(err)
 	}
 	has(t, admin, 3, "repos.merged", "_geogate.state.repos")
-	if err := c.Incomplete("repos", 2); err != nil || c.Complete(topic) != 3 {
-		t.Errorf("once it may: %v, complete %d", err, c.Complete(topic))
+	if err := c.Incomplete("repos", 2); err != nil || c.CompletePartitions(topic) != 3 {
+		t.Errorf("once it may: %v, complete %d", err, c.CompletePartitions(topic))
 	}
 }
 

@@ -117,7 +117,7 @@ func (c *Catalogue) derivedSpecs(topic gateway.Topic, local map[string]string) (
 }
 
 // widen gives a derived topic that has these settings the limits that it needs, and tells
-// whether it had others: a larger record or an odder time than it takes now would be refused.
+// whether it had others: it would refuse a larger record, or one whose time is out of its bounds.
 // Retention is an operator's to change, so another one is only a warning.
 func (c *Catalogue) widen(ctx context.Context, s spec, have map[string]string) (changed bool, err error) {
 	changed, differs, err := c.widenNow(ctx, s, have)
