@@ -242,7 +242,7 @@ func (r *reader) await(ctx context.Context) error {
 		}
 	}
 	if errors.Is(r.err, txn.ErrBusy) {
-		return newProblem(codeOverloaded, "large batches that others read take the memory that there is for them; retry")
+		return newProblem(codeOverloaded, "other reads use all of the memory for large batches; retry")
 	}
 	return r.err
 }

@@ -31,13 +31,12 @@ const placeBit = 1 << 30
 // does not say that all changes before it were shown; all is shown from the start
 // on.
 type merged struct {
-	s      *Server
-	t      Topic
-	seats  []Seat // by partition; nil: it cannot be read now
-	given  bool   // a cursor was given
-	latest bool
-	// started: what there was has been begun, and what appears is read from its start.
-	started bool
+	s       *Server
+	t       Topic
+	seats   []Seat // by partition; nil: it cannot be read now
+	given   bool   // a cursor was given
+	latest  bool
+	started bool // partitions that are opened from now on are read from their start
 
 	at       map[int32]event.Vector      // cursor
 	place    map[int32]int64             // next offset in this region's merged topic
@@ -52,7 +51,7 @@ func (s *Server) allSeats(ctx, wait context.Context, t Topic) ([]Seat, error) {
 	out, errs := make([]Seat, t.ViewPartitions()), make([]error, t.ViewPartitions())
 	var wg sync.WaitGroup
 	for p := range out {
-		wg.Go(func() { out[p], errs[p] = s.caughtUp(ctx, wait, t, int32(p)) })
+		wg.Go(func() { out[p], errs[p] = s.openCaughtUp(ctx, wait, t, int32(p)) })
 	}
 	wg.Wait()
 	var lacking error
@@ -72,8 +71,8 @@ func (s *Server) allSeats(ctx, wait context.Context, t Topic) ([]Seat, error) {
 	return out, nil
 }
 
-// caughtUp opens the seat of a partition and waits until it shows what there was.
-func (s *Server) caughtUp(ctx, wait context.Context, t Topic, p int32) (Seat, error) {
+// openCaughtUp opens the seat of a partition and waits until it shows what there was.
+func (s *Server) openCaughtUp(ctx, wait context.Context, t Topic, p int32) (Seat, error) {
 	st, err := s.seats.open(ctx, t, p)
 	if err != nil {
 		return nil, err
@@ -199,7 +198,7 @@ func (m *merged) opened(ctx context.Context, p int32) bool {
 	}
 	ctx, cancel := context.WithTimeout(ctx, retryEvery)
 	defer cancel()
-	st, err := m.s.caughtUp(ctx, ctx, m.t, p)
+	st, err := m.s.openCaughtUp(ctx, ctx, m.t, p)
 	if err != nil {
 		return false
 	}

@@ -300,7 +300,7 @@ func (l *Link) discover(ctx context.Context, source, target *kgo.Client, gen Gen
 		}
 	}
 	blocked := map[string]bool{}
-	pace := pace{most: l.cfg.DiscoverEvery}
+	looks := pace{most: l.cfg.DiscoverEvery}
 	for ctx.Err() == nil {
 		changed := l.policyChanged() // before the policy is asked
 		var streams []Stream
@@ -326,7 +326,7 @@ func (l *Link) discover(ctx context.Context, source, target *kgo.Client, gen Gen
 			blocked[r.Topic] = r.Blocked
 		}
 		l.assign(streams, rulings, gen)
-		wait := pace.next(streams)
+		wait := looks.next(streams)
 		if d.announcementPending {
 			wait = min(wait, announceRetry)
 		}

@@ -124,7 +124,7 @@ func newRegisterStatus(env environment) *cobra.Command {
 	var output string
 	cmd := &cobra.Command{
 		Use:   "status",
-		Short: "Show how the register, its servers and its copy are",
+		Short: "Show the state of the register, its servers and its copy",
 		Args:  usageArgs(cobra.NoArgs),
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if err := checkOutput(output); err != nil {
@@ -176,7 +176,7 @@ func printRegister(p *printer, r *ownership.RegisterReport) error {
 	}
 	p.row("SERVER", "STATE", "SILENT")
 	for _, s := range r.Servers {
-		state := "behind"
+		state := "lagging"
 		switch {
 		case s.Leader:
 			state = "leader"

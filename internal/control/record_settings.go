@@ -31,14 +31,14 @@ type Setting uint8
 // The settings.
 const (
 	SettingWindow     Setting = 1 // u64: idempotency window in milliseconds
-	SettingSecret     Setting = 2 // print of the idempotency secret
-	SettingOwnership  Setting = 3 // print of the ownership policy, partitions left out
-	SettingPartitions Setting = 4 // print of the declared topics with their partitions
+	SettingSecret     Setting = 2 // digest of the idempotency secret
+	SettingOwnership  Setting = 3 // digest of the ownership policy, partitions left out
+	SettingPartitions Setting = 4 // digest of the declared topics with their partitions
 	SettingRegister   Setting = 5 // u8: how many servers hold the register; 0: there is none
 	SettingLease      Setting = 6 // u64 each: duration, margin, renew, timeout in milliseconds
-	SettingResidency  Setting = 7 // print of the residency policy; empty: there is none
+	SettingResidency  Setting = 7 // digest of the residency policy; empty: there is none
 	SettingLimits     Setting = 8 // u64 each: the limits of batches and records
-	SettingRegions    Setting = 9 // print of the regions' names and ids
+	SettingRegions    Setting = 9 // digest of the regions' names and ids
 )
 
 const (
@@ -46,8 +46,8 @@ const (
 	maxSettingBytes = 64
 )
 
-// SettingValue is what one setting is: a number, or a print from which nothing can be
-// told but whether two are the same.
+// SettingValue is what one setting is: a number, or a digest that
+// shows only whether two values are the same.
 type SettingValue struct {
 	ID    Setting
 	Value []byte
@@ -88,9 +88,9 @@ func (x *Settings) proof(secret []byte) (p [16]byte) {
 	return p
 }
 
-// SecretPrint is what a record says of a secret: two secrets have the same print only if
-// they are the same, and a print tells nothing of a secret that cannot be guessed.
-func SecretPrint(secret []byte) []byte {
+// SecretDigest is what a record says of a secret. It tells nothing of a secret that cannot
+// be guessed.
+func SecretDigest(secret []byte) []byte {
 	h := hmac.New(sha256.New, secret)
 	h.Write([]byte("geogate settings: idempotency secret"))
 	return h.Sum(nil)[:16]

@@ -38,7 +38,7 @@ func codecs() []codec {
 	x := control.Restriction{Origin: 2, To: 1, Topic: "flights"}
 	set := control.Settings{Region: 1, Values: []control.SettingValue{
 		{ID: control.SettingWindow, Value: []byte{0, 0, 0, 0, 5, 0x26, 0x5c, 0}},
-		{ID: control.SettingSecret, Value: control.SecretPrint([]byte(event.DefaultIdempotencySecret))},
+		{ID: control.SettingSecret, Value: control.SecretDigest([]byte(event.DefaultIdempotencySecret))},
 		{ID: control.SettingRegister, Value: []byte{3}},
 		{ID: control.SettingResidency, Value: []byte{}},
 	}}
@@ -187,7 +187,7 @@ func TestNames(t *testing.T) {
 // no byte of them can be changed; nothing of the secret is in them.
 func TestSettingsAreProven(t *testing.T) {
 	secret := []byte("0123456789abcdef0123456789abcdef")
-	x := control.Settings{Region: 1, Values: []control.SettingValue{{ID: control.SettingSecret, Value: control.SecretPrint(secret)}}}
+	x := control.Settings{Region: 1, Values: []control.SettingValue{{ID: control.SettingSecret, Value: control.SecretDigest(secret)}}}
 	if x.Proven(secret) {
 		t.Error("proven by nobody")
 	}

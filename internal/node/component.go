@@ -41,15 +41,15 @@ type Deps struct {
 	// NATS reaches the server that the configuration embeds: the program has
 	// started it. It is nil when there is none.
 	NATS InProcessDialer
-	// Servers are those of the cluster that that server is one of; nil: none of ours.
-	// ServerID gives what the cluster knows a server of a name by.
+	// Servers lists and removes the servers of the register's cluster, if it is embedded;
+	// else nil. ServerID gives the id that the cluster has for a server's name.
 	Servers  ownership.Servers
 	ServerID func(name string) string
 	// OwnRegister means that no other region can reach that server: its register
 	// says nothing of what they own.
 	OwnRegister bool
-	// AcceptSettings starts the instance also with settings that instances of its region
-	// must not run with after others.
+	// AcceptSettings starts the instance although its settings differ from those that its
+	// region ran with, and uses them from now on.
 	AcceptSettings bool
 	// Uncompressed writes every batch as it is, so that a scan for bytes
 	// finds them in sockets and files.

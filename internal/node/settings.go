@@ -21,21 +21,21 @@ import (
 //
 // A record of the own region that says otherwise refuses the start where two instances that
 // differ would do harm, if it is proven: it was written by somebody who has the secret. All
-// else, and what other regions say, is a warning: in the meantime a change may be on its way
-// from one instance to the next.
+// else, and what other regions say, is a warning, since a change may be on its way from one
+// instance to the next.
 type settings struct {
 	node   *Node
 	secret []byte
 	accept bool // what the own region's record says does not refuse the start
 
 	mu      sync.Mutex // guards what follows
-	written []byte     // value of the record that this process wrote, or found to be its own
+	written []byte     // value of the record that this process wrote, or found there already
 }
 
 const (
 	// settingsWait bounds one write of the own record.
 	settingsWait = 15 * time.Second
-	// settingsEvery is how long a change of the residency policy may be unknown to others.
+	// settingsEvery is how often a change of the residency policy is looked for.
 	settingsEvery = 30 * time.Second
 )
 
@@ -47,21 +47,21 @@ func (s *settings) own() control.Settings {
 		x.Values = append(x.Values, control.SettingValue{ID: id, Value: value})
 	}
 	lease := n.cfg.NATS.Lease
-	add(control.SettingWindow, numbers(n.cfg.Idempotency.Window))
-	add(control.SettingSecret, control.SecretPrint(s.secret))
-	rules, partitions := n.policy.Prints()
+	add(control.SettingWindow, milliseconds(n.cfg.Idempotency.Window))
+	add(control.SettingSecret, control.SecretDigest(s.secret))
+	rules, partitions := n.policy.Digests()
 	add(control.SettingOwnership, rules[:])
 	add(control.SettingPartitions, partitions[:])
 	if n.cfg.NATS.Register() {
 		add(control.SettingRegister, []byte{byte(n.cfg.NATS.voters())})
-		add(control.SettingLease, numbers(lease.Duration, lease.Margin, lease.Renew, lease.Timeout))
+		add(control.SettingLease, milliseconds(lease.Duration, lease.Margin, lease.Renew, lease.Timeout))
 	} else {
 		add(control.SettingRegister, []byte{0})
 	}
 	var residency []byte
 	if n.residency != nil {
 		digest, _ := hex.DecodeString(n.residency.Guard().Status().SHA256)
-		residency = digest[:min(len(digest), printSize)]
+		residency = digest[:min(len(digest), digestSize)]
 	}
 	add(control.SettingResidency, residency)
 	var limits []byte
@@ -70,12 +70,12 @@ func (s *settings) own() control.Settings {
 		limits = binary.BigEndian.AppendUint64(limits, uint64(v))
 	}
 	add(control.SettingLimits, limits)
-	add(control.SettingRegions, n.regionsPrint())
+	add(control.SettingRegions, n.regionsDigest())
 	x.Prove(s.secret)
 	return x
 }
 
-// secretOf is the secret that keys are hashed with when a file has this one.
+// secretOf is the secret that keys are hashed with: the one from the file, or the public one.
 func secretOf(configured []byte) []byte {
 	if configured == nil {
 		return []byte(event.DefaultIdempotencySecret)
@@ -83,24 +83,24 @@ func secretOf(configured []byte) []byte {
 	return configured
 }
 
-// printSize is the size of a print in a record of settings.
-const printSize = 16
+// digestSize is the size of a digest in a record of settings.
+const digestSize = 16
 
-// numbers are times in milliseconds.
-func numbers(all ...time.Duration) (b []byte) {
+// milliseconds encodes durations, u64 each.
+func milliseconds(all ...time.Duration) (b []byte) {
 	for _, d := range all {
 		b = binary.BigEndian.AppendUint64(b, uint64(d.Milliseconds()))
 	}
 	return b
 }
 
-// regionsPrint is a print of the deployment's regions.
-func (n *Node) regionsPrint() []byte {
+// regionsDigest is a digest of the deployment's regions.
+func (n *Node) regionsDigest() []byte {
 	h := sha256.New()
 	for _, r := range n.topology.Regions() { // by id
 		h.Write(append([]byte{byte(r.ID), byte(len(r.Name))}, r.Name...))
 	}
-	return h.Sum(nil)[:printSize]
+	return h.Sum(nil)[:digestSize]
 }
 
 // record is the value of the own record, which is all that a link carries of settings.
@@ -116,7 +116,7 @@ func (s *settings) admit(ctx context.Context) error {
 		for _, d := range s.differences(&own, &before, false) {
 			if d.refuses && proven && !s.accept {
 				return fmt.Errorf("%w: %s, and instances of region %s ran with another: with both at work, regions would not come to the same result. "+
-					"Give it its old value; or, to change it for good, stop all instances of the region, change it in the other regions, too, and start once with --accept-settings",
+					"Set the old value again; or, to change it, stop all instances of the region, change it in the other regions, too, and start once with --accept-settings",
 					ErrRefused, d.text, s.node.cfg.Region)
 			}
 			s.node.log.Warn("a setting is not what instances of the region ran with before", "difference", d.text, "proven", proven)
@@ -193,7 +193,7 @@ func (s *settings) differences(own, other *control.Settings, peer bool) (out []d
 }
 
 // describeSetting says what differs, and whether two instances of one region must not run
-// with both values. Values that are prints are not shown: they tell nothing.
+// with both values. Digests are not shown: they tell nothing to a reader.
 func describeSetting(id control.Setting, own, theirs []byte) (text string, refuses bool) {
 	switch id {
 	case control.SettingWindow:
@@ -258,7 +258,7 @@ func (s *settings) Warnings(out *warning.List) {
 		if peer {
 			who = "region " + r.Name + " runs with other settings"
 		}
-		out.Add(warning.SettingsDisagree, r.Name, "%s: %s. Give all the same; while a change is on its way through the instances this is expected", who, strings.Join(texts, "; "))
+		out.Add(warning.SettingsDisagree, r.Name, "%s: %s. Use the same settings everywhere; this is expected while a change is rolled out", who, strings.Join(texts, "; "))
 	}
 }
 

@@ -180,7 +180,7 @@ func TestForgedSettings(t *testing.T) {
 		t.Fatal(err)
 	}
 	long := func(x *control.Settings) {
-		x.Values[0].Value = numbers(1000 * time.Hour)
+		x.Values[0].Value = milliseconds(1000 * time.Hour)
 	}
 	forged := first.own()
 	long(&forged)

@@ -45,8 +45,8 @@ func NewOpener(from *Producer, topic string, id event.TopicID, partition int32, 
 	}
 }
 
-// Next is an opener for the seat that follows this one's in the same process, of another
-// topic perhaps, made anew under the name. This one must not be used any more.
+// Next is the opener for the seat that follows this one's in the same process; the topic
+// may have been recreated under its name. This one must not be used any more.
 func (o *Opener) Next(id event.TopicID) *Opener {
 	next := *o
 	next.id = id

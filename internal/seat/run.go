@@ -508,11 +508,11 @@ func (in *inputs) readAgain(ctx context.Context, e ReadAgain) (InputEvent, error
 	return RereadEnded{e.Number, err}, nil
 }
 
-// refusedLogEvery is how often at most what could not be looked into is logged, for a topic:
-// somebody may write much of it.
+// refusedLogEvery is the shortest time between two logs of refused records of a topic:
+// somebody may write many.
 const refusedLogEvery = 10 * time.Second
 
-// noteRefused puts into the status, and into the log, what could not be looked into.
+// noteRefused puts refused records into the status and, now and then, into the log.
 func (s *Seat) noteRefused(topic string, es []Entry) {
 	for i := range es {
 		e := &es[i]
@@ -530,7 +530,7 @@ func (s *Seat) noteRefused(topic string, es []Entry) {
 		s.status.Refused[topic] = x
 		s.mu.Unlock()
 		if log {
-			s.cfg.Logger.Error("records are quarantined, for nobody may look into them", "topic", topic, "partition", s.cfg.Partition,
+			s.cfg.Logger.Error("records are in no view: they exceed limits or do not parse", "topic", topic, "partition", s.cfg.Partition,
 				"from", e.Offset, "until", e.next(), "so_far", x.Entries, "err", e.Refused)
 		}
 	}

@@ -182,9 +182,9 @@ func (p *Policy) Declared() []Declared {
 	return out
 }
 
-// Prints are two digests of what the file says, the same for two files that say the same: of
+// Digests are two digests of what the file says, the same for two files that say the same: of
 // the domains, and of the topics that it declares with their partitions.
-func (p *Policy) Prints() (domains, partitions [16]byte) {
+func (p *Policy) Digests() (domains, partitions [16]byte) {
 	var a, b []byte
 	for _, rule := range p.domains {
 		d, home := rule.domain, ""

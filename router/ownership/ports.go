@@ -88,11 +88,12 @@ type Servers interface {
 
 // Server is one of them.
 type Server struct {
-	// Name is "" for one that was not heard of for so long that nobody knows it. ID is
-	// what the cluster knows it by.
+	// Name is "" if the cluster's leader has not heard of it since it leads. ID is the
+	// cluster's, derived from the name.
 	Name string `json:"name"`
 	ID   string `json:"id"`
-	// Leader: it leads the cluster. Current: it keeps up. Offline: it is not there.
+	// Leader: it leads the cluster. Current: it has all that was written. Offline: it is
+	// not connected.
 	Leader  bool `json:"leader"`
 	Current bool `json:"current"`
 	Offline bool `json:"offline"`
@@ -103,8 +104,8 @@ type Server struct {
 // runs tells whether the server takes part.
 func (s Server) runs() bool { return s.Leader || s.Current && !s.Offline }
 
-// ClientConfig configures a [Client]. All members but Orphans and
-// Servers are required.
+// ClientConfig configures a [Client]. All members but Orphans, Servers and ServerID are
+// required.
 type ClientConfig struct {
 	Region   string
 	ID       event.RegionID
@@ -118,8 +119,9 @@ type ClientConfig struct {
 	Dial func(Handlers) (Register, error)
 	// Voters is how many servers the register should have.
 	Voters int
-	// Servers are those of an embedded register; nil: they are somebody else's. ServerID
-	// gives what the cluster knows a server of a name by.
+	// Servers lists and removes the servers of an embedded register; nil: the register is
+	// on a NATS cluster of the operator's own. ServerID gives the id that the cluster has
+	// for a server's name.
 	Servers  Servers
 	ServerID func(name string) string
 	Mirror   Mirror

@@ -257,7 +257,8 @@ func (m *Mirror) drain(pending []ownership.Seen) []ownership.Seen {
 // up again by who starts with one.
 //
 // Instances of a region take the id from one another as each has something to write: what
-// one has written, the others find when they read. So it is always taken anew.
+// one has written, the others find when they read. So each time a new producer takes it,
+// whoever holds it.
 func (m *Mirror) begin(ctx context.Context) error {
 	m.producer = m.newProducer()
 	if err := m.producer.Init(ctx); err != nil {
