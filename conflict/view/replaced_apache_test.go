@@ -15,9 +15,9 @@ import (
 func TestRefusalsOfApacheKafka(t *testing.T) {
 	apache.Require(t)
 	for name, run := range map[string]func(*world){
-		"two values":      (*world).twoLargeValues,
-		"sizes, entities": (*world).refusedSizes,
-		"sizes, events":   (*world).refusedSizes,
+		"two values":        (*world).twoLargeValues,
+		"sizes of entities": (*world).refusedSizes,
+		"sizes of events":   (*world).refusedSizes,
 		"times": func(w *world) {
 			w.set(merged, "message.timestamp.before.max.ms", 3_600_000)
 			w.refusedTimes()
@@ -32,7 +32,7 @@ func TestRefusalsOfApacheKafka(t *testing.T) {
 			}
 			t.Cleanup(func() { _ = b.Stop() })
 			cfg := entities
-			if name == "sizes, events" || name == "times" {
+			if name == "sizes of events" || name == "times" {
 				cfg = eventsTopic
 			}
 			run(newWorldAt(t, cfg, b.Seeds()))

@@ -31,7 +31,7 @@ func noise(n int, seed byte) []byte {
 // stored. Settings that a foreign hand has made too low are mended, or what they refuse is
 // read from the log; the status says so.
 func TestLargestRecords(t *testing.T) {
-	d := deploy(t, spec{pair: true, register: true, set: []string{"log.level=warn", "http.max_record=4MiB"}})
+	d := deploy(t, spec{pair: true, register: true, set: []string{"log.level=warn", "http.max_record=4MiB", "limits.batch_unfolded=128MiB"}})
 	for _, r := range d.regions() {
 		large := "5000000"
 		if _, err := kadm.NewClient(r.kafka(t)).CreateTopic(t.Context(), 1, 1, map[string]*string{"max.message.bytes": &large}, "large"); err != nil {
