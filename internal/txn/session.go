@@ -5,7 +5,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"maps"
 	"slices"
 	"time"
 
@@ -144,11 +143,15 @@ func (s *session) maxWait() time.Duration {
 func (s *session) partitions(req *kmsg.FetchRequest, want map[*Cursor]bool) {
 	topics := make(map[string]int)
 	wanted := make(map[TopicPartition]bool, len(want))
-	for _, k := range slices.SortedFunc(maps.Keys(want), inOrder) { // that of the answer
+	var changed []*Cursor
+	for k := range want {
 		wanted[k.at] = true
-		if told, was := s.told[k]; was && told == k.next {
-			continue
+		if told, was := s.told[k]; !was || told != k.next {
+			changed = append(changed, k)
 		}
+	}
+	slices.SortFunc(changed, inOrder) // the answer keeps the order
+	for _, k := range changed {
 		s.told[k] = k.next
 		n, ok := topics[k.at.Topic]
 		if !ok {
