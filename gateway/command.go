@@ -70,7 +70,7 @@ func (s *Server) registerReport(c *call) error {
 	return c.send(typeJSON, append(marshal(report), '\n'))
 }
 
-// registerAct is POST /v1/register/abandon and replace on the management listener.
+// registerAct is POST /v1/register/abandon, repair and replace on the management listener.
 func (s *Server) registerAct(c *call) error {
 	if _, err := c.query(); err != nil {
 		return err
@@ -78,7 +78,7 @@ func (s *Server) registerAct(c *call) error {
 	act := ownership.RegisterAct{Verb: ownership.RegisterVerb(c.args[0])}
 	members := map[string]*string{"reason": &act.Reason, "dry_run": new(string)}
 	switch act.Verb {
-	case ownership.RegisterAbandon:
+	case ownership.RegisterAbandon, ownership.RegisterRepair:
 	case ownership.RegisterReplace:
 		members["server"] = &act.Server
 	default:

@@ -42,6 +42,7 @@ func TestRegisterActs(t *testing.T) {
 		"no reason":      {"abandon", `{}`, 400, ownership.RegisterAct{}},
 		"unknown member": {"abandon", `{"server":"ctl-eu","reason":"x"}`, 400, ownership.RegisterAct{}},
 		"perhaps":        {"abandon", `{"reason":"x","dry_run":"perhaps"}`, 400, ownership.RegisterAct{}},
+		"repair":         {"repair", `{"reason":"disk restored"}`, 200, ownership.RegisterAct{Verb: ownership.RegisterRepair, Reason: "disk restored"}},
 		"replace":        {"replace", `{"server":"ctl-eu","reason":"lost"}`, 200, ownership.RegisterAct{Verb: ownership.RegisterReplace, Server: "ctl-eu", Reason: "lost"}},
 		"nobody":         {"replace", `{"reason":"lost"}`, 400, ownership.RegisterAct{}},
 		"nothing known":  {"forget", `{"reason":"x"}`, 404, ownership.RegisterAct{}},

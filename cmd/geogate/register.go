@@ -17,7 +17,7 @@ func newRegister(env environment) *cobra.Command {
 		Args:  usageArgs(cobra.NoArgs),
 		RunE:  needsSubcommand,
 	}
-	cmd.AddCommand(newRegisterStatus(env), newRegisterAbandon(env), newRegisterReplace(env))
+	cmd.AddCommand(newRegisterStatus(env), newRegisterAbandon(env), newRegisterReplace(env), newRegisterRepair(env))
 	return cmd
 }
 
@@ -113,6 +113,32 @@ run; 8 the copy is still on its way; 12 the gateway, or the register, cannot be 
 		Args: usageArgs(cobra.ExactArgs(1)),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			return a.run(cmd, ownership.RegisterReplace, map[string]string{"server": args[0]})
+		},
+	}
+	a.bind(cmd, env)
+	return cmd
+}
+
+func newRegisterRepair(env environment) *cobra.Command {
+	var a registerAct
+	cmd := &cobra.Command{
+		Use:   "repair --reason TEXT [--dry-run]",
+		Short: "Mend a register that has lost what was seen of it, and cuts that lie in no log",
+		Long: `Mend the ownership register from what the gateway's region has: the copy in its Kafka (_geogate.ownership), the
+high-water mark of the instance that is asked, and the ends of the region's own logs.
+
+A record that the register has lost comes back with the next epoch and without an owner, and the regions whose records
+were lost are fenced. Ask a gateway of every region before you unfence any of them: only its own Kafka has what a region
+has seen. A start or a cut past the end of a log of the region is written as the end of that log.
+
+Nothing is repaired where the register and the copy contradict each other, or where the record of an epoch that was seen
+is in neither. Each write is conditional: what somebody else writes meanwhile is not overwritten. Asking again is safe.
+
+Exit codes: 0 repaired, or nothing has to be, or with --dry-run it can be; 3 it cannot be repaired, and why; 6 somebody
+else writes to the register all the while; 8 still in progress; 12 the gateway, the register or Kafka cannot be reached.`,
+		Args: usageArgs(cobra.NoArgs),
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			return a.run(cmd, ownership.RegisterRepair, map[string]string{})
 		},
 	}
 	a.bind(cmd, env)

@@ -205,9 +205,13 @@ func (n *registerWarnings) Warnings(out *warning.List) {
 		out.Add(warning.RegisterRumour, subject,
 			"another instance says of the ownership register what that has not shown: %s; until it does, or denies it, nothing is written that this speaks against", rumour)
 	}
+	for _, p := range n.ownership.Tokens().PastEnds {
+		out.Add(warning.IntervalPastEnd, fmt.Sprintf("%s/%d", p.Topic, p.Partition),
+			"the partition takes no writes, because the ownership register has an offset that is in no log: %s; see geogate register repair --dry-run", p)
+	}
 	switch r := n.ownership.Status(); {
 	case r.State == "regressed":
-		out.Add(warning.RegisterRegressed, subject, "the ownership register went backwards, and this instance takes no writes: %s", r.Regressed)
+		out.Add(warning.RegisterRegressed, subject, "the ownership register went backwards, and this instance takes no writes: %s; see geogate register repair --dry-run", r.Regressed)
 	case r.State == "unreachable":
 		out.Add(warning.RegisterUnreachable, subject, "the ownership register cannot be reached; when the lease has run out, writes are refused")
 	case r.Reachable < r.Voters:

@@ -21,6 +21,9 @@ type RegisterVerb string
 const (
 	// RegisterAbandon gives the register up in the region.
 	RegisterAbandon RegisterVerb = "abandon"
+	// RegisterRepair mends a register that has lost what was seen of it, and starts and
+	// cuts past the ends of logs.
+	RegisterRepair RegisterVerb = "repair"
 	// RegisterReplace puts another server in the place of a lost one.
 	RegisterReplace RegisterVerb = "replace"
 )
@@ -51,6 +54,10 @@ func (c *Client) Act(ctx context.Context, act RegisterAct) RegisterPlan {
 	switch act.Verb {
 	case RegisterAbandon:
 		c.abandon(ctx, act, &plan)
+	case RegisterRepair:
+		r := c.Ask(ctx, Command{Verb: VerbRepair, Reason: act.Reason, DryRun: act.DryRun})
+		plan.Steps = append(plan.Steps, r.Steps...)
+		plan.end(r.Code, "%s", r.Detail)
 	case RegisterReplace:
 		c.replace(ctx, act, &plan)
 	default:

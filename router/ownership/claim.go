@@ -2,6 +2,7 @@ package ownership
 
 import (
 	"fmt"
+	"maps"
 	"slices"
 	"time"
 
@@ -101,6 +102,8 @@ func (c *Core) own(now time.Duration, purpose string, next UnitRecord, expect ui
 			p := proof{epoch: next.Epoch, rev: rev, mark: c.markOf(next.Unit, next.Epoch), after: expect}
 			if fresh {
 				p.after = seq
+				// What was listed for the claim is what its start is.
+				c.inspected[next.Unit] = inspection{rev: seq, at: max(now, 1), answered: true}
 			}
 			if p.after >= c.lease.seq {
 				c.renewAt = now
@@ -191,13 +194,21 @@ func (c *Core) claim(now time.Duration, unit string) {
 		return
 	}
 	delete(c.starts, unit)
+	if wrong := pastEnds(unit, c.cfg.Region, u.rec.Epochs, l.ends); len(wrong) > 0 {
+		// An epoch that began there, behind what is in no log, would have answered
+		// writes that count for nothing.
+		c.inspected[unit] = inspection{rev: u.rev, at: now, answered: true, wrong: wrong}
+		c.notBefore["unit "+unit] = now + inspectAgain
+		c.changes++
+		return
+	}
 	next := u.rec
 	next.Epoch = nextEpoch(u.rec.Epoch, c.cfg.ID)
 	next.Owner, next.State, next.Last, next.For, next.Scope = c.cfg.Region, UnitActive, c.cfg.Region, "", ""
 	next.Live, next.Incarnation = c.regions[c.cfg.Region].rec.Live, 1
 	next.By, next.Reason = c.cfg.Region, ""
 	next.Epochs = slices.Clone(u.rec.Epochs)
-	start := c.floor(l.ends, next.Epochs)
+	start := mergeExtents(nil, l.ends) // none of the cuts before lies past it
 	if n := len(next.Epochs); n > 0 && !next.Epochs[n-1].Ended {
 		// The fence was undone before it had set the cut. The last owner is this
 		// region, and it has nothing in flight: its end is the cut.
@@ -207,23 +218,75 @@ func (c *Core) claim(now time.Duration, unit string) {
 	c.own(now, "unit "+unit, next, u.rev)
 }
 
-// floor raises a start to the cuts of the region's earlier epochs: intervals
-// never overlap, even if the log has lost records.
-func (c *Core) floor(ends []Extent, before []Tenure) []Extent {
-	out := mergeExtents(nil, ends)
-	for i := range out {
-		for p := range out[i].Offsets {
-			for _, t := range before {
-				if cut, ok := Offset(t.Cut, out[i].Topic, out[i].Incarnation, int32(p)); ok && t.Owner == c.cfg.Region && out[i].Offsets[p] >= 0 {
-					out[i].Offsets[p] = max(out[i].Offsets[p], cut)
-				}
-			}
+// inspection is what was found when the epochs of a unit were held against its logs.
+type inspection struct {
+	rev      uint64 // of the record that was looked at
+	at       time.Duration
+	answered bool
+	wrong    []PastEnd
+}
+
+const (
+	// inspectAgain is the time between two looks at a unit of which something is wrong.
+	inspectAgain = 5 * time.Second
+	// inspectRef is the Ref of a [List] for an inspection.
+	inspectRef = 1<<64 - 1
+)
+
+// inspect holds the epochs of a unit that the region owns against where its logs end, once
+// for each revision of its record: a start or cut past the end stops the partition, and
+// an operator has to know.
+func (c *Core) inspect(now time.Duration, unit string) {
+	u, i := c.units[unit], c.inspected[unit]
+	switch {
+	case u == nil || u.rec.Owner != c.cfg.Region, !u.rec.measured():
+		return
+	case i.rev == u.rev && i.answered && len(i.wrong) == 0, i.at != 0 && now < i.at+inspectAgain:
+		return
+	}
+	c.inspected[unit] = inspection{rev: u.rev, at: max(now, 1), wrong: i.wrong}
+	c.do(List{Unit: unit, Rev: u.rev, Ref: inspectRef})
+}
+
+// measured tells whether there is an offset in the record.
+func (u *UnitRecord) measured() bool {
+	return slices.ContainsFunc(u.Epochs, func(t Tenure) bool { return len(t.Start)+len(t.Cut) > 0 })
+}
+
+// inspectListed takes the ends for an inspection.
+func (c *Core) inspectListed(ev Listed) {
+	u, i := c.units[ev.Unit], c.inspected[ev.Unit]
+	if !ev.OK || u == nil || u.rev != ev.Rev || i.rev != ev.Rev {
+		return // looked at again later
+	}
+	wrong := pastEnds(ev.Unit, c.cfg.Region, u.rec.Epochs, ev.Ends)
+	if len(wrong) > 0 || len(i.wrong) > 0 {
+		c.changes++
+	}
+	i.answered, i.wrong = true, wrong
+	c.inspected[ev.Unit] = i
+}
+
+// pastEnds are all that are known of the present records.
+func (c *Core) pastEnds() (list []PastEnd) {
+	for _, unit := range slices.Sorted(maps.Keys(c.inspected)) {
+		if i := c.inspected[unit]; c.units[unit] != nil {
+			list = append(list, i.wrong...)
 		}
 	}
-	return out
+	return list
 }
 
 func (c *Core) listed(now time.Duration, ev Listed) {
+	if ev.Ref == inspectRef {
+		c.inspectListed(ev)
+		return
+	}
+	for _, r := range c.repairs {
+		if r.listed(ev) {
+			return
+		}
+	}
 	if c.planListed(ev) {
 		return
 	}

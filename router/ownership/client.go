@@ -30,7 +30,8 @@ type Client struct {
 	lasts  atomic.Int64 // boottime of the last write of the register that was stored
 
 	reopen  chan struct{} // holds one: ask the register what it is
-	rewatch chan uint64   // holds one: begin the watch again after this sequence
+	rewatch chan rewatch  // holds one: begin the watch again
+	life    uint64        // counts state machines; what an earlier one watched is not the present one's
 
 	mu      sync.Mutex
 	waiting map[uint64]chan Result
@@ -55,7 +56,7 @@ func NewClient(cfg ClientConfig) (*Client, error) {
 	c := &Client{
 		cfg: cfg, log: cfg.Logger, meter: newMeter(), events: make(chan Event, openEvents),
 		waiting: make(map[uint64]chan Result), changed: make(chan struct{}),
-		reopen: make(chan struct{}, 1), rewatch: make(chan uint64, 1),
+		reopen: make(chan struct{}, 1), rewatch: make(chan rewatch, 1),
 		voters: [2]int{cfg.Voters, 0},
 	}
 	c.tokens.Store(&Tokens{region: cfg.Region})
@@ -132,11 +133,7 @@ func (c *Client) Run(ctx context.Context) error {
 	if _, err := rand.Read(life); err != nil {
 		return fmt.Errorf("name the process: %w", err)
 	}
-	c.core = NewCore(CoreConfig{
-		Region: c.cfg.Region, ID: c.cfg.ID, Regions: c.cfg.Regions, Instance: c.cfg.Instance,
-		Life: hex.EncodeToString(life),
-		Home: c.cfg.Policy.Home(c.cfg.Region), Lease: c.cfg.Lease, Mark: mark, Mirrored: mirrored,
-	})
+	c.core = c.newCore(hex.EncodeToString(life), mark, mirrored)
 	// Tasks outlive ctx by the last word of a stopping instance.
 	tctx, cancel := context.WithCancel(context.WithoutCancel(ctx))
 	defer cancel()
@@ -149,6 +146,7 @@ func (c *Client) Run(ctx context.Context) error {
 		Received:  func(s Seen) { c.meter.heard(s, c.tokens.Load()); c.tell(tctx, s) },
 		Answered:  func(s Seen) { c.tell(tctx, s) },
 		Newest:    func(subject string) (uint64, []byte) { return c.tokens.Load().newest(subject) },
+		Beyond:    max(mark.Seq, mirrored.Last),
 	})
 	if err != nil {
 		return err
@@ -166,6 +164,40 @@ func (c *Client) Run(ctx context.Context) error {
 	c.delayed.Wait()
 	c.reg.Close() // after it none of the handlers runs
 	return err
+}
+
+func (c *Client) newCore(life string, mark Mark, mirrored Memory) *Core {
+	return NewCore(CoreConfig{
+		Region: c.cfg.Region, ID: c.cfg.ID, Regions: c.cfg.Regions, Instance: c.cfg.Instance, Life: life,
+		Home: c.cfg.Policy.Home(c.cfg.Region), Lease: c.cfg.Lease, Mark: mark, Mirrored: mirrored,
+	})
+}
+
+// lookAgain starts another state machine once a register that was not believed has been
+// repaired. It is as if the process had been started again under its name: nothing that
+// was known of the register before counts, but the mark and the copy in Kafka.
+func (c *Client) lookAgain(ctx, tctx context.Context) error {
+	mark, err := loadMark(c.cfg.DataDir)
+	if err != nil {
+		return err
+	}
+	mirrored, err := c.loadMirror(ctx)
+	if err != nil {
+		return nil // the context has ended
+	}
+	life := make([]byte, 6)
+	if _, err := rand.Read(life); err != nil {
+		return fmt.Errorf("name the process: %w", err)
+	}
+	c.log.Info("the ownership register was repaired; looking at it again")
+	next := c.newCore(hex.EncodeToString(life), mark, mirrored)
+	next.Follows(c.core)
+	c.core = next
+	c.life++
+	c.step(tctx, Wake{})
+	c.requestOpen()
+	c.requestWatch(rewatch{0, c.life})
+	return nil
 }
 
 // loadMirror reads the region's own Kafka until it answers.
@@ -219,6 +251,11 @@ func (c *Client) loop(ctx, tctx context.Context) error {
 		if why := c.core.NameTaken(); why != "" {
 			return fmt.Errorf("%w: %s; give every instance of region %s a name of its own, and stop one of the two", ErrNameTaken, why, c.cfg.Region)
 		}
+		if c.core.Again() {
+			if err := c.lookAgain(ctx, tctx); err != nil {
+				return err
+			}
+		}
 		ran = leaseTime()
 		timer.Reset(c.core.Wait(leaseTime(), mostWait))
 	}
@@ -227,6 +264,12 @@ func (c *Client) loop(ctx, tctx context.Context) error {
 // step runs the state machine, makes its tokens the ones in force, and only then
 // does what it asks for.
 func (c *Client) step(ctx context.Context, ev Event) {
+	if w, ok := ev.(watched); ok {
+		if w.life != c.life {
+			return
+		}
+		ev = w.Seen
+	}
 	before, was, old := c.core.Changes(), c.core.Regressed(), c.tokens.Load()
 	effects := c.core.Step(leaseTime(), ev)
 	now := c.core.Tokens()
@@ -280,6 +323,8 @@ func (c *Client) effect(ctx context.Context, e Effect) {
 			memory, err := c.recall(ctx)
 			return Recalled{Memory: memory, OK: err == nil}
 		})
+	case Raise:
+		c.task(ctx, Raised{}, func() Event { return c.raise(ctx, e.To) })
 	case Broadcast:
 		c.reg.Broadcast(e)
 		for _, pause := range []time.Duration{50 * time.Millisecond, 300 * time.Millisecond} {
@@ -314,7 +359,7 @@ func (c *Client) effect(ctx context.Context, e Effect) {
 		if e.Reconnect {
 			c.reg.Reconnect()
 		}
-		c.requestWatch(e.From)
+		c.requestWatch(rewatch{e.From, c.life})
 	case Reopen:
 		c.requestOpen()
 	case Answer:
@@ -326,6 +371,15 @@ func (c *Client) effect(ctx context.Context, e Effect) {
 			ch <- e.Result
 		}
 	}
+}
+
+// raise brings the register past a revision, or as far as it comes.
+func (c *Client) raise(ctx context.Context, to uint64) Raised {
+	last, err := c.reg.Raise(ctx, to)
+	if err != nil {
+		c.log.Warn("cannot bring the ownership register past a revision; will try again", "revision", to, "err", err)
+	}
+	return Raised{Last: last}
 }
 
 // task runs something on the side and hands over what comes of it; busy is

@@ -60,6 +60,13 @@ type Core struct {
 	cfg CoreConfig
 
 	created    int64
+	openedAs   int64  // when the stream was made that was reached last, believed or not
+	endsAt     uint64 // where that ended, or had come to since
+	recreated  bool   // it is not the one of the mark
+	repairSeq  uint64 // revision of the newest record of a repair
+	failedAt   uint64 // what had been seen when the register was believed no more
+	again      bool   // it was repaired, and this state machine does not believe it
+	repairs    []*repair
 	watchGoal  uint64 // the watch has to come so far before anything is done
 	seen       uint64 // the watch has delivered everything up to here
 	opened     bool
@@ -87,6 +94,8 @@ type Core struct {
 	bumps   map[string]bump    // by region: own writes of its record
 	starts  map[string]listing // ends for a claim, by unit
 	settled map[string]event.Epoch
+	// inspected are the ends against which the epochs of the region's units were held.
+	inspected map[string]inspection
 
 	ops         map[uint64]*op
 	opByPurpose map[string]*op           // a purpose has one write at a time
@@ -177,8 +186,8 @@ func NewCore(cfg CoreConfig) *Core {
 		names: make(map[instanceName]*livesOf), drained: make(map[drainedBy]DrainedRecord), name: ownName{known: make(map[string]uint64)},
 		rumours: make(map[string]*rumour),
 		proofs:  make(map[string]proof), bumps: make(map[string]bump), starts: make(map[string]listing),
-		settled: make(map[string]event.Epoch),
-		ops:     make(map[uint64]*op), opByPurpose: make(map[string]*op), notBefore: make(map[string]time.Duration),
+		settled: make(map[string]event.Epoch), inspected: make(map[string]inspection),
+		ops: make(map[uint64]*op), opByPurpose: make(map[string]*op), notBefore: make(map[string]time.Duration),
 		mark: cfg.Mark,
 	}
 	c.mark.Version = recordVersion
@@ -209,6 +218,8 @@ func (c *Core) Step(now time.Duration, ev Event) []Effect {
 		c.applied(now, ev)
 	case Recalled:
 		c.recalled(now, ev)
+	case Raised:
+		c.raisedTo(ev)
 	case Persisted:
 		c.savedMark = max(c.savedMark, ev.Version)
 	case Slept:
@@ -234,6 +245,7 @@ func (c *Core) advance(now time.Duration) {
 	c.inquire(now)
 	c.checkSilence(now)
 	c.settleRumours(now)
+	c.advanceRepairs(now)
 	if !c.ready() {
 		if c.distrust != "" {
 			c.failPlans()
@@ -247,6 +259,7 @@ func (c *Core) advance(now time.Duration) {
 		for _, unit := range c.ours() {
 			c.prove(now, unit)
 			c.claim(now, unit)
+			c.inspect(now, unit)
 			c.drain(now, unit)
 		}
 		c.checkRenewals(now)
@@ -265,12 +278,21 @@ func (c *Core) ready() bool {
 	return c.opened && c.distrust == "" && c.shortSince == 0 && c.seen >= c.watchGoal
 }
 
+// recreated is said of a register that is not the one that was seen, and of which no repair
+// says that it has what that had.
+const recreated = "the register is another one: its stream was recreated"
+
 // open holds the register against what this instance has seen of it.
 func (c *Core) open(now time.Duration, ev Opened) {
 	c.changes++
+	c.openedAs, c.endsAt = ev.Created, ev.Last
+	for _, r := range c.repairs {
+		r.opened = true
+	}
+	c.recreated = c.mark.Created != 0 && ev.Created != c.mark.Created
 	switch {
-	case c.mark.Created != 0 && ev.Created != c.mark.Created:
-		c.fail("the register is another one: its stream was recreated")
+	case c.opened && c.recreated || c.recreated && ev.Last <= c.mark.Seq:
+		c.fail(recreated)
 		return
 	case ev.Last < max(c.mark.Seq, c.seen, c.recalledLast):
 		// A server that lags answers like this for a moment; one that forgot does
@@ -290,7 +312,9 @@ func (c *Core) open(now time.Duration, ev Opened) {
 		c.lastWatchEvent = now
 		// Only at the start: an instance that was ready goes on while the watch catches up,
 		// since every write is conditional on what it knows.
-		c.watchGoal = max(c.watchGoal, ev.Last)
+		if !ev.Empty {
+			c.watchGoal = max(c.watchGoal, ev.Last)
+		}
 	}
 	c.created, c.opened = ev.Created, true
 	if c.seen >= c.watchGoal {
@@ -301,6 +325,10 @@ func (c *Core) open(now time.Duration, ev Opened) {
 // compare looks for units and regions whose epochs have gone back, once the watch has brought
 // the register as far as it went.
 func (c *Core) compare() {
+	if c.recreated && c.repairSeq <= c.mark.Seq {
+		c.fail(recreated)
+		return
+	}
 	for _, region := range slices.Sorted(maps.Keys(c.cfg.Mirrored.Live)) {
 		live := uint64(0)
 		if r := c.regions[region]; r != nil {
@@ -328,7 +356,7 @@ func (c *Core) compare() {
 // fail stops everything for good: only an operator can say what is true.
 func (c *Core) fail(why string) {
 	if c.distrust == "" {
-		c.distrust = why
+		c.distrust, c.failedAt = why, max(c.endsAt, c.seen)
 	}
 	c.changes++
 	c.drop()
@@ -340,6 +368,9 @@ func (c *Core) fail(why string) {
 func (c *Core) saw(now time.Duration, ev Seen) {
 	switch ev.Source {
 	case Answered:
+		for _, r := range c.repairs {
+			r.saw(ev)
+		}
 		c.askedRegister(now, ev)
 		return
 	case Rumoured:
@@ -376,6 +407,10 @@ func (c *Core) note(now time.Duration, subject string, seq uint64, data []byte) 
 		var r LeaseRecord
 		if r, err = decode[LeaseRecord](data); err == nil {
 			c.noteLease(now, seq, &r)
+		}
+	case subject == subjectRepair:
+		if _, err = decode[RepairRecord](data); err == nil {
+			c.noteRepair(seq)
 		}
 	case strings.HasPrefix(subject, subjectDrained):
 		var r DrainedRecord
@@ -593,6 +628,9 @@ func (c *Core) Wait(now, most time.Duration) time.Duration {
 	}
 	if t := c.name.since + outlast(c.othersHold()); t > now {
 		sooner(t)
+	}
+	if len(c.repairs) > 0 {
+		sooner(now + retryLimit)
 	}
 	for _, r := range c.rumours {
 		sooner(r.askAt)

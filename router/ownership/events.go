@@ -8,10 +8,12 @@ type Event interface{ isEvent() }
 // The events.
 type (
 	// Opened: the register was reached, and the watch begins. Created identifies
-	// the stream, Last is its last sequence.
+	// the stream, Last is its last sequence. Empty: it holds nothing, and begins past
+	// Last.
 	Opened struct {
 		Created int64
 		Last    uint64
+		Empty   bool
 	}
 	// Seen: a message of the register, from one of three sources.
 	Seen struct {
@@ -53,6 +55,8 @@ type (
 		Memory Memory
 		OK     bool
 	}
+	// Raised answers a [Raise]: how far the register has come.
+	Raised struct{ Last uint64 }
 	// Persisted: the mark of this version is on disk.
 	Persisted struct{ Version uint64 }
 	// Slept: the machine was suspended.
@@ -77,6 +81,7 @@ func (Listed) isEvent()    {}
 func (Settled) isEvent()   {}
 func (Applied) isEvent()   {}
 func (Recalled) isEvent()  {}
+func (Raised) isEvent()    {}
 func (Persisted) isEvent() {}
 func (Slept) isEvent()     {}
 func (Paused) isEvent()    {}
@@ -130,6 +135,9 @@ type (
 	Read struct{ Subject string }
 	// Recall asks what the region's own Kafka has copied of the register.
 	Recall struct{}
+	// Raise brings the register past a revision with messages that say nothing, so that
+	// no revision that was seen is given twice.
+	Raise struct{ To uint64 }
 	// Broadcast tells all instances of a message, by the fastest way there is.
 	Broadcast struct {
 		Subject string
@@ -179,6 +187,7 @@ type (
 func (Write) isEffect()      {}
 func (Read) isEffect()       {}
 func (Recall) isEffect()     {}
+func (Raise) isEffect()      {}
 func (Broadcast) isEffect()  {}
 func (List) isEffect()       {}
 func (Settle) isEffect()     {}

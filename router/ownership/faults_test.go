@@ -282,6 +282,21 @@ func TestRolledBack(t *testing.T) {
 			if metric(t, s, "geogate_ownership_regressed") != 1 {
 				t.Error("the metrics do not say that the register went backwards")
 			}
+			if p := a.Act(ctx, ownership.RegisterAct{Verb: ownership.RegisterRepair, DryRun: true}); p.Code != ownership.ResultDone || len(p.Steps) < 3 || a.Status().State != "regressed" {
+				t.Errorf("repair, dry: %+v, and the register is %s", p, a.Status().State)
+			}
+			repaired(t, ctx, a)
+			unfenced(t, ctx, a, "us")
+			if g, err := a.Grant(unit); err == nil {
+				t.Errorf("a fenced unit is granted in epoch %d", g.Epoch)
+			}
+			if r := a.Ask(ctx, ownership.Command{Verb: ownership.VerbUnfence, Unit: unit}); r.Code != ownership.ResultDone {
+				t.Errorf("unfence of the unit: %+v", r)
+			}
+			until(t, 60*time.Second, "grant", granted(a, unit))
+			if g, _ := a.Grant(unit); g.Epoch <= 33 {
+				t.Errorf("granted in epoch %d", g.Epoch)
+			}
 		})
 	}
 }
@@ -363,6 +378,18 @@ func TestForgottenQuorum(t *testing.T) {
 		return b.Status().State == "regressed"
 	})
 	t.Log(b.Status().Regressed)
+
+	// Each region repairs from its own Kafka; then eu writes again, in a later epoch.
+	a, _ = us.start(quorum(c.Dialer(1, 0)))
+	ctx, cancel = context.WithTimeout(context.Background(), 3*time.Minute)
+	defer cancel()
+	repaired(t, ctx, b)
+	repaired(t, ctx, a)
+	unfenced(t, ctx, a, "eu")
+	until(t, 90*time.Second, "grant of eu", granted(b, unit))
+	if g, _ := b.Grant(unit); g.Epoch <= 33 {
+		t.Errorf("granted in epoch %d", g.Epoch)
+	}
 }
 
 func must(t *testing.T, err error) {

@@ -41,7 +41,7 @@ func (c *Client) openFirst(ctx context.Context) bool {
 		err := c.tryOpen(ctx)
 		if err == nil {
 			c.lookAtVoters(ctx)
-			c.requestWatch(0)
+			c.requestWatch(rewatch{})
 			return true
 		}
 		if ctx.Err() != nil {
@@ -78,14 +78,23 @@ func (c *Client) requestOpen() {
 	}
 }
 
-// requestWatch has the watch begin again after a sequence; the latest request counts.
-func (c *Client) requestWatch(after uint64) {
+// rewatch asks for a watch that begins after a sequence, for one of the state machines.
+type rewatch struct{ after, life uint64 }
+
+// watched is what a watch has brought, for the state machine that has asked for it.
+type watched struct {
+	Seen
+	life uint64
+}
+
+// requestWatch has the watch begin again; the latest request counts.
+func (c *Client) requestWatch(r rewatch) {
 	select {
 	case <-c.rewatch:
 	default:
 	}
 	select {
-	case c.rewatch <- after:
+	case c.rewatch <- r:
 	default: // another request came in between
 	}
 }
@@ -94,22 +103,22 @@ func (c *Client) requestWatch(after uint64) {
 // watch has ended before the next one begins: two would hand over messages out of
 // order.
 func (c *Client) follow(ctx context.Context) {
-	var after uint64
+	var at rewatch
 	select {
 	case <-ctx.Done():
 		return
-	case after = <-c.rewatch:
+	case at = <-c.rewatch:
 	}
 	for pause := openPause; ; {
-		before := after
-		err := c.watch(ctx, &after)
+		before := at
+		err := c.watch(ctx, &at)
 		switch {
 		case ctx.Err() != nil:
 			return
 		case err == nil:
 			pause = openPause
 			continue
-		case after != before:
+		case at != before:
 			pause = openPause
 		}
 		c.log.Warn("the watch of the ownership register ended; restarting it", "err", err)
@@ -117,7 +126,7 @@ func (c *Client) follow(ctx context.Context) {
 		select {
 		case <-ctx.Done():
 			return
-		case after = <-c.rewatch:
+		case at = <-c.rewatch:
 			pause = openPause
 		case <-time.After(pause):
 			pause = min(2*pause, mostPause)
@@ -127,25 +136,25 @@ func (c *Client) follow(ctx context.Context) {
 
 // watch hands over what follows a sequence, and moves it on, until the watch ends.
 // It returns nil when another watch was requested instead.
-func (c *Client) watch(ctx context.Context, after *uint64) error {
+func (c *Client) watch(ctx context.Context, at *rewatch) error {
 	wctx, cancel := context.WithCancel(ctx)
 	defer cancel()
-	last, ended := *after, make(chan error, 1)
+	from, last, ended := *at, at.after, make(chan error, 1)
 	go func() {
-		ended <- c.reg.Watch(wctx, *after, func(s Seen) {
+		ended <- c.reg.Watch(wctx, from.after, func(s Seen) {
 			last = s.Seq
 			c.cfg.Mirror.See(wctx, s)
-			c.tell(wctx, s)
+			c.tell(wctx, watched{s, from.life})
 		})
 	}()
 	select {
 	case err := <-ended:
-		*after = last
+		at.after = last
 		return err
 	case next := <-c.rewatch:
 		cancel()
 		<-ended
-		*after = next
+		*at = next
 		return nil
 	}
 }

@@ -29,6 +29,8 @@ type Command struct {
 	Region string
 	Unit   string
 	Reason string
+	// DryRun has a repair say what it would do.
+	DryRun bool
 }
 
 // ResultCode says how a command ended. The numbers are part of the management
@@ -51,6 +53,8 @@ type Result struct {
 	Code   ResultCode   `json:"exit"`
 	Detail string       `json:"detail"`
 	Units  []FencedUnit `json:"units"`
+	// Steps are those of a repair.
+	Steps []string `json:"-"`
 }
 
 // FencedUnit is one unit that a fence has taken.
@@ -102,11 +106,17 @@ type unitFence struct {
 	endsAsked      bool
 	pendingAnswers int
 	ends           []Extent
-	cutAtEnd       bool // else it is at what other regions have applied
+	own            []Extent // where the region's own logs end, if they were listed
+	tries          int      // cuts that its logs did not bear out
+	cutAtEnd       bool     // else it is at what other regions have applied
 	cutWritten     bool
 }
 
 func (c *Core) ask(now time.Duration, ev Ask) {
+	if ev.Command.Verb == VerbRepair {
+		c.askRepair(now, ev)
+		return
+	}
 	p := &plan{c: c, ref: ev.Ref, cmd: ev.Command, units: make(map[string]*unitFence)}
 	switch {
 	case !c.ready():
@@ -432,6 +442,7 @@ func (p *plan) list(unit string, t *unitFence) {
 func (c *Core) planListed(ev Listed) bool {
 	for _, p := range c.plans {
 		if t := p.units[ev.Unit]; t != nil && ev.Ref == p.ref {
+			t.own = ev.Ends
 			t.addEnds(ev.Ends, ev.OK)
 			return true
 		}
@@ -467,6 +478,9 @@ func (p *plan) writeCut(now time.Duration, unit string, t *unitFence) {
 		t.cutWritten, t.cutAtEnd = true, n == 0 || !u.rec.Epochs[n-1].Applied // by another gateway's plan
 		return
 	}
+	if p.region == c.cfg.Region && p.pastEnd(now, unit, t, &u.rec.Epochs[n-1]) {
+		return
+	}
 	next := u.rec
 	next.Epochs = slices.Clone(u.rec.Epochs)
 	last := &next.Epochs[n-1]
@@ -475,6 +489,27 @@ func (p *plan) writeCut(now time.Duration, unit string, t *unitFence) {
 	c.writeUnit(now, p.purpose("cut "+unit), next, u.rev, func(_ time.Duration, seq uint64, ok bool) {
 		t.cutWritten = t.cutWritten || ok
 	})
+}
+
+// mostCutTries bounds how often a cut is asked after that the logs do not bear out: a broker
+// may show an older end for a moment.
+const mostCutTries = 20
+
+// pastEnd tells whether the cut of a unit of the own region would lie past the end of a
+// log, which no cut may: an instance has claimed it, or the epoch begins there.
+func (p *plan) pastEnd(now time.Duration, unit string, t *unitFence, last *Tenure) bool {
+	c := p.c
+	wrong := pastEnds(unit, p.region, []Tenure{{Epoch: last.Epoch, Owner: p.region, Start: last.Start, Cut: t.ends}}, t.own)
+	if len(wrong) == 0 {
+		return false
+	}
+	t.endsAsked, t.ends = false, nil
+	t.tries++
+	c.notBefore[p.purpose("cut "+unit)] = now + retryLimit
+	if t.tries > mostCutTries {
+		p.answer(ResultInProgress, fmt.Sprintf("%s is fenced, and its cut is not written, because it would lie past the end of a log: %s; see geogate register repair --dry-run. An unfence lets the region claim the unit and sets the cut at the end of its log", unit, wrong[0]))
+	}
+	return true
 }
 
 // unfenceRegion lets the region hold leases again, whether it was fenced or not:
@@ -530,6 +565,9 @@ func (p *plan) unfenceUnit(now time.Duration) {
 
 // describe is the region or unit of a command, for people.
 func (c Command) describe() string {
+	if c.Verb == VerbRepair {
+		return "the register"
+	}
 	if c.Unit != "" {
 		return "unit " + c.Unit
 	}

@@ -36,6 +36,9 @@ type Register interface {
 	// context or the watch ends; it never returns nil. When it returns, deliver is
 	// not running and will not be called. deliver returns once the context has ended.
 	Watch(ctx context.Context, after uint64, deliver func(Seen)) error
+	// Raise stores messages that say nothing until the register has come to a revision,
+	// and gives how far it has come. It may be more than one that does it.
+	Raise(ctx context.Context, to uint64) (last uint64, err error)
 	// Broadcast tells all other instances, as far as they can be reached now.
 	Broadcast(b Broadcast)
 	// Ask asks all other instances for what is newer than a sequence.
@@ -62,6 +65,9 @@ type Handlers struct {
 	Answered func(Seen)
 	// Newest is the newest message of a subject that is known here; seq 0: none.
 	Newest func(subject string) (seq uint64, data []byte)
+	// Beyond is the highest revision that was seen of the register: one that has to be
+	// made, because it is gone, begins past it.
+	Beyond uint64
 }
 
 // Mirror is the copy of the register in the region's own Kafka.

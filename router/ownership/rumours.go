@@ -33,6 +33,8 @@ type Memory struct {
 	Epochs map[string]event.Epoch // the highest of each unit
 	Live   map[string]uint64      // the highest liveness epoch of each region
 	Last   uint64                 // the highest revision
+	// Units are the newest records, as they are in the register.
+	Units map[string]Copied
 	// Abandoned: the region has given the register up, and nothing came after that.
 	Abandoned bool
 }
@@ -53,6 +55,10 @@ func (m *Memory) join(o Memory) {
 		m.Live[region] = max(m.Live[region], live)
 	}
 	m.Last = max(m.Last, o.Last)
+	m.Units = maps.Clone(m.Units)
+	for unit, c := range o.Units {
+		m.takeCopy(unit, c)
+	}
 }
 
 // rumour is what an instance has said of a record; one of unit and region is set.
@@ -198,10 +204,20 @@ func (c *Core) settleRumours(now time.Duration) {
 // recalled takes what the region's own Kafka has copied of the register, and decides
 // about rumours that the register denies.
 func (c *Core) recalled(now time.Duration, ev Recalled) {
+	for _, r := range c.repairs {
+		r.recalled = false
+		if ev.OK && r.memory == nil {
+			r.remembers(ev.Memory)
+		}
+	}
+	asked := c.recalling
 	c.recalling = false
 	if !ev.OK {
 		c.notBefore["recall"] = now + retryLimit
 		return
+	}
+	if !asked {
+		return // for a repair alone
 	}
 	for _, subject := range slices.Sorted(maps.Keys(c.rumours)) {
 		r := c.rumours[subject]
@@ -214,7 +230,7 @@ func (c *Core) recalled(now time.Duration, ev Recalled) {
 			c.falseRumours++
 		}
 	}
-	if c.forgotten(&ev.Memory) {
+	if c.distrust == "" && c.forgotten(&ev.Memory) {
 		c.remind(ev.Memory)
 	}
 }

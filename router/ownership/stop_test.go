@@ -76,6 +76,8 @@ func (r *deaf) Watch(ctx context.Context, _ uint64, _ func(ownership.Seen)) erro
 	return ctx.Err()
 }
 
+func (r *deaf) Raise(context.Context, uint64) (uint64, error) { return 0, nil }
+
 func (r *deaf) Close() {
 	r.mu.Lock()
 	defer r.mu.Unlock()

@@ -25,6 +25,8 @@ type Tokens struct {
 	// shown; what that speaks against is not held. FalseRumours counts what was denied.
 	Unconfirmed  []string
 	FalseRumours uint64
+	// PastEnds are starts and cuts past the ends of the region's own logs.
+	PastEnds []PastEnd
 	// Regressed says why the register is not believed, "" while it is.
 	Regressed string
 	// WatchSilent tells that the watch, or the whole register, has been found silent.
@@ -54,6 +56,7 @@ func (c *Core) Tokens() *Tokens {
 		Regressed: c.distrust, WatchSilent: c.WatchSilent(), region: c.cfg.Region, seen: c.seen,
 	}
 	t.SoftFences, t.SoftFenced = c.SoftFences()
+	t.PastEnds = c.pastEnds()
 	t.Unconfirmed, t.FalseRumours = c.unconfirmed(), c.falseRumours
 	for _, r := range c.rumours {
 		if r.unit != nil {

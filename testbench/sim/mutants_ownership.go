@@ -69,8 +69,8 @@ var ownershipMutants = []mutant{
 	}},
 	{"start-before-revision", "the start is listed before the revision that the claim is conditional on", []edit{
 		{ownershipClaim, "	if l.rev != u.rev || !l.asked {", "	if !l.asked {"},
-		{ownershipClaim, "	delete(c.starts, unit)\n	next := u.rec", "	next := u.rec"},
-		{ownershipClaim, "	start := c.floor(l.ends, next.Epochs)", "	start := l.ends"},
+		{ownershipClaim, "	delete(c.starts, unit)\n	if wrong", "	if wrong"},
+		{ownershipClaim, "l.ends); len(wrong) > 0 {", "l.ends); len(wrong) < 0 {"},
 	}},
 	{"wait-without-drift", "W leaves out (1+r)/(1-r)", []edit{
 		{"router/ownership/lease.go", "	return hold * (100 + clockError) / (100 - clockError)", "	return hold"},
@@ -82,10 +82,13 @@ var ownershipMutants = []mutant{
 		{ownershipCore, "			if epoch < remembered[unit] {", "			if false {"},
 	}},
 	{"register-again-believed", "a register that was created again is believed", []edit{
-		{ownershipCore, "	case c.mark.Created != 0 && ev.Created != c.mark.Created:", "	case c.mark.Created == -1:"},
+		{ownershipCore, "	c.recreated = c.mark.Created != 0 && ev.Created != c.mark.Created", "	c.recreated = c.mark.Created == -1"},
 	}},
 	{"shorter-register-believed", "a register that is shorter than what was seen is believed", []edit{
 		{ownershipCore, "	case ev.Last < max(c.mark.Seq, c.seen, c.recalledLast):", "	case ev.Last > 1<<60:"},
+	}},
+	{"repair-reuses-revisions", "a repaired register gives revisions again that were seen before", []edit{
+		{"router/ownership/repair.go", "	if c.endsAt < beyond {", "	if c.endsAt > beyond {"},
 	}},
 	{"mark-not-awaited", "an epoch is used before the mark that holds it is on disk", []edit{
 		{"router/ownership/tokens.go", "if p.rev == c.lease.rev && p.mark <= c.savedMark {", "if p.rev == c.lease.rev {"},

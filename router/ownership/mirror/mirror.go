@@ -112,7 +112,7 @@ func (m *Mirror) Load(ctx context.Context) (ownership.Memory, error) {
 	err := scan(ctx, m.cfg.Client, m.cfg.Topics, m.cfg.Decoder, func(r *txn.Record) {
 		err := r.Refused
 		if err == nil {
-			err = take(r.Value, &memory)
+			err = take(string(r.Key), r.Value, &memory)
 		}
 		if err != nil && m.cfg.Skipped.Add(OwnershipTopic, 0, r.Offset, err) {
 			m.cfg.Logger.Error("record of the register's copy cannot be used and is skipped", "topic", OwnershipTopic, "offset", r.Offset, "err", err)
@@ -126,7 +126,7 @@ func (m *Mirror) Load(ctx context.Context) (ownership.Memory, error) {
 func InUse(ctx context.Context, cl *kgo.Client, d *txn.Decoder) (revision uint64, used bool, err error) {
 	memory := ownership.Memory{Epochs: make(map[string]event.Epoch), Live: make(map[string]uint64)}
 	err = scan(ctx, cl, txn.NewTopics(cl), d, func(r *txn.Record) {
-		_ = take(r.Value, &memory) // what cannot be used is reported where the register is used
+		_ = take(string(r.Key), r.Value, &memory) // what cannot be used is reported where the register is used
 	})
 	if errors.Is(err, kerr.UnknownTopicOrPartition) {
 		return 0, false, nil
@@ -164,17 +164,30 @@ func scan(ctx context.Context, cl *kgo.Client, topics *txn.Topics, d *txn.Decode
 	return nil
 }
 
+const (
+	// mostEpoch and mostRevision bound what a record can say: no register has ever come
+	// so far, and a repair goes on from there.
+	mostEpoch    = 1 << 48
+	mostRevision = 1 << 53
+)
+
 // take takes a record of the topic. An error says that it cannot be used. That its revision
 // is in the topic counts all the same, for a later version may have written it.
-func take(value []byte, memory *ownership.Memory) (err error) {
+func take(key string, value []byte, memory *ownership.Memory) (err error) {
 	defer defect.Catch(&err)
 	t, err := readTestimony(value)
 	if err != nil {
 		return err
 	}
+	if t.Revision > mostRevision {
+		return fmt.Errorf("%w: revision %d", errForeignRecord, t.Revision)
+	}
 	memory.Last = max(memory.Last, t.Revision)
 	var x abandonment
 	if json.Unmarshal(t.Record, &x) == nil && x.Abandoned != nil {
+		if key != registerKey {
+			return errForeignKey
+		}
 		memory.Abandoned = *x.Abandoned
 		return nil
 	}
@@ -183,12 +196,25 @@ func take(value []byte, memory *ownership.Memory) (err error) {
 		return fmt.Errorf("%w: %w", errForeignRecord, err)
 	}
 	if u.Unit != "" {
-		memory.Epochs[u.Unit], memory.Abandoned = max(memory.Epochs[u.Unit], u.Epoch), false
+		switch {
+		case u.Epoch > mostEpoch:
+			return fmt.Errorf("%w: epoch %d of %s", errForeignRecord, u.Epoch, u.Unit)
+		case key != u.Unit:
+			return errForeignKey
+		}
+		memory.TakeUnit(&u, t.Revision, t.Record)
+		memory.Abandoned = false
 		return nil
 	}
 	r, err := ownership.DecodeRegion(t.Record)
 	if err != nil || r.Region == "" {
 		return fmt.Errorf("%w: neither of a unit nor of a region", errForeignRecord)
+	}
+	switch {
+	case r.Live > mostEpoch:
+		return fmt.Errorf("%w: liveness epoch %d of %s", errForeignRecord, r.Live, r.Region)
+	case key != ownership.Subject(ownership.RegionSubject(r.Region)):
+		return errForeignKey
 	}
 	memory.Live[r.Region], memory.Abandoned = max(memory.Live[r.Region], r.Live), false
 	return nil
@@ -366,7 +392,10 @@ func (m *Mirror) write(ctx context.Context, initialised *bool, pending []ownersh
 	return nil
 }
 
-var errForeignRecord = errors.New("mirror: not a record of the register")
+var (
+	errForeignRecord = errors.New("mirror: not a record of the register")
+	errForeignKey    = fmt.Errorf("%w: its key is that of another one", errForeignRecord)
+)
 
 // readTestimony reads a value of either topic, whatever it is about.
 func readTestimony(value []byte) (t testimony, err error) {

@@ -36,9 +36,10 @@ type Config struct {
 
 // The subjects. All of own.> is in the stream; what begins with fence. is in none.
 const (
-	subjectAll   = "own.>"
-	subjectFence = "fence."     // broadcasts
-	subjectAsk   = "fence.ask." // questions to other instances
+	subjectAll    = "own.>"
+	subjectFiller = "own.pass"   // what only passes over revisions
+	subjectFence  = "fence."     // broadcasts
+	subjectAsk    = "fence.ask." // questions to other instances
 )
 
 const (
@@ -50,6 +51,11 @@ const (
 	// duplicates is how long the register knows message ids: longer than anybody
 	// tries again.
 	duplicates = 10 * time.Minute
+	// mostRevision bounds what is believed of revisions that were seen.
+	mostRevision = 1 << 53
+	// raiseStep is how many messages are on their way at a time when revisions are passed
+	// over.
+	raiseStep = 256
 	// silent is how long nothing was heard of a server that is not reachable; each
 	// says something every second.
 	silent = 10 * time.Second
@@ -90,6 +96,8 @@ type Register struct {
 	inbox string
 	// handlers are the calls of the connection and its subscriptions.
 	handlers callbacks
+	// beyond is the revision past which a stream begins that has to be made.
+	beyond uint64
 	// stopping are watches that have ended and whose consumers are being stopped.
 	stopping sync.WaitGroup
 
@@ -103,7 +111,7 @@ var _ ownership.Register = (*Register)(nil)
 // Dial connects, and calls the handlers from then on until Close. The server, and
 // the register on it, need not be there yet.
 func Dial(cfg Config, h ownership.Handlers) (*Register, error) {
-	r := &Register{cfg: cfg}
+	r := &Register{cfg: cfg, beyond: h.Beyond}
 	connected := func(*nats.Conn) {
 		if h.Connected != nil {
 			r.handlers.do(h.Connected)
@@ -179,15 +187,20 @@ func (r *Register) Open(ctx context.Context) (ownership.Opened, error) {
 	r.mu.Lock()
 	r.stream = stream
 	r.mu.Unlock()
-	return ownership.Opened{Created: info.Created.UnixNano(), Last: info.State.LastSeq}, nil
+	return ownership.Opened{Created: info.Created.UnixNano(), Last: info.State.LastSeq, Empty: info.State.Msgs == 0}, nil
 }
 
-// ensureStream makes the stream, or finds the one that is there.
+// ensureStream makes the stream, or finds the one that is there. Where one was seen before
+// and is gone, the new one begins past it: a revision never means two things.
 func (r *Register) ensureStream(ctx context.Context) (jetstream.Stream, error) {
+	first := uint64(0)
+	if r.beyond > 0 && r.beyond < mostRevision {
+		first = r.beyond + 1
+	}
 	stream, err := r.js.CreateStream(ctx, jetstream.StreamConfig{
 		Name: streamName, Description: "geogate's ownership register", Subjects: []string{subjectAll},
 		Storage: jetstream.FileStorage, Replicas: r.cfg.Replicas, MaxMsgsPerSubject: keptRevisions,
-		Discard: jetstream.DiscardNew, Duplicates: duplicates, DenyDelete: true, DenyPurge: true,
+		Discard: jetstream.DiscardNew, Duplicates: duplicates, DenyDelete: true, DenyPurge: true, FirstSeq: first,
 	})
 	if errors.Is(err, jetstream.ErrStreamNameAlreadyInUse) {
 		stream, err = r.js.Stream(ctx, streamName)
@@ -281,6 +294,45 @@ func (r *Register) Read(ctx context.Context, subject string) (ownership.Seen, bo
 		return ownership.Seen{}, false
 	}
 	return ownership.Seen{Source: ownership.Answered, Subject: m.Subject, Seq: m.Sequence, Data: m.Data}, true
+}
+
+// Raise stores messages that say nothing until the register has come to a revision. A
+// reader of any version passes over their subject.
+func (r *Register) Raise(ctx context.Context, to uint64) (last uint64, err error) {
+	for done := uint64(0); done <= ownership.MostFillers; {
+		r.mu.Lock()
+		stream := r.stream
+		r.mu.Unlock()
+		if stream == nil {
+			return last, errors.New("the register is not open")
+		}
+		info, err := stream.Info(ctx)
+		if err != nil {
+			return last, fmt.Errorf("ask register: %w", err)
+		}
+		if last = info.State.LastSeq; last >= to {
+			return last, nil
+		}
+		acks := make([]jetstream.PubAckFuture, 0, raiseStep)
+		for range min(to-last, raiseStep) {
+			ack, err := r.js.PublishMsgAsync(&nats.Msg{Subject: subjectFiller, Data: []byte("{}")}, jetstream.WithExpectStream(streamName))
+			if err != nil {
+				return last, fmt.Errorf("pass over revisions: %w", err)
+			}
+			acks = append(acks, ack)
+		}
+		for _, ack := range acks {
+			select {
+			case <-ack.Ok():
+				done++
+			case err := <-ack.Err():
+				return last, fmt.Errorf("pass over revisions: %w", err)
+			case <-ctx.Done():
+				return last, ctx.Err()
+			}
+		}
+	}
+	return last, fmt.Errorf("revision %d is too far from %d", to, last)
 }
 
 // rumour is a broadcast's body.

@@ -62,9 +62,10 @@ func (s *sim) checkEnd() {
 	}
 }
 
-// checkHeld (I10): after the calm every unit is held again by its region.
+// checkHeld (I10): after the calm every unit is held again by its region, also when the
+// register had forgotten and was repaired.
 func (s *sim) checkHeld(unit string) {
-	if s.reg.Forgot() {
+	if s.reg.Forgot() && (!s.repairedAll() || s.late) { // a fence that begins late ends after the unfences
 		return
 	}
 	for _, p := range s.procs {

@@ -56,6 +56,9 @@ type sim struct {
 	kinds   map[string]string // kind of the cut, by unit and the fence's epoch
 	fences  map[uint64]fence  // region of each fence of a region that was asked for
 	firm    map[string]string // by region: the newest fence that was answered as done
+	repairs map[uint64]string // region of each repair that was asked for in the calm
+	whole   map[string]bool   // by region: the register has all that it has seen
+	late    bool              // a fence was answered in the calm
 }
 
 // unitLog is the log of a unit in its region: one partition.
@@ -99,7 +102,7 @@ func newSim(seed uint64, o Options) *sim {
 	s := &sim{
 		Scheduler: sched.New(seed, 0x6f776e, o.Trace), counts: make(map[string]int),
 		noCasts: o.NoCasts, logs: make(map[string]*unitLog), asked: make(map[uint64]bool), kinds: make(map[string]string),
-		fences: make(map[uint64]fence), firm: make(map[string]string),
+		fences: make(map[uint64]fence), firm: make(map[string]string), repairs: make(map[uint64]string), whole: make(map[string]bool),
 	}
 	s.reg = register.NewStream(s, ownership.DefaultLease())
 	s.reg.Beside = s.fenceBeside
@@ -226,8 +229,26 @@ func (s *sim) schedule() {
 			s.After(at-s.Between(5*time.Second, 20*time.Second), func() { s.pick().Blind(25 * time.Second) })
 		}
 		s.After(at, s.forget)
+		if s.Chance(0.4) {
+			s.onlyMark(at)
+		}
 	}
 	s.After(turmoil, s.calm)
+}
+
+// onlyMark has an instance fence a unit of its own shortly before the register forgets it,
+// while no watch of its region brings anything: only its mark knows, and it starts again.
+func (s *sim) onlyMark(at time.Duration) {
+	p := s.pick()
+	for _, q := range s.procs {
+		if q.Region == p.Region {
+			s.After(at-4*time.Second, func() { q.Blind(10 * time.Second) })
+		}
+	}
+	s.After(at-3*time.Second, func() {
+		s.ask(p, ownership.Command{Verb: ownership.VerbFence, Reason: "only the mark knows", Unit: p.Home[0]})
+	})
+	s.After(at, p.Die)
 }
 
 // forget restores the register's disks from an old copy, and those of some
@@ -246,6 +267,11 @@ func (s *sim) forget() {
 		}
 	}
 	s.reg.Rollback(n)
+	if s.Chance(0.4) {
+		s.every(2*time.Second, 20*time.Second, func() {
+			s.ask(s.pick(), ownership.Command{Verb: ownership.VerbRepair, Reason: "test", DryRun: s.Chance(0.2)})
+		})
+	}
 	for range 3 { // which has everybody look at what is true
 		s.After(s.Between(time.Second, 20*time.Second), s.reg.Lie)
 	}
@@ -363,6 +389,13 @@ func (s *sim) ask(p *proc, cmd ownership.Command) uint64 {
 func (s *sim) answered(a ownership.Answer) {
 	delete(s.asked, a.Ref)
 	done := a.Result.Code == ownership.ResultDone || a.Result.Code == ownership.ResultLoss
+	if region, ok := s.repairs[a.Ref]; ok && done {
+		s.Count("repairs in the calm")
+		s.whole[region] = true
+	}
+	if _, ok := s.fences[a.Ref]; ok && s.calmed {
+		s.late = true
+	}
 	if f, ok := s.fences[a.Ref]; ok && done {
 		// It may be answered long after it was undone, while another one is on its way.
 		r, known := s.reg.Region(f.region)
@@ -389,6 +422,12 @@ func (s *sim) calm() {
 	for _, p := range s.procs {
 		p.Heal()
 	}
+	if s.reg.Forgot() && s.Chance(0.7) {
+		for _, r := range s.topology.Regions() { // twice: what one has, the other may lack
+			s.After(40*time.Second, func() { s.repair(r.Name) })
+			s.After(62*time.Second, func() { s.repair(r.Name) })
+		}
+	}
 	for _, r := range s.topology.Regions() {
 		s.After(85*time.Second, func() { s.ask(s.running(), ownership.Command{Verb: ownership.VerbUnfence, Region: r.Name}) })
 	}
@@ -401,6 +440,21 @@ func (s *sim) calm() {
 		}
 	})
 }
+
+// repair has a region's part in a repair done.
+func (s *sim) repair(region string) {
+	for _, p := range s.procs {
+		if p.Region == region && p.Alive() {
+			delete(s.whole, region)
+			ref := s.ask(p, ownership.Command{Verb: ownership.VerbRepair, Reason: "test"})
+			s.repairs[ref] = region
+			return
+		}
+	}
+}
+
+// repairedAll tells whether the register has all that any region has seen of it.
+func (s *sim) repairedAll() bool { return len(s.whole) == len(s.topology.Regions()) }
 
 // repeat does something again and again, from a time on.
 func (s *sim) repeat(first, then time.Duration, run func()) {

@@ -245,7 +245,7 @@ func (p *Instance) open() {
 // has forgotten.
 func (p *Instance) noteOpened(ev ownership.Opened) {
 	switch {
-	case p.disk.Created != 0 && ev.Created != p.disk.Created:
+	case p.disk.Created != 0 && ev.Created != p.disk.Created && !p.s.repaired:
 		p.another = true
 	case ev.Last >= max(p.disk.Seq, p.seen):
 		p.behind = 0
@@ -394,6 +394,7 @@ func (p *Instance) step(ev ownership.Event) {
 	}
 	p.do(effects)
 	p.endIfDone()
+	p.lookAgain()
 	p.timer++
 	mine := p.timer
 	if p.core == nil {
@@ -404,6 +405,17 @@ func (p *Instance) step(ev ownership.Event) {
 			p.step(ownership.Wake{})
 		}
 	})
+}
+
+// lookAgain starts another state machine when the register was repaired.
+func (p *Instance) lookAgain() {
+	if p.core == nil || !p.core.Again() {
+		return
+	}
+	p.s.Count("repaired registers believed again")
+	old := p.core
+	p.Boot()
+	p.core.Follows(old)
 }
 
 // observe (I1): what an observer knows of a unit never goes back. A register that
@@ -452,6 +464,15 @@ func (p *Instance) effect(e ownership.Effect) {
 		p.read(e.Subject)
 	case ownership.Recall:
 		p.recall()
+	case ownership.Raise:
+		p.Later(s.Quick(), func() {
+			if p.off <= s.Now() {
+				for uint64(len(s.log)) < e.To && (s.Calm() || !chance(s, 0.02)) {
+					s.log = append(s.log, message{"own.pass", []byte("{}")})
+				}
+			}
+			p.step(ownership.Raised{Last: uint64(len(s.log))})
+		})
 	case ownership.Broadcast:
 		p.broadcast(e)
 	case ownership.List:

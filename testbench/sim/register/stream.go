@@ -35,6 +35,8 @@ type Stream struct {
 	ids     map[string]uint64 // of messages, for repeated attempts
 	stall   time.Duration     // no write before: an election runs
 	forgot  bool              // a disk was rolled back
+	// repaired: somebody has written since that what was lost is there again.
+	repaired bool
 
 	owners map[string]string // region by unit and epoch, of everything ever stored
 	epochs map[string]event.Epoch
@@ -101,7 +103,7 @@ func (r *Stream) HalfFence(unit string) { r.half[unit] = true }
 // breaks.
 func (r *Stream) Rollback(n int) {
 	r.Count("rolled-back registers")
-	r.forgot = true
+	r.forgot, r.repaired = true, false
 	n = min(n, len(r.log))
 	r.Logf("the register forgets its newest %d messages of %d", n, len(r.log))
 	r.log = r.log[:len(r.log)-n]
@@ -131,6 +133,7 @@ func (r *Stream) write(p *Instance, w ownership.Write) (ownership.Outcome, uint6
 	r.log = append(r.log, message{w.Subject, w.Data})
 	seq := uint64(len(r.log))
 	r.ids[w.ID], r.last[w.Subject] = seq, seq
+	r.repaired = r.repaired || w.Subject == "own.repair"
 	if u, ok := unitRecord(w.Data); ok {
 		r.check(p, w, &u, seq)
 		r.units[u.Unit] = u
@@ -235,7 +238,7 @@ func (r *Stream) testify(region string, ev *ownership.Seen) {
 		r.memories[region] = m
 	}
 	if u, ok := unitRecord(ev.Data); ok {
-		m.Epochs[u.Unit] = max(m.Epochs[u.Unit], u.Epoch)
+		m.TakeUnit(&u, ev.Seq, ev.Data)
 	} else if x, err := ownership.DecodeRegion(ev.Data); err == nil && ownership.RegionSubject(x.Region) == ev.Subject {
 		m.Live[x.Region] = max(m.Live[x.Region], x.Live)
 	} else {
@@ -247,7 +250,7 @@ func (r *Stream) testify(region string, ev *ownership.Seen) {
 // testified is a copy of that.
 func (r *Stream) testified(region string) (m ownership.Memory) {
 	if known := r.memories[region]; known != nil {
-		m = ownership.Memory{Epochs: maps.Clone(known.Epochs), Live: maps.Clone(known.Live), Last: known.Last}
+		m = ownership.Memory{Epochs: maps.Clone(known.Epochs), Live: maps.Clone(known.Live), Last: known.Last, Units: maps.Clone(known.Units)}
 	}
 	return m
 }
