@@ -32,20 +32,20 @@ const (
 // copies is what discovery knows of the cleanup policies of sources and their copies.
 type copies struct {
 	compacted map[event.TopicID]bool   // sources, by whether they are compacted
-	known     time.Time                // since when that is collected
+	since     time.Time                // when the first of these was asked
 	keepAll   map[event.TopicID]bool   // remote topics that are certain to keep everything
 	keeps     map[event.TopicID]string // remote topics of compacted sources that keep everything, and why
 }
 
 func newCopies() copies {
-	return copies{compacted: map[event.TopicID]bool{}, known: time.Now(), keepAll: map[event.TopicID]bool{}, keeps: map[event.TopicID]string{}}
+	return copies{compacted: map[event.TopicID]bool{}, since: time.Now(), keepAll: map[event.TopicID]bool{}, keeps: map[event.TopicID]string{}}
 }
 
-// learnCleanup finds out which of the source's topics are compacted, of those of which that
-// is not known. What cannot be described is taken for not compacted.
-func (d *discovery) learnCleanup(ctx context.Context, list []txn.Topic) error {
-	if time.Since(d.copies.known) > cleanupKnownFor {
-		d.copies.compacted, d.copies.known = map[event.TopicID]bool{}, time.Now()
+// findCompacted finds out which of the source's topics are compacted, where that is not
+// known yet. What cannot be described counts as not compacted.
+func (d *discovery) findCompacted(ctx context.Context, list []txn.Topic) error {
+	if time.Since(d.copies.since) > cleanupKnownFor {
+		d.copies.compacted, d.copies.since = map[event.TopicID]bool{}, time.Now()
 	}
 	list = slices.DeleteFunc(list, func(t txn.Topic) bool { _, known := d.copies.compacted[t.ID]; return known })
 	ids := make(map[string]event.TopicID, len(list))

@@ -118,7 +118,7 @@ func (d *discovery) look(ctx context.Context) ([]Stream, []TopicRuling, error) {
 	if err := d.targetRegistry.sync(ctx); err != nil {
 		return nil, nil, err
 	}
-	if err := d.learnCleanup(ctx, d.wanted(here)); err != nil {
+	if err := d.findCompacted(ctx, d.wanted(here)); err != nil {
 		return nil, nil, err
 	}
 	var streams []Stream

@@ -95,7 +95,11 @@ func (l *ownedLog) batch(t rapid.TB, rnd *rand.Rand) {
 	}
 	var kept []txn.Raw
 	holes := codec == kgo.CodecNone && rnd.IntN(2) == 0
-	if err := txn.NewDecoder(txn.Limits{}).EachRaw(b, false, func(r txn.Raw) error {
+	opened, err := txn.NewDecoder(txn.Limits{}).Open(b)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := opened.EachRaw(false, func(r txn.Raw) error {
 		if holes && rnd.IntN(3) == 0 {
 			return nil
 		}

@@ -41,7 +41,11 @@ func (s *source) batch(t testing.TB, codec kgo.CompressionCodecType, n, size int
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := txn.NewDecoder(txn.Limits{}).EachRaw(b, false, func(r txn.Raw) error {
+	opened, err := txn.NewDecoder(txn.Limits{}).Open(b)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := opened.EachRaw(false, func(r txn.Raw) error {
 		if keep(int(r.Offset)) {
 			kept = append(kept, r)
 		}

@@ -193,7 +193,7 @@ func holes(t testing.TB, b Batch, keep func(i int) bool) Batch {
 	t.Helper()
 	out := Batch(bytes.Clone(b[:HeaderSize]))
 	n := uint32(0)
-	err := NewDecoder(Limits{}).EachRaw(b, false, func(r Raw) error {
+	err := NewDecoder(Limits{}).eachRaw(b, false, func(r Raw) error {
 		i := int(r.Offset - b.BaseOffset())
 		if !keep(i) {
 			return nil
@@ -222,7 +222,7 @@ func TestHolesAreClosed(t *testing.T) {
 		t.Fatalf("holes %v, %v", b.Holes(), err)
 	}
 	var nb Builder
-	if err := NewDecoder(Limits{}).EachRaw(b, false, func(r Raw) error {
+	if err := NewDecoder(Limits{}).eachRaw(b, false, func(r Raw) error {
 		if r.Offset != 1 {
 			t.Fatalf("offset %d", r.Offset)
 		}
@@ -256,7 +256,7 @@ func TestLogAppendTime(t *testing.T) {
 		first  int64
 	}{{true, 42}, {false, someRecords[0].Timestamp}} {
 		first := int64(0)
-		_ = NewDecoder(Limits{}).EachRaw(b, want.append, func(r Raw) error {
+		_ = NewDecoder(Limits{}).eachRaw(b, want.append, func(r Raw) error {
 			if r.Offset == 0 {
 				first = r.Timestamp
 			}

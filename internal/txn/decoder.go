@@ -166,15 +166,6 @@ func (o Opened) EachRaw(appendTime bool, fn func(Raw) error) error {
 	return o.eachRaw(o.raw, appendTime, fn)
 }
 
-// EachRaw opens a batch of format 2 and calls [Opened.EachRaw].
-func (d *Decoder) EachRaw(b Batch, appendTime bool, fn func(Raw) error) error {
-	o, err := d.Open(b)
-	if err != nil {
-		return err
-	}
-	return o.EachRaw(appendTime, fn)
-}
-
 // eachRaw takes records apart that were decompressed.
 func (b Batch) eachRaw(raw []byte, appendTime bool, fn func(Raw) error) error {
 	last := int64(-1)

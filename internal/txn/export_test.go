@@ -25,3 +25,12 @@ func (d *Decoder) Entries(b Batch, from int64) (out []Entry) {
 	}
 	return out
 }
+
+// eachRaw opens a batch of format 2 and calls fn for every record.
+func (d *Decoder) eachRaw(b Batch, appendTime bool, fn func(Raw) error) error {
+	o, err := d.Open(b)
+	if err != nil {
+		return err
+	}
+	return o.EachRaw(appendTime, fn)
+}
