@@ -79,7 +79,7 @@ type Deps struct {
 	// Kafka are the options with which the region's cluster is reached: seeds,
 	// security, logger. The server adds its own options for reading.
 	Kafka []kgo.Opt
-	// Decoder looks into batches; nil: one with default limits.
+	// Decoder opens batches; nil: one with default limits.
 	Decoder *txn.Decoder
 	// Configz is the configuration in force, for people to read, without secrets.
 	Configz []byte

@@ -57,7 +57,7 @@ type Topic struct {
 	// and nothing is written to them. 0 is as many as Partitions.
 	Local, Span int32
 	// Held says why the topic takes no writes, and its views lack other regions' records;
-	// "" if nothing is the matter.
+	// "" if it is not held.
 	Held   string
 	Domain ownership.Domain
 	Limit  RecordLimit

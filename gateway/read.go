@@ -47,8 +47,8 @@ func (s *Server) readConflicts(c *call) error {
 const (
 	// headerIncomplete names the partitions that a read lacks.
 	headerIncomplete = "Geogate-Incomplete"
-	// maxIncomplete bounds its length: clients take headers of some KiB. What is cut off
-	// stands in the status.
+	// maxIncomplete bounds its length: clients take headers of some KiB. The status has
+	// what is cut off.
 	maxIncomplete = 4 << 10
 )
 

@@ -84,7 +84,7 @@ type Config struct {
 	// belongs to, for people.
 	Unit func(topic string) string
 
-	// Decoder looks into batches that do not pass unopened; nil: one with default
+	// Decoder opens batches that do not pass unopened; nil: one with default
 	// limits.
 	Decoder *txn.Decoder
 	// NativeOnly tells whether a topic of the source may be copied into a compacted one: it

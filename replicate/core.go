@@ -59,7 +59,7 @@ type CoreConfig struct {
 	// Sweep is how often the ends of quiet remote partitions are looked at, so
 	// that a foreign writer is found there too.
 	Sweep time.Duration
-	// Decoder looks into batches; nil: one with default limits.
+	// Decoder opens batches; nil: one with default limits.
 	Decoder *txn.Decoder
 	// Origin is the source's region, whose logs the streams are.
 	Origin event.RegionID

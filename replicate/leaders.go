@@ -231,7 +231,7 @@ type readFunc func(ctx context.Context, topics *txn.Topics, d *txn.Decoder, p to
 
 // read reads up to an offset that the high watermark has reached, from the
 // beginning of the log where the records before that were deleted. It passes over what
-// cannot be looked into: no link wrote it.
+// was refused: no link wrote it.
 func (a *leaderClient) read(ctx context.Context, read readFunc, p topicPartition, from, end int64, fn func(*txn.Record) error) (int64, error) {
 	each := func(r *txn.Record) error {
 		if r.Refused != nil {

@@ -236,7 +236,7 @@ func (p *preparer) joins(it *Item) bool {
 
 // mustOpen tells whether a batch cannot be passed on as it is, or, in the control topic,
 // is to be skipped. Of what cannot be opened the control topic carries nothing; else it
-// passes if it may: no region looks into it. An error says that it may not.
+// passes if it may: no region opens it. An error says that it may not.
 func (p *preparer) mustOpen(it *Item) (open, skip bool, err error) {
 	passes := p.mayPass(it)
 	// Remote topics are CreateTime: keep the time that readers see.
@@ -320,7 +320,7 @@ func (p *preparer) decide(it *Item) error {
 			p.rule(r.Offset, at, residency.Orphan, "")
 			return nil
 		}
-		v := residency.Verdict{Doubt: true} // of what cannot be looked into
+		v := residency.Verdict{Doubt: true} // of a record beyond a limit
 		if r.Refused == nil {
 			v = ruling.Decide(&residency.Record{Key: r.Key, Headers: r.Headers})
 		}

@@ -29,7 +29,7 @@ func oneBatch(t *testing.T, base int64, codec kgo.CompressionCodecType, rs ...tx
 	return Item{ItemData, base, base + int64(len(rs)), batch, 7}
 }
 
-// TestWhatCannotBeOpened: a small batch that unfolds to more than anybody may look into
+// TestWhatCannotBeOpened: a small batch that unfolds to more than the limit
 // passes as it is wherever it can, between others that are joined; where something must
 // look inside, its partition stops; the control topic skips it.
 func TestWhatCannotBeOpened(t *testing.T) {

@@ -42,7 +42,7 @@ type Config struct {
 	Skipped *warning.Skipped
 	// Defects remembers panics; nil: nobody does.
 	Defects *defect.Log
-	// Decoder looks into batches; nil: one with default limits.
+	// Decoder opens batches; nil: one with default limits.
 	Decoder *txn.Decoder
 }
 

@@ -19,8 +19,8 @@ type Entry struct {
 	Key, Value    []byte
 	Headers       []event.Header
 
-	// Refused says why a record cannot be looked into, or a whole batch, which takes
-	// Span offsets then. Of such only the place is known.
+	// Refused says why a record was not decoded, or a whole batch, which takes Span
+	// offsets then. Only its place is known.
 	Refused error
 	Span    int64 // else 0
 }

@@ -80,7 +80,7 @@ func TestInputsSplitForeignStretches(t *testing.T) {
 
 func TestSeatStepsOverWhatIsBeyondLimits(t *testing.T) { beyondLimits(fakeCluster(t)) }
 
-// beyondLimits writes native records that nobody may look into: they stop neither writes
+// beyondLimits writes native records beyond limits: they stop neither writes
 // nor the fold, now or after a restart, and are in the status.
 func beyondLimits(c *cluster) {
 	t := c.t

@@ -148,13 +148,13 @@ type Status struct {
 	Unread map[event.RegionID]string
 	// CutPending says why a cut that is known is not in force, "" if there is none such.
 	CutPending string
-	// Refused is what could not be looked into since the start, by the topic in which
-	// it lies, remote ones included.
+	// Refused are records beyond limits or malformed since the start, by the topic in which
+	// they lie, remote ones included.
 	Refused map[string]Refusals
 }
 
-// Refusals are records, and whole batches, of one partition that nobody can look
-// into: they count nowhere.
+// Refusals are records, and whole batches, of one partition that exceed limits or do not
+// parse: they count nowhere.
 type Refusals struct {
 	Entries     int64 // a batch counts as one
 	From, Until int64 // offsets of the latest

@@ -28,7 +28,7 @@ type TailConfig struct {
 	// before fetching it pauses; default 512 KiB. What it unfolds to is seen when the
 	// seat takes it, a batch at a time.
 	QueueBytes int
-	// Decoder looks into batches; nil: one with default limits.
+	// Decoder opens batches; nil: one with default limits.
 	Decoder *txn.Decoder
 	// Control wakes seats whose records wait to be described.
 	Control *control.Follower
@@ -134,8 +134,8 @@ func (f *feed) run(ctx context.Context) {
 	f.consumer.Run(ctx)
 }
 
-// bounds lists where a partition's log begins and ends now (high watermark). What is the
-// matter with other partitions of the topic does not count.
+// bounds lists where a partition's log begins and ends now (high watermark). Errors of
+// other partitions of the topic do not count.
 func (f *feed) bounds(ctx context.Context, p txn.TopicPartition) (start, end int64, err error) {
 	if start, err = offsetOf(ctx, p, f.admin.ListStartOffsets); err != nil {
 		return 0, 0, fmt.Errorf("list start of %s/%d: %w", p.Topic, p.Partition, err)
@@ -173,8 +173,8 @@ func (f *feed) open(p txn.TopicPartition, id event.TopicID, from int64, poke fun
 	return b
 }
 
-// inbox is what one partition has waiting for its seat: batches that nobody has looked
-// into. It is bounded: above the limit its partition pauses, so at most one fetch more
+// inbox is what one partition has waiting for its seat: batches that are not
+// opened yet. It is bounded: above the limit its partition pauses, so at most one fetch more
 // comes in.
 type inbox struct {
 	feed *feed

@@ -91,7 +91,7 @@ type Config struct {
 	Opts func(purpose string) []kgo.Opt
 	// Store holds the indexes and views: a cache.
 	Store *badger.DB
-	// Decoder looks into batches.
+	// Decoder opens batches.
 	Decoder *txn.Decoder
 	// Guard has the residency policy in force; nil without one.
 	Guard *residency.Guard

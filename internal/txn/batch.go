@@ -44,7 +44,7 @@ var castagnoli = crc32.MakeTable(crc32.Castagnoli)
 // Batch is one record batch as it lies in a log or on the wire, header included.
 // The methods that read fields want a batch that Split returned or that
 // Batch.Check accepted; Magic below 2 means an older message set, of which only
-// BaseOffset, NextOffset and Magic can be asked. A [Decoder] looks inside.
+// BaseOffset, NextOffset and Magic can be asked. A [Decoder] opens it.
 type Batch []byte
 
 // BaseOffset is the offset of the batch's first record.

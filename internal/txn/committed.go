@@ -22,7 +22,7 @@ const (
 // records and holes end no reading, and the end of a transaction that is open
 // below it is waited for. It asks again while the partition has no leader, for a
 // few seconds; an error of each ends it. Records share the memory of the answer,
-// which is not used again; what the decoder cannot look into comes with
+// which is not used again; what the decoder refuses comes with
 // [Record.Refused].
 func ReadCommitted(ctx context.Context, topics *Topics, d *Decoder, tp TopicPartition, from, to int64, each func(*Record) error) (int64, error) {
 	return read(ctx, topics, d, tp, committed, from, to, each)

@@ -223,7 +223,7 @@ func TestConsumerFollows(t *testing.T) {
 	})
 }
 
-// TestConsumerStepsOver: a batch that nobody may look into ends no reading.
+// TestConsumerStepsOver: a batch beyond the limits does not end the reading.
 func TestConsumerStepsOver(t *testing.T) {
 	limits := txn.Limits{BatchUnfolded: 1 << 20, RecordHeaders: 10}
 	onAll(t, func(t *testing.T, c cluster) {

@@ -14,7 +14,7 @@ import (
 	"github.com/geogate/geogate/internal/event"
 )
 
-// Decoder looks into batches, within limits. It is safe for concurrent use.
+// Decoder opens batches, within limits. It is safe for concurrent use.
 //
 // Invariant: memory is taken for what has been decompressed and counted, not for
 // what a batch claims to hold.

@@ -30,8 +30,8 @@ type Walk struct {
 }
 
 // Walk opens a batch, to give its records from an offset on. It always gives something
-// to go on from: of a batch that cannot be looked into one entry with [Record.Refused],
-// for all its offsets from there on.
+// to go on from: of a batch that is refused, one entry with [Record.Refused] for all its
+// offsets from there on.
 func (d *Decoder) Walk(b Batch, from int64) *Walk {
 	w := &Walk{d: d, b: b, from: from, of: Entry{LeaderEpoch: -1, Producer: -1, ProducerEpoch: -1}, last: -1}
 	if b.Magic() < 2 {

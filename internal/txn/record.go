@@ -17,9 +17,9 @@ type Record struct {
 	Headers   []event.Header
 	Timestamp int64 // Unix milliseconds
 
-	// Refused says of what was read why it cannot be looked into: a record beyond a
-	// limit, or a whole batch that is beyond one or malformed. Nothing else is set
-	// then but Offset, Timestamp and Span.
+	// Refused says why what was read was not decoded: a record beyond a limit, or a whole
+	// batch that is beyond one or malformed. Nothing else is set then but Offset,
+	// Timestamp and Span.
 	Refused error
 	// Span is how many offsets a batch takes that was refused whole; else 0.
 	Span int64

@@ -38,7 +38,7 @@ type Config struct {
 	Client *kgo.Client
 	// Topics is a cache of the client's; nil makes one.
 	Topics *txn.Topics
-	// Decoder looks into batches; nil: one with default limits.
+	// Decoder opens batches; nil: one with default limits.
 	Decoder *txn.Decoder
 	// Skipped remembers records that cannot be used; nil: nobody does.
 	Skipped *warning.Skipped
