@@ -21,6 +21,7 @@ var regressions = []struct {
 	{236, "the same, of an events topic"},
 	{2444, "a log is read again from behind the end of its first leader epoch"},
 	{794, "a topic is carried no more while markers of its last transaction are late"},
+	{2287, "an instance has proven a unit whose newest record its table does not have"},
 }
 
 func TestRegressions(t *testing.T) {

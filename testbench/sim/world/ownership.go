@@ -211,8 +211,12 @@ func (a seatPermit) Grant() (seat.Grant, error) {
 	if err != nil {
 		return seat.Grant{}, err
 	}
+	t := a.p.inst.Tokens()
+	if t.Outdates(a.Intervals(), a.unit()) {
+		return seat.Grant{}, seat.ErrNotReady
+	}
 	a.p.w.held(a.p, a.unit(), g.Epoch)
-	u := a.p.inst.Tokens().Units[a.unit()].Record
+	u := t.Units[a.unit()].Record
 	reach := a.p.intervals.Reach(&u, a.tp.Topic, a.tp.Partition)
 	return seat.Grant{Epoch: g.Epoch, Live: g.Live, Reach: &reach}, nil
 }
