@@ -148,6 +148,7 @@ func (f *flight) sortAnswers(sent []int) (again []int, err error) {
 		b, r := &f.batches[i], &f.results[i]
 		tp := TopicPartition{b.Topic, b.Partition}
 		var notSent *notSentError
+		f.p.unreached(r.err)
 		switch {
 		case r.err != nil && errors.As(r.err, &notSent):
 			if errors.Is(r.err, ErrTopicChanged) {

@@ -306,6 +306,7 @@ func (p *Producer) ask(ctx context.Context, what string, req kmsg.Request, code 
 	wait := retryWait{}
 	for {
 		resp, err := p.askOnce(ctx, req)
+		p.unreached(err)
 		var answer int16
 		if err == nil {
 			if answer = code(resp); answer == 0 {

@@ -36,7 +36,10 @@ type held struct {
 	opened    bool // the coordinator may have had a transaction of this identity
 	refused   bool // an answer says that somebody has ended it, or the identity
 	outlasted bool // it may have been open for longer than its time-out
-	asked     bool // InitProducerID with this identity may have been carried out
+	// away: a broker could not be reached since it was opened. The embedded Kafka ends
+	// what was open when it is started again after a kill.
+	away  bool
+	asked bool // InitProducerID with this identity may have been carried out
 }
 
 // described is what the coordinator says of the id.
@@ -67,7 +70,7 @@ func regain(h held, d described) (identity, bool) {
 		return identity{}, false
 	case d.state != coordinatorEmpty:
 		return d.identity, true
-	case h.refused && !h.outlasted:
+	case h.refused && !h.outlasted && !h.away:
 		return identity{}, false
 	}
 	return h.identity, true
@@ -133,8 +136,17 @@ func (p *Producer) opening() {
 
 // failed notes what an error says about the hold on the id.
 func (p *Producer) failed(err error) {
+	p.unreached(err)
 	if errors.Is(err, ErrFenced) || errors.Is(err, kerr.InvalidTxnState) {
 		p.held.refused = true
+	}
+}
+
+// unreached notes an error that is no answer of a broker.
+func (p *Producer) unreached(err error) {
+	var answer *kerr.Error
+	if err != nil && !errors.As(err, &answer) {
+		p.held.away = true
 	}
 }
 
