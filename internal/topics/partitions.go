@@ -21,7 +21,8 @@ import (
 // topic of entities the regions must have the same number: a key that one of them writes
 // to another partition never meets what the others write, so such a topic is held.
 func (c *Catalogue) describe(detail kadm.TopicDetail) gateway.Topic {
-	t := gateway.Topic{Name: detail.Topic, ID: detail.ID, Partitions: c.partitions(detail), Domain: c.policy.Domain(detail.Topic)}
+	t := gateway.Topic{Name: detail.Topic, ID: detail.ID, Domain: c.policy.Domain(detail.Topic)}
+	t.Partitions = c.partitions(detail, t.Domain.Kind == conflict.Events)
 	copies := c.copies(detail.Topic)
 	if t.Domain.Kind == conflict.Entities {
 		t.Held = c.uneven(detail, copies)
@@ -38,9 +39,8 @@ func (c *Catalogue) describe(detail kadm.TopicDetail) gateway.Topic {
 // partitions is over how many of a topic's partitions keys are spread: no more than are
 // declared or, where nothing is declared, than there were when the topic was first used.
 // A key that moved to one that was added later would not find its idempotency key again.
-func (c *Catalogue) partitions(detail kadm.TopicDetail) int32 {
+func (c *Catalogue) partitions(detail kadm.TopicDetail, events bool) int32 {
 	n := int32(len(detail.Partitions))
-	events := c.policy.Domain(detail.Topic).Kind == conflict.Events
 	for _, d := range c.policy.Declared() {
 		if d.Topic != detail.Topic {
 			continue
