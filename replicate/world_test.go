@@ -61,7 +61,7 @@ func (e *end) client(t testing.TB, opts ...kgo.Opt) *kgo.Client {
 	t.Helper()
 	cl, err := kgo.NewClient(append([]kgo.Opt{
 		kgo.SeedBrokers(e.seeds...), kgo.MetadataMinAge(10 * time.Millisecond), kgo.RecordPartitioner(kgo.ManualPartitioner()),
-		kgo.UnknownTopicRetries(-1),
+		kgo.UnknownTopicRetries(-1), kgo.DisableClientMetrics(), // closing would wait for a last push
 	}, opts...)...)
 	if err != nil {
 		t.Fatal(err)

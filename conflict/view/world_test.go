@@ -95,7 +95,7 @@ func newWorldAt(t testing.TB, cfg conflict.Config, seeds []string) *world {
 // dial makes a client whose answers to EndTxn can be lost.
 func (w *world) dial() *kgo.Client {
 	w.t.Helper()
-	cl, err := kgo.NewClient(kgo.SeedBrokers(w.seeds...), kgo.Dialer(func(ctx context.Context, network, host string) (net.Conn, error) {
+	cl, err := kgo.NewClient(kgo.SeedBrokers(w.seeds...), kgo.DisableClientMetrics(), kgo.Dialer(func(ctx context.Context, network, host string) (net.Conn, error) {
 		c, err := (&net.Dialer{}).DialContext(ctx, network, host)
 		if err != nil {
 			return nil, err
@@ -327,7 +327,7 @@ func (w *world) expected(items []judged.Item) (*conflict.Memory, []conflict.Merg
 // now.
 func (w *world) read(name string, part int32) []*kgo.Record {
 	w.t.Helper()
-	cl, err := kgo.NewClient(kgo.SeedBrokers(w.seeds...), kgo.FetchIsolationLevel(kgo.ReadCommitted()), kgo.KeepControlRecords(),
+	cl, err := kgo.NewClient(kgo.SeedBrokers(w.seeds...), kgo.DisableClientMetrics(), kgo.FetchIsolationLevel(kgo.ReadCommitted()), kgo.KeepControlRecords(),
 		kgo.ConsumePartitions(map[string]map[int32]kgo.Offset{name: {part: kgo.NewOffset().AtStart()}}))
 	if err != nil {
 		w.t.Fatal(err)

@@ -22,7 +22,7 @@ func ReadTopic(ctx context.Context, seeds []string, topic string, committed bool
 	if committed {
 		level = kgo.ReadCommitted()
 	}
-	c, err := kgo.NewClient(kgo.SeedBrokers(seeds...), kgo.FetchIsolationLevel(level), kgo.KeepControlRecords())
+	c, err := kgo.NewClient(kgo.SeedBrokers(seeds...), kgo.FetchIsolationLevel(level), kgo.KeepControlRecords(), kgo.DisableClientMetrics())
 	if err != nil {
 		return nil, fmt.Errorf("make kafka client: %w", err)
 	}

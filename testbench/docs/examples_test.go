@@ -40,6 +40,7 @@ func TestExamples(t *testing.T) {
 	if testing.Short() {
 		t.Skip("builds the program and runs a demo")
 	}
+	t.Parallel()
 	for _, tool := range []string{"sh", "curl"} {
 		if _, err := exec.LookPath(tool); err != nil {
 			t.Skipf("the examples need %s: %v", tool, err)
@@ -223,9 +224,15 @@ type place struct {
 	ports *strings.Replacer // from the documented addresses to those in use
 }
 
+// building is held while the program is built: a second build finds what the first one
+// has compiled.
+var building sync.Mutex
+
 // newPlace builds the program.
 func newPlace(t *testing.T) place {
 	t.Helper()
+	building.Lock()
+	defer building.Unlock()
 	p := place{dir: t.TempDir()}
 	build := exec.Command("go", "build", "-trimpath", "-o", p.program(), "./cmd/geogate")
 	build.Dir = root

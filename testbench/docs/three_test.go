@@ -27,6 +27,7 @@ func TestThreeProcesses(t *testing.T) {
 	if testing.Short() {
 		t.Skip("builds the program and runs three processes")
 	}
+	t.Parallel()
 	const name = "docs/guide/operators.md"
 	d := newPlace(t)
 	d.ports = freePorts(t)

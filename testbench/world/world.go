@@ -144,7 +144,7 @@ func (r *Region) open() (err error) {
 	if err != nil {
 		return fmt.Errorf("start kafka of %s: %w", r.Name, err)
 	}
-	if r.client, err = kgo.NewClient(kgo.SeedBrokers(r.kafka.Seeds()...), kgo.RecordPartitioner(kgo.ManualPartitioner())); err != nil {
+	if r.client, err = kgo.NewClient(kgo.SeedBrokers(r.kafka.Seeds()...), kgo.RecordPartitioner(kgo.ManualPartitioner()), kgo.DisableClientMetrics()); err != nil {
 		return fmt.Errorf("make client of %s: %w", r.Name, err)
 	}
 	r.admin = kadm.NewClient(r.client)
