@@ -231,9 +231,9 @@ func (d *damage) mendUnit(unit string, remembered event.Epoch) (m *mending, last
 		}
 		next.Epoch = nextEpoch(max(base.Epoch, now.rec.Epoch), d.id)
 		next.Owner, next.State, next.For, next.Scope, next.Live, next.Claim, next.Incarnation = "", UnitFenced, "", scope, 0, "", 0
-		step = fmt.Sprintf("write the record of %s, of which the register has epoch %d and epoch %d was seen, as FENCED in epoch %d, with %d epochs of before", unit, now.rec.Epoch, base.Epoch, next.Epoch, len(history))
+		step = fmt.Sprintf("write the record of %s, of which the register has epoch %d and epoch %d was seen, as FENCED in epoch %d, with its %d earlier epochs", unit, now.rec.Epoch, base.Epoch, next.Epoch, len(history))
 		if !there {
-			step = fmt.Sprintf("write the record of %s, which the register has lost and of which epoch %d was seen, as FENCED in epoch %d, with %d epochs of before", unit, base.Epoch, next.Epoch, len(history))
+			step = fmt.Sprintf("write the record of %s, which the register has lost and of which epoch %d was seen, as FENCED in epoch %d, with its %d earlier epochs", unit, base.Epoch, next.Epoch, len(history))
 		}
 		last = next.Last
 		if _, ok := d.ids[last]; !ok || strings.Contains(unit, "/") && !strings.HasSuffix(unit, "/"+last) {
