@@ -130,6 +130,7 @@ func TestWriteRefusals(t *testing.T) {
 		{"no content type", post("flights", ok, "Content-Type", ""), 415, codeUnsupportedMediaType, ""},
 		{"charset", post("flights", ok, "Content-Type", "application/json; charset=latin1"), 415, codeUnsupportedMediaType, ""},
 		{"form", post("flights", ok, "Content-Type", "application/x-www-form-urlencoded"), 415, codeUnsupportedMediaType, ""},
+		{"form of parts", post("flights", ok, "Content-Type", "multipart/form-data; boundary=x"), 415, codeUnsupportedMediaType, ""},
 		{"compressed", post("flights", ok, "Content-Encoding", "gzip"), 415, codeUnsupportedMediaType, ""},
 		{"tombstone without key", post("github", `{"value":null}`), 422, codeInvalidRecord, "/key"},
 		{"entity without key", post("flights", `{"value":{"type":"json","data":1}}`), 422, codeInvalidRecord, "/key"},

@@ -148,8 +148,8 @@ func (c *call) contentType() (string, error) {
 	if err != nil || !strings.Contains(media, "/") {
 		return "", newProblem(codeUnsupportedMediaType, "the Content-Type is not a valid media type")
 	}
-	if media == "application/x-www-form-urlencoded" {
-		return "", newProblem(codeUnsupportedMediaType, "a form is not a record (curl -d sends this type by default); send Content-Type %s for a record, application/octet-stream for a raw value", typeJSON)
+	if media == "application/x-www-form-urlencoded" || media == "multipart/form-data" {
+		return "", newProblem(codeUnsupportedMediaType, "a form is not a record (curl sends one by default with -d, and with -F); send Content-Type %s for a record, application/octet-stream for a raw value", typeJSON)
 	}
 	if charset := params["charset"]; (media == typeJSON || media == typeNDJSON) && charset != "" && !strings.EqualFold(charset, "utf-8") {
 		return "", newProblem(codeUnsupportedMediaType, "JSON must be UTF-8")

@@ -18,6 +18,7 @@ import (
 	"github.com/spf13/cobra"
 	"go.uber.org/fx"
 
+	"github.com/geogate/geogate/internal/embed"
 	"github.com/geogate/geogate/internal/node"
 )
 
@@ -56,7 +57,7 @@ type demo struct {
 }
 
 func newDemo(environment) *cobra.Command {
-	d := demo{regions: demoRegions(), witness: demoWitness{Management: 18093, Register: 36222}}
+	d := demo{regions: demoRegions(), witness: demoWitness{Management: 18093, Register: 31222}}
 	cmd := &cobra.Command{
 		Use:   "demo",
 		Short: "Run two regions and a witness in this process, with data in them, and say what to try",
@@ -95,6 +96,11 @@ func (d *demo) run() error {
 	if err := d.choosePorts(); err != nil {
 		return err
 	}
+	release, err := d.lock()
+	if err != nil {
+		return err
+	}
+	defer release()
 	configs, third, err := d.prepare()
 	if err != nil {
 		return exitWith(exitPrecondition, "prepare demo: %w", err)
@@ -113,6 +119,22 @@ func (d *demo) run() error {
 		own(lc, sd, node.Component{Name: "demo", Run: func(ctx context.Context) error { return d.guide(ctx, sd, log) }})
 	}))
 	return runApp(app, configs[0].Drain, log)
+}
+
+// lock takes the directory for this demo: another one that runs there would lose its
+// files to --fresh.
+func (d *demo) lock() (release func() error, err error) {
+	if err := os.MkdirAll(d.dir, 0o700); err != nil {
+		return nil, exitWith(exitPrecondition, "prepare demo: %w", err)
+	}
+	release, err = embed.LockDir(d.dir)
+	if errors.Is(err, embed.ErrInUse) {
+		return nil, exitWith(exitPrecondition, "another demo runs in %s; stop it, or give this one a directory of its own with --dir", d.dir)
+	}
+	if err != nil {
+		return nil, exitWith(exitPrecondition, "prepare demo: %w", err)
+	}
+	return release, nil
 }
 
 // choosePorts takes free ports, or finds out early, and in words that help, that
@@ -136,7 +158,7 @@ func (d *demo) choosePorts() error {
 		}
 		l, err := listen()
 		if err != nil {
-			return exitWith(exitPrecondition, "port %d is taken, by another demo perhaps; use --ports auto: %w", *port, err)
+			return exitWith(exitPrecondition, "port %d is taken, by another demo perhaps; --ports auto takes free ones (make demo ARGS=\"--ports auto\"): %w", *port, err)
 		}
 		// All are held until the last is chosen, so that none is chosen twice.
 		held = append(held, l)
@@ -250,9 +272,6 @@ func (d *demo) prepare() (configs []node.Config, third node.WitnessConfig, err e
 				return nil, third, err
 			}
 		}
-	}
-	if err := os.MkdirAll(d.dir, 0o700); err != nil {
-		return nil, third, err
 	}
 	for name, text := range map[string]string{"ownership.yaml": demoOwnership, "residency.yaml": demoResidency} {
 		if err := os.WriteFile(filepath.Join(d.dir, name), []byte(text), 0o600); err != nil {

@@ -36,6 +36,7 @@ progress, 10 done with possible loss, 12 the gateway or the ownership register c
 		newServe(env), newWitness(env), newDemo(env), newStatus(env), newTopic(env), newFence(env), newUnfence(env), newOwner(env), newRegister(env),
 		newConfig(env), newPolicy(env), newVersion(),
 	)
+	root.InitDefaultCompletionCmd() // before help with it is asked for
 	return root
 }
 

@@ -84,7 +84,7 @@ func StartKafka(c Kafka) (*KafkaServer, error) {
 	if err := os.MkdirAll(c.DataDir, 0o700); err != nil {
 		return nil, fmt.Errorf("create kafka directory: %w", err)
 	}
-	release, err := lockDir(c.DataDir)
+	release, err := LockDir(c.DataDir)
 	if err != nil {
 		return nil, err
 	}

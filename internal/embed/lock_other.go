@@ -2,9 +2,9 @@
 
 package embed
 
-// lockDir takes no lock where the system has no advisory file locks; there the
+// LockDir takes no lock where the system has no advisory file locks; there the
 // listen port is what keeps a second engine off the same data.
-func lockDir(string) (release func() error, err error) {
+func LockDir(string) (release func() error, err error) {
 	return func() error { return nil }, nil
 }
 

@@ -10,10 +10,10 @@ import (
 	"syscall"
 )
 
-// lockDir takes the directory for this process by an advisory lock on a file in
+// LockDir takes the directory for this process by an advisory lock on a file in
 // it. The kernel drops the lock with the process, so a kill leaves nothing that
-// an operator must clear.
-func lockDir(dir string) (release func() error, err error) {
+// an operator must clear. It returns ErrInUse if another process has the directory.
+func LockDir(dir string) (release func() error, err error) {
 	path := filepath.Join(dir, "lock")
 	f, err := os.OpenFile(path, os.O_CREATE|os.O_RDWR, 0o600)
 	if err != nil {

@@ -69,7 +69,7 @@ func StartNATS(c NATS) (*NATSServer, error) {
 	if err := os.MkdirAll(c.StoreDir, 0o700); err != nil {
 		return nil, fmt.Errorf("create nats directory: %w", err)
 	}
-	release, err := lockDir(c.StoreDir)
+	release, err := LockDir(c.StoreDir)
 	if err != nil {
 		return nil, err
 	}

@@ -393,7 +393,7 @@ func TestQuorum(t *testing.T) {
 	go func() {
 		done <- a.Ask(ctx, ownership.Command{Verb: ownership.VerbFence, Region: "eu", Reason: "drill"})
 	}()
-	until(t, 5*time.Second, "end of eu's grant", func() bool { return !b.Holds("default/eu", g) })
+	until(t, 30*time.Second, "end of eu's grant", func() bool { return !b.Holds("default/eu", g) })
 	t.Logf("eu stopped %v after the command", time.Since(began))
 	r := <-done
 	if r.Code != ownership.ResultDone || fmt.Sprint(r.Units) != "[{default/eu 33 end}]" {

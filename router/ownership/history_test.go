@@ -428,10 +428,11 @@ func wholeLog(t *testing.T, c *natscluster.Cluster) map[string]uint64 {
 			return is == ownership.Stored
 		})
 		log := make([]string, last+1)
-		ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second)
+		ctx, cancel := context.WithTimeout(context.Background(), 90*time.Second)
 		var after uint64
 		for after < last && ctx.Err() == nil {
-			wctx, stop := context.WithCancel(ctx)
+			// A watch may be deaf, which the state machine finds out by itself.
+			wctx, stop := context.WithTimeout(ctx, 15*time.Second)
 			r.Watch(wctx, after, func(s ownership.Seen) {
 				if s.Seq != after+1 && s.Seq <= last {
 					t.Errorf("server %d: the watch goes from %d to %d", i, after, s.Seq)

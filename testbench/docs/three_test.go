@@ -18,7 +18,7 @@ import (
 
 // documentedPorts are all that the operators' guide gives to two regions and a
 // witness.
-var documentedPorts = []int{18081, 18091, 19092, 16222, 18082, 18092, 29092, 26222, 18093, 36222}
+var documentedPorts = []int{18081, 18091, 19092, 16222, 18082, 18092, 29092, 26222, 18093, 31222}
 
 // TestThreeProcesses follows the operators' guide: it writes the files that stand
 // there, starts the processes, runs the commands, and then takes the witness away,
