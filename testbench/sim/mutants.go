@@ -96,8 +96,9 @@ var mutants = []mutant{
 	{"old-reading", "what was fetched for another beginning is taken", []edit{
 		{"replicate/core.go", "	if ev.Reading != c.reading {\n", "	if ev.Reading > c.reading {\n"},
 	}},
-	{"listing-races-fetch", "a listing is compared with what was fetched after it", []edit{
+	{"listing-races-fetch", "a listing is compared with what was fetched after it, and what it lacks is lost", []edit{
 		{"replicate/incident.go", "covered := s.coveredWhenAsked", "covered := s.nextOffset()"},
+		{"replicate/core.go", "		if x.Kind == SourceTruncated && len(s.pending) > 0 {\n", "		if x.Kind == SourceTruncated && len(s.pending) > 1<<20 {\n"},
 	}},
 	{"predicted-end-covered", "a position covers the commit marker that was only predicted", []edit{
 		{"replicate/plan.go", "max(pos.TargetCovered, p.s.listedEnd)", "max(pos.TargetCovered, p.s.end)"},

@@ -17,7 +17,8 @@ func drawEqualNames(seed uint64) bool {
 
 // succeed cuts an instance off that holds units, starts another process under its
 // name, which may stop again soon, and has their region fenced: the first one goes on
-// for as long as its lease lasts.
+// for as long as its lease lasts. Or the first one is blind and renews its lease after the
+// second one's first record, which is cut off and goes on for as long.
 func (s *sim) succeed() {
 	var first, second, fencer *proc
 	for _, i := range s.Rand().Perm(len(s.procs)) {
@@ -39,6 +40,15 @@ func (s *sim) succeed() {
 	}
 	s.Logf("%s is started in the place of %s", second.Name, first.Name)
 	s.Count("successions")
+	if s.Chance(0.4) {
+		first.Blind(25 * time.Second)
+		second.Boot()
+		s.After(s.Between(4*time.Second, 8*time.Second), func() {
+			second.Cut(30 * time.Second)
+			s.ask(fencer, ownership.Command{Verb: ownership.VerbFence, Region: first.Region, Reason: "blind predecessor"})
+		})
+		return
+	}
 	first.Cut(s.Between(10*time.Second, 30*time.Second))
 	second.Boot()
 	if s.Chance(0.5) {

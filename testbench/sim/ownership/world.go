@@ -88,6 +88,8 @@ func Run(seed uint64, o Options) world.Result {
 		s.tighten()
 	case drawUndone(seed):
 		s.undo()
+	case drawForgetful(seed):
+		s.forgetFences()
 	default:
 		s.schedule()
 	}

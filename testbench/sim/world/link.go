@@ -366,6 +366,12 @@ func (s *shardRun) do(effect any) {
 		s.prod.end(true, func(err error) { s.step(replicate.Ended{Err: linkErr(err)}) })
 	case replicate.Report:
 		s.l.p.logf("link to %s: %v: %s/%d from %d until %d", s.l.to.name, e.Incident.Kind, e.Incident.Topic, e.Incident.Partition, e.Incident.From, e.Incident.Until)
+		switch e.Incident.Kind {
+		case replicate.RetentionGap, replicate.SourceTruncated, replicate.SourceRecreated:
+			// A later look ends such an incident, so nothing else would show it.
+			s.l.p.w.fail("G8", "a link reports %v of %s/%d from %d until %d, and no log of an origin loses anything here",
+				e.Incident.Kind, e.Incident.Topic, e.Incident.Partition, e.Incident.From, e.Incident.Until)
+		}
 	case replicate.Stop:
 		s.l.again(fmt.Sprintf("shard %d: %v", s.n, e.Err))
 	default:
