@@ -5,6 +5,7 @@ import (
 	"errors"
 	"os"
 	"path/filepath"
+	"slices"
 	"testing"
 	"time"
 
@@ -362,6 +363,12 @@ func TestForgottenQuorum(t *testing.T) {
 		m, err := ownership.LoadMark(eu.dir)
 		return err == nil && m.Epochs[unit] == event.Epoch(33)
 	})
+	for _, region := range []*site{us, eu} { // what a region's copy lacks it cannot repair
+		until(t, 30*time.Second, "copy of the fence in "+region.region, func() bool {
+			_, epochs := region.testimonies(unit)
+			return slices.Contains(epochs, event.Epoch(33))
+		})
+	}
 	stopA()
 	stopB()
 	must(t, c.Stop(0, false))
