@@ -131,14 +131,14 @@ func (r *region) produceBatch(t *testing.T, topic string, partition int32, codec
 	rp.Partition, rp.Records = partition, b
 	rt.Partitions = append(rt.Partitions, rp)
 	req.Topics = append(req.Topics, rt)
-	for _, broker := range found.Brokers {
-		resp, err := req.RequestWith(t.Context(), cl.Broker(int(broker.NodeID)))
-		if err != nil {
-			t.Fatal(err)
-		}
-		return kerr.ErrorForCode(resp.Topics[0].Partitions[0].ErrorCode)
+	if len(found.Brokers) != 1 {
+		t.Fatalf("%d brokers, want one", len(found.Brokers))
 	}
-	return errors.New("no broker")
+	resp, err := req.RequestWith(t.Context(), cl.Broker(int(found.Brokers[0].NodeID)))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return kerr.ErrorForCode(resp.Topics[0].Partitions[0].ErrorCode)
 }
 
 // inEveryPartition writes n records to every partition of a topic through the gateway,
