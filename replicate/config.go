@@ -88,7 +88,7 @@ type Config struct {
 	// limits.
 	Decoder *txn.Decoder
 	// NativeOnly tells whether a topic of the source may be copied into a compacted one: it
-	// has no entities, and no gateway has begun to write it. Nil: none may.
+	// has no entities, and no gateway writes to it. Nil: none may.
 	NativeOnly func(topic string, id event.TopicID) bool
 
 	// Settings, if not nil, gives the value of the control record of settings that the own

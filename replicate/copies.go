@@ -16,8 +16,8 @@ import (
 	"github.com/geogate/geogate/internal/txn"
 )
 
-// The copy of a compacted topic is compacted, too, as long as no gateway has begun to write
-// the source: of a gateway's records compaction could drop one that counts and keep one that
+// The copy of a compacted topic is compacted, too, as long as no gateway writes to the
+// source: of a gateway's records compaction could drop one that counts and keep one that
 // is void. A gateway announces its barrier before it writes, so the copy is made to keep
 // everything within one look at the topics, and what was copied meanwhile is younger than
 // compactionLag.
@@ -99,7 +99,7 @@ func (d *discovery) settleCopy(ctx context.Context, t txn.Topic, remote string, 
 		d.copies.keeps[id] = fmt.Sprintf("the target does not let the link compact it: %v", err)
 		return nil
 	}
-	d.copies.keeps[id] = "a gateway has begun to write the topic, and compaction could drop a record of it that counts"
+	d.copies.keeps[id] = "a gateway writes to the topic, and compaction could drop a record that counts"
 	if d.copies.keepAll[id] {
 		return nil
 	}

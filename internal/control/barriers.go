@@ -42,7 +42,8 @@ func (b *BarrierIndex) Add(x Barrier) {
 	b.known[Marker{x.Topic, x.Partition, x.ProducerID, x.ProducerEpoch}] = struct{}{}
 }
 
-// Has tells whether a barrier of a topic was added: a gateway has begun to write it.
+// Has tells whether a barrier of a topic was added, which a gateway writes before its first
+// record there.
 func (b *BarrierIndex) Has(topic event.TopicID) bool {
 	_, ok := b.topics[topic]
 	return ok

@@ -74,8 +74,8 @@ func ParseBarrier(key, value []byte) (Barrier, error) {
 	return x, nil
 }
 
-// HasBarrier tells whether a gateway of the own region has begun to write a local topic, as
-// far as control has been read. A gateway writes its barrier before any record.
+// HasBarrier tells whether gateways of the own region write to a local topic, as far as
+// control has been read: a gateway writes a barrier before its first record there.
 func (f *Follower) HasBarrier(topic event.TopicID) bool {
 	f.mu.Lock()
 	defer f.mu.Unlock()

@@ -56,7 +56,7 @@ func (o *Opener) Next(id event.TopicID) *Opener {
 // Open writes a barrier and says as Opened or Unopened what came of it. It
 // begins with InitProducerID, which ends whatever an earlier holder left open. An
 // error wraps ErrSuperseded: since this opener's last barrier another instance of the
-// region has begun to take the seat.
+// region has initialised the seat's producer.
 func (o *Opener) Open(ctx context.Context, attempt uint64) (Event, error) {
 	if cl := o.from.Client(); cl != o.client {
 		if o.client = cl; o.producer == nil {

@@ -86,11 +86,11 @@ func TestInitGoesOn(t *testing.T) {
 		cl := c.client(t)
 		c.create(t, cl, 1, "t")
 		for name, trouble := range map[string]func(t *testing.T, p *txn.Producer){
-			"nothing":         func(*testing.T, *txn.Producer) {},
-			"open":            func(t *testing.T, p *txn.Producer) { produceOne(t, p, "lost") },
-			"aborted":         func(t *testing.T, p *txn.Producer) { produceOne(t, p, "lost"); endUnheard(t, cl, p, false) },
-			"committed":       func(t *testing.T, p *txn.Producer) { produceOne(t, p, "kept"); endUnheard(t, cl, p, true) },
-			"begun elsewhere": func(t *testing.T, p *txn.Producer) { initialise(t, p); initialise(t, p) },
+			"nothing":           func(*testing.T, *txn.Producer) {},
+			"open":              func(t *testing.T, p *txn.Producer) { produceOne(t, p, "lost") },
+			"aborted":           func(t *testing.T, p *txn.Producer) { produceOne(t, p, "lost"); endUnheard(t, cl, p, false) },
+			"committed":         func(t *testing.T, p *txn.Producer) { produceOne(t, p, "kept"); endUnheard(t, cl, p, true) },
+			"initialised twice": func(t *testing.T, p *txn.Producer) { initialise(t, p); initialise(t, p) },
 		} {
 			t.Run(name, func(t *testing.T) {
 				p := txn.New(cl, t.Name(), txn.Options{})
@@ -131,25 +131,26 @@ func TestInitAfterATimeout(t *testing.T) {
 		p := txn.New(cl, "id", txn.Options{Timeout: time.Second})
 		initialise(t, p)
 		produceOne(t, p, "lost")
-		before := p.Epoch()
-		req := kmsg.NewPtrDescribeTransactionsRequest()
-		req.TransactionalIDs = []string{"id"}
-		for {
-			resp, err := req.RequestWith(t.Context(), cl)
-			if err != nil {
-				t.Fatal(err)
-			}
-			if s := resp.TransactionStates[0]; s.ProducerEpoch != before && s.State != "PrepareAbort" {
-				break
-			}
-			<-time.After(50 * time.Millisecond)
-		}
+		c.awaitMarker(t, "t")
 		if _, err := p.End(t.Context(), true); err == nil {
 			t.Fatal("a transaction that the cluster has aborted is committed")
 		}
 		initialise(t, p)
 		commitOne(t, p, "kept")
 	})
+}
+
+// awaitMarker returns when the topic has a marker.
+func (c cluster) awaitMarker(t *testing.T, topic string) {
+	t.Helper()
+	cl := c.client(t, kgo.ConsumeTopics(topic), kgo.ConsumeResetOffset(kgo.NewOffset().AtStart()), kgo.KeepControlRecords(), kgo.FetchMaxWait(100*time.Millisecond))
+	for marked := false; !marked; {
+		fetches := cl.PollFetches(t.Context())
+		if err := fetches.Err0(); err != nil {
+			t.Fatal(err)
+		}
+		fetches.EachRecord(func(r *kgo.Record) { marked = marked || r.Attrs.IsControl() })
+	}
 }
 
 // A coordinator that cannot say who holds the id is asked by epoch alone.

@@ -121,19 +121,11 @@ func clockSkew() (skew time.Duration, ok bool) {
 func (c *Client) Run(ctx context.Context) error {
 	ctx, stop := context.WithCancel(ctx)
 	defer stop()
-	mark, err := loadMark(c.cfg.DataDir)
-	if err != nil {
+	core, err := c.newCore(ctx)
+	if core == nil {
 		return err
 	}
-	mirrored, err := c.loadMirror(ctx)
-	if err != nil {
-		return nil // the context has ended
-	}
-	life := make([]byte, 6)
-	if _, err := rand.Read(life); err != nil {
-		return fmt.Errorf("name the process: %w", err)
-	}
-	c.core = c.newCore(hex.EncodeToString(life), mark, mirrored)
+	c.core = core
 	// Tasks outlive ctx by the last word of a stopping instance.
 	tctx, cancel := context.WithCancel(context.WithoutCancel(ctx))
 	defer cancel()
@@ -146,7 +138,7 @@ func (c *Client) Run(ctx context.Context) error {
 		Received:  func(s Seen) { c.meter.heard(s, c.tokens.Load()); c.tell(tctx, s) },
 		Answered:  func(s Seen) { c.tell(tctx, s) },
 		Newest:    func(subject string) (uint64, []byte) { return c.tokens.Load().newest(subject) },
-		Beyond:    max(mark.Seq, mirrored.Last),
+		Beyond:    max(core.cfg.Mark.Seq, core.cfg.Mirrored.Last),
 	})
 	if err != nil {
 		return err
@@ -166,31 +158,37 @@ func (c *Client) Run(ctx context.Context) error {
 	return err
 }
 
-func (c *Client) newCore(life string, mark Mark, mirrored Memory) *Core {
+// newCore makes a state machine for a new life of the process, which knows what the mark
+// and the copy in Kafka remember of the register. It is nil, without an error, when the
+// context has ended.
+func (c *Client) newCore(ctx context.Context) (*Core, error) {
+	mark, err := loadMark(c.cfg.DataDir)
+	if err != nil {
+		return nil, err
+	}
+	mirrored, err := c.loadMirror(ctx)
+	if err != nil {
+		return nil, nil //nolint:nilnil // the context has ended
+	}
+	life := make([]byte, 6)
+	if _, err := rand.Read(life); err != nil {
+		return nil, fmt.Errorf("name the process: %w", err)
+	}
 	return NewCore(CoreConfig{
-		Region: c.cfg.Region, ID: c.cfg.ID, Regions: c.cfg.Regions, Instance: c.cfg.Instance, Life: life,
+		Region: c.cfg.Region, ID: c.cfg.ID, Regions: c.cfg.Regions, Instance: c.cfg.Instance, Life: hex.EncodeToString(life),
 		Home: c.cfg.Policy.Home(c.cfg.Region), Lease: c.cfg.Lease, Mark: mark, Mirrored: mirrored,
-	})
+	}), nil
 }
 
 // lookAgain starts another state machine once a register that was not believed has been
 // repaired. It is as if the process had been started again under its name: nothing that
 // was known of the register before counts, but the mark and the copy in Kafka.
 func (c *Client) lookAgain(ctx, tctx context.Context) error {
-	mark, err := loadMark(c.cfg.DataDir)
-	if err != nil {
+	next, err := c.newCore(ctx)
+	if next == nil {
 		return err
 	}
-	mirrored, err := c.loadMirror(ctx)
-	if err != nil {
-		return nil // the context has ended
-	}
-	life := make([]byte, 6)
-	if _, err := rand.Read(life); err != nil {
-		return fmt.Errorf("name the process: %w", err)
-	}
 	c.log.Info("the ownership register was repaired; looking at it again")
-	next := c.newCore(hex.EncodeToString(life), mark, mirrored)
 	next.Follows(c.core)
 	c.core = next
 	c.life++

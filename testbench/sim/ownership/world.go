@@ -388,9 +388,9 @@ func (s *sim) ask(p *proc, cmd ownership.Command) uint64 {
 	return s.refs
 }
 
-// stand tells whether units are still fenced as an answer says: the same instance may
-// have been asked for another fence since.
-func (s *sim) stand(units []ownership.FencedUnit) bool {
+// stillFenced tells whether units are fenced in the epochs that an answer names: the same
+// instance may have been asked for another fence since.
+func (s *sim) stillFenced(units []ownership.FencedUnit) bool {
 	for _, u := range units {
 		if rec, ok := s.reg.Unit(u.Unit); !ok || rec.State != ownership.UnitFenced || rec.Epoch != u.Epoch {
 			return false
@@ -412,7 +412,7 @@ func (s *sim) answered(a ownership.Answer) {
 	if f, ok := s.fences[a.Ref]; ok && done {
 		// It may be answered long after it was undone, while another one is on its way.
 		r, known := s.reg.Region(f.region)
-		if known && r.State == ownership.RegionFenced && strings.Contains(r.Plan, "-"+f.by+"/") && s.stand(a.Result.Units) {
+		if known && r.State == ownership.RegionFenced && strings.Contains(r.Plan, "-"+f.by+"/") && s.stillFenced(a.Result.Units) {
 			s.firm[f.region] = r.Plan
 		}
 	}
