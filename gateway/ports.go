@@ -144,6 +144,10 @@ type Seat interface {
 	// ctx bounds the wait for the answer; a produce that has started goes on
 	// without it.
 	Write(ctx context.Context, req *seat.Request) (seat.Answer, error)
+	// Submit has records stored and never blocks; Cancel says that nobody waits for the
+	// answers any more. *seat.Seat's do.
+	Submit(ws []seat.Submission)
+	Cancel(ws []seat.Submission)
 	// CaughtUp waits until the view shows what the topic held before the seat was
 	// first made, so that a view that has not started is not taken for an empty one.
 	// It returns at once when that is long past, also if ctx has ended, and an

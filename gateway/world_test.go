@@ -56,8 +56,10 @@ type world struct {
 }
 
 type fakeSeat struct {
-	w *world
-	p int32
+	cancels map[*seat.Request]context.CancelFunc // of submissions; w.mu guards it
+	last    map[orderPlace]chan struct{}         // closed when the last submission there is answered; w.mu guards it
+	w       *world
+	p       int32
 
 	behind     chan struct{} // closed when it has caught up; nil always
 	incomplete bool
@@ -182,7 +184,10 @@ func (w *world) Open(ctx context.Context, topic string, p int32) (Seat, error) {
 func (w *world) seat(topic string, p int32) *fakeSeat {
 	k := fmt.Sprintf("%s/%d", topic, p)
 	if w.seats[k] == nil {
-		w.seats[k] = &fakeSeat{w: w, p: p, moved: make(chan struct{}), entities: make(map[string]conflict.State), aliases: make(map[event.Dot][]event.Dot)}
+		w.seats[k] = &fakeSeat{
+			w: w, p: p, moved: make(chan struct{}), entities: make(map[string]conflict.State), aliases: make(map[event.Dot][]event.Dot),
+			cancels: make(map[*seat.Request]context.CancelFunc), last: make(map[orderPlace]chan struct{}),
+		}
 	}
 	return w.seats[k]
 }
@@ -193,6 +198,54 @@ func (f *fakeSeat) Write(ctx context.Context, req *seat.Request) (seat.Answer, e
 	f.w.wrote = append(f.w.wrote, *req)
 	f.w.mu.Unlock()
 	return write(ctx, *req, f.p)
+}
+
+// Submit stores records side by side, but those of one order and record key one after
+// the other and none after one that has failed.
+func (f *fakeSeat) Submit(ws []seat.Submission) {
+	f.w.mu.Lock()
+	defer f.w.mu.Unlock()
+	for _, w := range ws {
+		ctx, cancel := context.WithCancel(context.Background())
+		f.cancels[w.Request] = cancel
+		place, done := orderPlace{w.Order, string(w.Request.Key)}, make(chan struct{})
+		before := f.last[place]
+		f.last[place] = done
+		go func() {
+			defer close(done)
+			defer cancel()
+			if before != nil && w.Order != nil && w.Request.Key != nil {
+				<-before
+			}
+			if w.Order.Stops(w.Request.Key) {
+				w.To.Answered(seat.Answer{}, seat.ErrAfterFailure)
+				return
+			}
+			a, err := f.Write(ctx, w.Request)
+			var reused *seat.ReusedError
+			if w.Order != nil && err != nil && !errors.Is(err, seat.ErrTooLarge) && !errors.As(err, &reused) {
+				w.Order.Fail(w.Request.Key)
+			}
+			w.To.Answered(a, err)
+		}()
+	}
+}
+
+// Cancel ends the context of writes.
+func (f *fakeSeat) Cancel(ws []seat.Submission) {
+	f.w.mu.Lock()
+	defer f.w.mu.Unlock()
+	for _, w := range ws {
+		if cancel := f.cancels[w.Request]; cancel != nil {
+			cancel()
+		}
+	}
+}
+
+// orderPlace is where writes follow each other.
+type orderPlace struct {
+	order *seat.Order
+	key   string
 }
 
 func (f *fakeSeat) CaughtUp(ctx context.Context) error {

@@ -141,6 +141,7 @@ type write struct {
 	req      *Request
 	grant    Grant
 	deadline time.Time
+	order    *Order
 	size     int
 	sent     bool
 	replied  bool
@@ -194,13 +195,21 @@ func (c *Core) do(e Effect) { c.out = append(c.out, e) }
 
 // accept takes a write in or refuses it; limits come first.
 func (c *Core) accept(now time.Time, ev Accept) {
-	w := &write{ref: ev.Ref, req: ev.Request, deadline: ev.Deadline, size: recordSize(ev.Request)}
+	w := &write{ref: ev.Ref, req: ev.Request, deadline: ev.Deadline, order: ev.Order, size: recordSize(ev.Request)}
+	if w.order.Stops(w.req.Key) {
+		c.reply(w, Answer{}, ErrAfterFailure)
+		return
+	}
 	if err := c.admit(w); err != nil {
-		c.do(Reply{Ref: w.ref, Err: err})
+		c.reply(w, Answer{}, err)
 		return
 	}
 	if err := c.permit(w); err != nil {
-		c.do(Reply{Ref: w.ref, Err: err})
+		c.reply(w, Answer{}, err)
+		return
+	}
+	if w.order != nil && c.earlierGrant(w.grant) {
+		c.reply(w, Answer{}, ErrNotReady)
 		return
 	}
 	// A key that the log has needs no term: what was read stays.
@@ -218,6 +227,18 @@ func (c *Core) accept(now time.Time, ev Accept) {
 	}
 	c.waiting = append(c.waiting, w)
 	c.begin()
+}
+
+// earlierGrant tells whether a write is in flight that was accepted under another
+// grant: a cut may lie between it and what is accepted now, so that only the later of
+// the two counts.
+func (c *Core) earlierGrant(g Grant) bool {
+	for _, w := range c.writes {
+		if w.sent && (w.grant.Epoch != g.Epoch || w.grant.Live != g.Live) {
+			return true
+		}
+	}
+	return false
 }
 
 // Admits says why a write would be refused now whatever it is; nil if none is
@@ -458,7 +479,9 @@ func (c *Core) takeTerm(now time.Time, offset int64) {
 		if c.writes[w.ref] != w {
 			continue
 		}
-		if err := c.permit(w); err != nil {
+		if w.order.Stops(w.req.Key) {
+			c.finish(w, Answer{}, ErrAfterFailure)
+		} else if err := c.permit(w); err != nil {
 			c.finish(w, Answer{}, err) // it was not sent
 		} else if !c.replay(w) {
 			c.send(now, w)
@@ -522,6 +545,9 @@ func (c *Core) drain() {
 func (c *Core) reply(w *write, a Answer, err error) {
 	if !w.replied {
 		w.replied = true
+		if err != nil {
+			w.order.failed(w.req.Key, err)
+		}
 		c.do(Reply{Ref: w.ref, Answer: a, Err: err})
 	}
 	if !w.sent {

@@ -6,7 +6,7 @@ import (
 	"time"
 )
 
-// What Write answers when a write was not accepted. All but OutcomeError mean
+// What Write and Submit answer when a write was not accepted. All but OutcomeError mean
 // that nothing was stored that counts.
 var (
 	// ErrInUse: a write with the same idempotency key is in flight (409).
@@ -14,6 +14,9 @@ var (
 	// ErrNotReady: the seat has not caught up with its log, opens its term, or
 	// lost it before the record was read back (503).
 	ErrNotReady = errors.New("seat: not ready")
+	// ErrAfterFailure: an earlier write of the same Order and record key has failed, but
+	// may be stored when it is sent again, so this one was not (503).
+	ErrAfterFailure = errors.New("seat: an earlier write of the record key was not stored")
 	// ErrDraining: the instance is stopping (503).
 	ErrDraining = errors.New("seat: draining")
 	// ErrOverloaded: the budget of writes in flight is used up (429).

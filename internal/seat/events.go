@@ -22,6 +22,7 @@ type (
 		Ref      uint64
 		Request  *Request
 		Deadline time.Time // an answer is due by then
+		Order    *Order    // nil: none
 	}
 
 	// Cancel: nobody waits for the answer any more. A write that was sent goes on.

@@ -115,7 +115,7 @@ type Seat struct {
 	mu      sync.Mutex // guards core, and with it the order of records
 	core    *Core
 	ref     uint64
-	replies map[uint64]chan Reply
+	replies map[uint64]Answerer
 	running bool
 	broken  error   // a panic of the core, which is not used any more
 	marks   []int64 // offsets of the local log's barriers, rising
@@ -177,7 +177,7 @@ func New(cfg Config) (*Seat, error) {
 		cfg:        cfg.withDefaults(),
 		inputsWake: make(chan struct{}, 1), tailWake: make(chan struct{}, 1), coreWake: make(chan struct{}, 1),
 		attempts: make(chan uint64, 1), ready: make(chan struct{}),
-		replies: make(map[uint64]chan Reply),
+		replies: make(map[uint64]Answerer),
 		status:  Status{Term: NoBarrier, Held: make(map[event.RegionID]time.Duration), Refused: make(map[string]Refusals)},
 	}, nil
 }
@@ -328,7 +328,7 @@ func (s *Seat) end() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.running = false
-	for ref, ch := range s.replies {
+	for ref, to := range s.replies {
 		w := s.core.writes[ref]
 		err := error(ErrNotReady)
 		if s.broken != nil {
@@ -337,7 +337,10 @@ func (s *Seat) end() {
 		if w != nil && w.sent {
 			err = &OutcomeError{HadKey: !w.req.Idempotency.IsZero()}
 		}
-		ch <- Reply{Ref: ref, Err: err}
+		if w != nil {
+			w.order.failed(w.req.Key, err)
+		}
+		to.Answered(Answer{}, err)
 		delete(s.replies, ref)
 	}
 }
@@ -345,39 +348,6 @@ func (s *Seat) end() {
 // Ready is closed once the seat has read its log to where it ended at the start:
 // from then on it takes writes.
 func (s *Seat) Ready() <-chan struct{} { return s.ready }
-
-// Write stores one record and returns once it was read back, or an error of this
-// package that says what is known. ctx bounds the waiting, never the write.
-func (s *Seat) Write(ctx context.Context, q *Request) (Answer, error) {
-	now := s.cfg.Wall()
-	deadline := now.Add(s.cfg.Timeout)
-	if d, ok := ctx.Deadline(); ok && d.Before(deadline) {
-		deadline = d
-	}
-	ch := make(chan Reply, 1)
-	s.mu.Lock()
-	if !s.running {
-		defer s.mu.Unlock()
-		return Answer{}, s.notRunning()
-	}
-	s.ref++
-	ref := s.ref
-	s.replies[ref] = ch
-	s.step(now, Accept{Ref: ref, Request: q, Deadline: deadline})
-	s.mu.Unlock()
-	select {
-	case r := <-ch:
-		return r.Answer, r.Err
-	case <-ctx.Done():
-	}
-	s.mu.Lock()
-	if _, waits := s.replies[ref]; waits && s.running {
-		s.step(s.cfg.Wall(), Cancel{Ref: ref})
-	}
-	s.mu.Unlock()
-	r := <-ch // Cancel or the seat's end has answered it, if nothing else had
-	return r.Answer, r.Err
-}
 
 // notRunning is why a seat that does not run takes no write; the caller holds mu.
 func (s *Seat) notRunning() error {
@@ -498,9 +468,9 @@ func (s *Seat) tryStep(now time.Time, ev Event) (err error) {
 				}
 			})
 		case Reply:
-			if ch := s.replies[e.Ref]; ch != nil {
+			if to := s.replies[e.Ref]; to != nil {
 				delete(s.replies, e.Ref)
-				ch <- e
+				to.Answered(e.Answer, e.Err)
 			}
 		case Stop:
 			s.status.Superseded = true

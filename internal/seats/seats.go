@@ -64,6 +64,12 @@ func (h *runningSeat) Write(ctx context.Context, q *seat.Request) (seat.Answer, 
 	return h.seat.Write(ctx, q)
 }
 
+// Submit implements gateway.Seat.
+func (h *runningSeat) Submit(ws []seat.Submission) { h.seat.Submit(ws) }
+
+// Cancel implements gateway.Seat.
+func (h *runningSeat) Cancel(ws []seat.Submission) { h.seat.Cancel(ws) }
+
 // Fetch implements gateway.Seat.
 func (h *runningSeat) Fetch(ctx context.Context, at event.Dot) (event.Event, error) {
 	return h.fetch.Fetch(ctx, at)
