@@ -181,11 +181,17 @@ func AppendCopy(hs []Header, d *Dot, m *Merged) []Header {
 // letters, and which.
 func Reserved(hs []Header) (name string, found bool) {
 	for _, h := range hs {
-		if len(h.Key) >= len(Prefix) && strings.EqualFold(h.Key[:len(Prefix)], Prefix) {
+		if IsReserved(h.Key) {
 			return h.Key, true
 		}
 	}
 	return "", false
+}
+
+// IsReserved tells whether a header's name has the reserved prefix, in any case of
+// letters.
+func IsReserved(name string) bool {
+	return len(name) >= len(Prefix) && strings.EqualFold(name[:len(Prefix)], Prefix)
 }
 
 const (

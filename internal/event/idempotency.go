@@ -1,9 +1,12 @@
 package event
 
 import (
+	"bytes"
 	"crypto/hmac"
 	"crypto/sha256"
 	"encoding/binary"
+	"hash"
+	"sync"
 )
 
 // DefaultIdempotencySecret is the idempotency secret of a deployment that has configured
@@ -14,13 +17,35 @@ const DefaultIdempotencySecret = "geogate idempotency v1"
 // secret, the same in all regions, over the uvarint-length-prefixed principal,
 // topic and key.
 func HashKey(secret []byte, principal, topic, key string) IdempotencyKey {
-	m := hmac.New(sha256.New, secret)
-	var b []byte
-	for _, s := range []string{principal, topic, key} {
-		b = AppendPrefixed(b, []byte(s))
-	}
-	m.Write(b)
-	return IdempotencyKey(m.Sum(nil)[:16])
+	return NewKeyHasher(secret).Hash(principal, topic, key)
+}
+
+// KeyHasher makes many gg-k under one secret, which it reads once. It is safe for
+// concurrent use.
+type KeyHasher struct{ macs sync.Pool }
+
+// hashing is a hash with room for what goes into it and for what comes out.
+type hashing struct {
+	hash.Hash
+	buf []byte
+}
+
+// NewKeyHasher makes a KeyHasher for a secret.
+func NewKeyHasher(secret []byte) *KeyHasher {
+	secret = bytes.Clone(secret)
+	return &KeyHasher{sync.Pool{New: func() any { return &hashing{Hash: hmac.New(sha256.New, secret)} }}}
+}
+
+// Hash is HashKey under the hasher's secret.
+func (h *KeyHasher) Hash(principal, topic, key string) (k IdempotencyKey) {
+	m, _ := h.macs.Get().(*hashing)
+	defer h.macs.Put(m)
+	m.Reset()
+	b := appendPrefixed(appendPrefixed(appendPrefixed(m.buf[:0], principal), topic), key)
+	_, _ = m.Write(b) // a hash's Write never fails
+	m.buf = m.Sum(b[:0])
+	copy(k[:], m.buf)
+	return k
 }
 
 // Request is what a producer asked for: what a fingerprint covers.
@@ -38,11 +63,15 @@ type Request struct {
 // bytes); op u8; value like the key; uvarint header count, each name
 // length-prefixed and value like the key; uvarint partition + 1, or 0. Headers
 // gg-* and content-type are left out: they are not part of what was asked for.
-func (q *Request) Fingerprint() Fingerprint {
-	b := AppendPrefixed(nil, []byte(q.Topic))
-	b = AppendNullable(b, q.Key)
+func (q *Request) Fingerprint() (f Fingerprint) {
+	d, _ := digests.Get().(*hashing)
+	defer digests.Put(d)
+	d.Reset()
+	// Large parts go into the hash as they are, the rest by way of the buffer.
+	b := appendPrefixed(d.buf[:0], q.Topic)
+	b = d.nullable(b, q.Key)
 	b = append(b, byte(q.Op))
-	b = AppendNullable(b, q.Value)
+	b = d.nullable(b, q.Value)
 	n := 0
 	for _, h := range q.Headers {
 		if fingerprinted(h) {
@@ -52,15 +81,30 @@ func (q *Request) Fingerprint() Fingerprint {
 	b = binary.AppendUvarint(b, uint64(n))
 	for _, h := range q.Headers {
 		if fingerprinted(h) {
-			b = AppendNullable(AppendPrefixed(b, []byte(h.Key)), h.Value)
+			b = d.nullable(appendPrefixed(b, h.Key), h.Value)
 		}
 	}
 	b = binary.AppendUvarint(b, uint64(q.Partition+1))
-	sum := sha256.Sum256(b)
-	return Fingerprint(sum[:16])
+	_, _ = d.Write(b)
+	d.buf = d.Sum(b[:0])
+	copy(f[:], d.buf)
+	return f
 }
 
-func fingerprinted(h Header) bool {
-	_, reserved := Reserved([]Header{h})
-	return !reserved && h.Key != "content-type"
+// digests are SHA-256 with room for small parts.
+var digests = sync.Pool{New: func() any { return &hashing{Hash: sha256.New()} }}
+
+// nullable is AppendNullable, but a large part takes what was appended so far with it
+// into the hash.
+func (d *hashing) nullable(b, part []byte) []byte {
+	const small = 128
+	if len(part) <= small {
+		return AppendNullable(b, part)
+	}
+	b = binary.AppendUvarint(append(b, 1), uint64(len(part)))
+	_, _ = d.Write(b)
+	_, _ = d.Write(part)
+	return b[:0]
 }
+
+func fingerprinted(h Header) bool { return !IsReserved(h.Key) && h.Key != "content-type" }

@@ -2,6 +2,7 @@ package event
 
 import (
 	"encoding/binary"
+	"encoding/hex"
 	"fmt"
 	"strconv"
 	"strings"
@@ -45,7 +46,18 @@ func NewID() (ID, error) {
 func (id ID) IsZero() bool { return id == ID{} }
 
 // String is the usual hyphenated UUID.
-func (id ID) String() string { return uuid.UUID(id).String() }
+func (id ID) String() string { return string(id.Append(nil)) }
+
+// Append appends what String gives.
+func (id ID) Append(b []byte) []byte {
+	for i, end := range [...]int{4, 6, 8, 10, 16} {
+		if i > 0 {
+			b = append(b, '-')
+		}
+		b = hex.AppendEncode(b, id[[...]int{0, 4, 6, 8, 10}[i]:end])
+	}
+	return b
+}
 
 // Epoch is the ownership epoch of a unit: k·16 + the id of the region whose
 // gateway minted it, so that two regions never mint the same one.
@@ -64,12 +76,18 @@ type Dot struct {
 }
 
 // Format is the text form `<region>/<incarnation>/<partition>/<offset>`.
-func (d Dot) Format(names RegionNames) string {
-	name := names.Name(d.Region)
-	if name == "" {
-		name = strconv.Itoa(int(d.Region))
+func (d Dot) Format(names RegionNames) string { return string(d.AppendFormat(nil, names)) }
+
+// AppendFormat appends what Format gives.
+func (d Dot) AppendFormat(b []byte, names RegionNames) []byte {
+	if name := names.Name(d.Region); name != "" {
+		b = append(b, name...)
+	} else {
+		b = strconv.AppendUint(b, uint64(d.Region), 10)
 	}
-	return fmt.Sprintf("%s/%d/%d/%d", name, d.Incarnation, d.Partition, d.Offset)
+	b = strconv.AppendUint(append(b, '/'), uint64(d.Incarnation), 10)
+	b = strconv.AppendInt(append(b, '/'), int64(d.Partition), 10)
+	return strconv.AppendInt(append(b, '/'), d.Offset, 10)
 }
 
 // ParseDot is the inverse of Format.

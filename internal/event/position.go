@@ -49,11 +49,15 @@ type Token struct {
 
 // String is the opaque form: base64url without padding of byte 1, the topic
 // hash, uvarint partition, the vector as in gg-c, and the stamp.
-func (t Token) String() string {
-	b := append([]byte{tokenVersion}, t.Topic[:]...)
-	b = binary.AppendUvarint(b, uint64(t.Partition))
-	b = AppendVector(b, &t.Vector)
-	return opaque.EncodeToString(t.Stamp.Append(b))
+func (t Token) String() string { return string(t.Append(nil)) }
+
+// Append appends what String gives.
+func (t *Token) Append(b []byte) []byte {
+	raw := append(make([]byte, 0, 128), tokenVersion)
+	raw = append(raw, t.Topic[:]...)
+	raw = binary.AppendUvarint(raw, uint64(t.Partition))
+	raw = AppendVector(raw, &t.Vector)
+	return opaque.AppendEncode(b, t.Stamp.Append(raw))
 }
 
 // ParseToken is the inverse of String; its errors wrap ErrMalformed.

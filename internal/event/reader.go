@@ -131,7 +131,9 @@ func (r *Reader) Close() error {
 }
 
 // AppendPrefixed appends a uvarint length and b.
-func AppendPrefixed(dst, b []byte) []byte {
+func AppendPrefixed(dst, b []byte) []byte { return appendPrefixed(dst, b) }
+
+func appendPrefixed[T string | []byte](dst []byte, b T) []byte {
 	return append(binary.AppendUvarint(dst, uint64(len(b))), b...)
 }
 

@@ -2,7 +2,7 @@ package hlc
 
 import (
 	"encoding/binary"
-	"fmt"
+	"encoding/hex"
 	"time"
 )
 
@@ -35,7 +35,13 @@ func (s Stamp) Add(d time.Duration) Stamp {
 }
 
 // String is the 16 hex digits of the wire form.
-func (s Stamp) String() string { return fmt.Sprintf("%016x", uint64(s)) }
+func (s Stamp) String() string { return string(s.AppendHex(nil)) }
+
+// AppendHex appends what String gives.
+func (s Stamp) AppendHex(b []byte) []byte {
+	var wire [8]byte
+	return hex.AppendEncode(b, s.Append(wire[:0]))
+}
 
 // MarshalText implements encoding.TextMarshaler with String.
 func (s Stamp) MarshalText() ([]byte, error) { return []byte(s.String()), nil }
