@@ -76,7 +76,7 @@ func rawRecord(head *writeHead, body []byte) (*record, error) {
 			continue
 		}
 		short = strings.ToLower(short)
-		if _, reserved := event.Reserved([]event.Header{{Key: short}}); reserved {
+		if event.IsReserved(short) {
 			return nil, invalid(codeReservedHeader, atHeader(name, "names with the prefix %s are reserved", event.Prefix))
 		}
 		if short == contentTypeHeader {

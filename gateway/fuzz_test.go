@@ -73,6 +73,71 @@ func FuzzRecord(f *testing.F) {
 	})
 }
 
+// FuzzScanRecord holds the scan, which knows only what is right, against the parser that
+// explains: both read the same records alike, and only a name or a header's string with an
+// escape is left to the latter.
+func FuzzScanRecord(f *testing.F) {
+	for _, s := range []string{
+		`{"key":{"type":"string","data":"DTW"},"value":{"type":"json","data":{"delay":[66,-1.5e+7,true,false,null,"\u00e9\n"]}},"headers":[{"name":"src","value":"aGk="}],"partition":null,"idempotency_key":null}`,
+		` { "headers" : [ { "value" : null , "name" : "" } , {"name":"b","value":""} ] , "value" : null } `, `{"value":{"data":"\ud83d\ude00\u0000","type":"string"}}`,
+		`{"value":{"type":"binary","data":"/w=="},"partition":3,"idempotency_key":"k"}`, `{"value":{"type":"string","data":"\ud800"}}`,
+		`{"\u0076alue":null}`, `{"value":null,"headers":[{"name":"GG-x","value":null}]}`, `{"value":null,"value":null}`, `{"value":null,"partition":-0}`,
+		`{"value":{"type":"json","data":` + strings.Repeat(`[{"a":`, 32) + `1` + strings.Repeat(`}]`, 32) + `}}`,
+		`{"value":{"type":"json","data":` + strings.Repeat(`[{"a":`, 32) + `[]` + strings.Repeat(`}]`, 32) + `}}`,
+		"{\"value\":{\"type\":\"string\",\"data\":\"0123456\x1f9\"}}", "{\"value\":{\"type\":\"string\",\"data\":\"0123456\x7f\u00e99\"}}", `{"value":null}{`, `{"value":{"type":"json","data":01}}`,
+	} {
+		f.Add([]byte(s), 100)
+	}
+	f.Add([]byte(`{"value":null,"headers":[{"name":"a","value":null}]}`), 0)
+	f.Fuzz(func(t *testing.T, body []byte, maxHeaders int) {
+		maxHeaders = max(maxHeaders, 0)
+		sent := bytes.Clone(body)
+		got := &record{partition: -1}
+		ok := scanRecord(body, maxHeaders, got)
+		if !bytes.Equal(body, sent) {
+			t.Fatalf("reading %q has changed it to %q", sent, body)
+		}
+		want, err := explainRecord(body, maxHeaders)
+		if !ok {
+			if err == nil && !bytes.ContainsRune(body, '\\') {
+				t.Fatalf("%q is left to the parser, which finds nothing wrong with it", body)
+			}
+			return
+		}
+		if err != nil {
+			t.Fatalf("%q is read, but: %v", body, err)
+		}
+		if !same(got.key, want.key) || !same(got.value, want.value) || got.partition != want.partition || got.idempotency != want.idempotency || len(got.headers) != len(want.headers) {
+			t.Fatalf("%q is read as %+v, want %+v", body, got, want)
+		}
+		for i, h := range want.headers {
+			if got.headers[i].Key != h.Key || !same(got.headers[i].Value, h.Value) {
+				t.Fatalf("header %d of %q is read as %v, want %v", i, body, got.headers[i], h)
+			}
+		}
+	})
+}
+
+// FuzzScanJSON holds the scan of a value against encoding/json.
+func FuzzScanJSON(f *testing.F) {
+	for _, s := range []string{`{}`, ` [1, 2.5e-3,"\u00e4"] `, `"\ud800"`, `01`, `1.`, `-`, `tru`, `{"a":}`, `[1,]`, "\"\x7f\"", `nul`, `{"a" :1}x`, `{"a":[{"b":[]},{}]}`, `[}`, `1e`, `"\u00g0"`} {
+		f.Add([]byte(s))
+	}
+	f.Fuzz(func(t *testing.T, b []byte) {
+		s, ok := newJSONScan(b)
+		if ok {
+			var raw []byte
+			if raw, ok = s.value(); ok && !json.Valid(raw) {
+				t.Fatalf("%q begins with %q", b, raw)
+			}
+			ok = ok && s.end()
+		}
+		if want := json.Valid(b) && utf8.Valid(b) && !deep(b); ok != want {
+			t.Fatalf("%q: %v", b, ok)
+		}
+	})
+}
+
 func same(a, b []byte) bool { return (a == nil) == (b == nil) && bytes.Equal(a, b) }
 
 // FuzzJSON holds the reader against encoding/json, which is laxer about UTF-8

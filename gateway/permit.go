@@ -20,8 +20,9 @@ type writer struct {
 	ownership Ownership // nil: this region may write everything
 	seats     seatOpener
 	m         *metrics
-	limits    txn.Limits    // of the deployment
-	turn      atomic.Uint32 // partition of the next record without any key
+	keys      *event.KeyHasher // under the deployment's secret
+	limits    txn.Limits       // of the deployment
+	turn      atomic.Uint32    // partition of the next record without any key
 	flights   flights
 }
 
@@ -106,7 +107,7 @@ func (w *writer) request(t Topic, rec *record) seat.Request {
 		req.Op = event.Delete
 	}
 	if rec.idempotency != "" {
-		req.Idempotency = event.HashKey(w.cfg.Secret, "", t.Name, rec.idempotency)
+		req.Idempotency = w.keys.Hash("", t.Name, rec.idempotency)
 		req.Fingerprint = req.Request.Fingerprint()
 	}
 	return req

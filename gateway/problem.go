@@ -375,9 +375,12 @@ const (
 // milliseconds. Kafka's "no timestamp", -1, is shown as it is counted; what lies before the
 // year 0 or after the year 9999, as from producers that count microseconds, as the first or
 // the last time that can be written.
-func formatTime(ms int64) string {
+func formatTime(ms int64) string { return string(appendTime(nil, ms)) }
+
+// appendTime appends what formatTime gives.
+func appendTime(dst []byte, ms int64) []byte {
 	ms = min(max(ms, firstMillis), lastMillis)
-	return time.UnixMilli(ms).UTC().Format("2006-01-02T15:04:05.000Z")
+	return time.UnixMilli(ms).UTC().AppendFormat(dst, "2006-01-02T15:04:05.000Z")
 }
 
 // id is an event id as answers show it, null for a record that came

@@ -153,7 +153,7 @@ func (s *Server) appendRecord(o *object, topic string, ev *event.Event) {
 	o.b = append(o.b, '[')
 	first := true
 	for _, h := range ev.Headers {
-		if _, reserved := event.Reserved([]event.Header{h}); reserved {
+		if event.IsReserved(h.Key) {
 			continue // of a later version of the envelope
 		}
 		if !first {

@@ -11,6 +11,7 @@ import (
 
 	"golang.org/x/time/rate"
 
+	"github.com/geogate/geogate/internal/event"
 	"github.com/geogate/geogate/internal/txn"
 )
 
@@ -30,6 +31,7 @@ const (
 type Server struct {
 	cfg     Config
 	region  string // name of the own region
+	dedupes bool   // there are other regions, which may have a twin of a keyed write
 	deps    Deps
 	log     *slog.Logger
 	warned  rate.Sometimes // writes warnings about refused requests
@@ -58,7 +60,7 @@ func New(cfg Config, deps Deps) (*Server, error) {
 	}
 	cfg = cfg.withDefaults()
 	s := &Server{
-		cfg: cfg, region: cfg.Topology.Name(cfg.Region), deps: deps, log: deps.Logger,
+		cfg: cfg, region: cfg.Topology.Name(cfg.Region), dedupes: len(cfg.Topology.Regions()) > 1, deps: deps, log: deps.Logger,
 		bodies: newShares(cfg.MaxInflight), unread: newShares(cfg.MaxInflight),
 		reads: newShares(int64(cfg.MaxReaders)), follows: newShares(int64(cfg.MaxReaders)),
 		seats: seatOpener{deps.Seats, cfg.WriteTimeout}, partTime: partTime, patience: unreadPatience,
@@ -70,7 +72,7 @@ func New(cfg Config, deps Deps) (*Server, error) {
 	if s.deps.Decoder == nil {
 		s.deps.Decoder = txn.NewDecoder(txn.Limits{})
 	}
-	s.writer = writer{limits: s.deps.Decoder.Limits(), cfg: cfg, region: s.region, ownership: deps.Ownership, seats: s.seats, m: s.m}
+	s.writer = writer{limits: s.deps.Decoder.Limits(), cfg: cfg, region: s.region, ownership: deps.Ownership, seats: s.seats, m: s.m, keys: event.NewKeyHasher(cfg.Secret)}
 	s.logs = newPool(&s.deps, s.log)
 	var err error
 	if s.data, err = cfg.Data.listen(s.m.refusedConnection("data")); err != nil {

@@ -36,7 +36,7 @@ const (
 // world is a gateway over fakes of its ports, and over kfake where records are
 // read.
 type world struct {
-	t      *testing.T
+	t      testing.TB
 	s      *Server
 	topics map[string]Topic
 
@@ -46,6 +46,7 @@ type world struct {
 	held    map[string]error // what Open answers for partitions, as flights/3
 	listErr error
 	wrote   []seat.Request
+	forget  bool // wrote stays empty
 	seats   map[string]*fakeSeat
 	changed chan struct{}
 	remote  map[string]control.Topic
@@ -89,7 +90,7 @@ func topologyOf(t testing.TB, names ...string) *router.Topology {
 	return top
 }
 
-func newWorld(t *testing.T, change func(*Config, *Deps)) *world {
+func newWorld(t testing.TB, change func(*Config, *Deps)) *world {
 	t.Helper()
 	w := &world{
 		t: t, seats: make(map[string]*fakeSeat), changed: make(chan struct{}),
@@ -195,7 +196,9 @@ func (w *world) seat(topic string, p int32) *fakeSeat {
 func (f *fakeSeat) Write(ctx context.Context, req *seat.Request) (seat.Answer, error) {
 	f.w.mu.Lock()
 	write := f.w.write
-	f.w.wrote = append(f.w.wrote, *req)
+	if !f.w.forget {
+		f.w.wrote = append(f.w.wrote, *req)
+	}
 	f.w.mu.Unlock()
 	return write(ctx, *req, f.p)
 }

@@ -1,44 +1,74 @@
 package gateway
 
 import (
+	"strconv"
+
 	"github.com/geogate/geogate/internal/event"
 	"github.com/geogate/geogate/internal/seat"
+	"github.com/geogate/geogate/router"
 )
 
 // answerWrite answers 200 to a single record that is stored.
 func (s *Server) answerWrite(c *call, w *permitted, a *seat.Answer) error {
-	body, token := s.stored(w.topic, a)
+	form := s.newStoredForm(w.topic)
+	body, token := form.append(make([]byte, 0, storedSize), a)
 	h := c.w.Header()
-	h.Set(headerToken, token)
+	h.Set(headerToken, string(token))
 	switch {
 	case a.Replayed:
 		h.Set("Idempotent-Replayed", "true")
-	case w.keyed() && len(s.cfg.Topology.Regions()) > 1:
+	case w.keyed() && s.dedupes:
 		h.Set("Geogate-Dedupe", "pending")
 	}
 	return c.send(typeJSON, body)
 }
 
-// stored is the body of a 200 and its token: a pure function of the record as the
-// log has it, so that a replay gives the same bytes.
-func (s *Server) stored(t Topic, a *seat.Answer) (body []byte, token string) {
-	region := s.cfg.Topology.Name(a.At.Region)
-	seen := a.Context
-	seen.Advance(a.At)
-	token = event.Token{Topic: event.HashTopic(t.Name), Partition: a.At.Partition, Vector: seen, Stamp: a.Stamp}.String()
-	var o object
-	o.id("id", a.ID)
-	o.str("dot", a.At.Format(s.cfg.Topology))
-	o.str("topic", t.Name)
-	o.str("region", region)
-	o.int("partition", int64(a.At.Partition))
-	o.int("offset", a.At.Offset)
-	o.uint("incarnation", uint64(a.At.Incarnation))
-	o.str("stamp", a.Stamp.String())
-	o.str("timestamp", formatTime(a.Timestamp))
-	o.str("unit", t.Domain.Unit(region))
-	o.uint("epoch", uint64(a.Epoch))
-	o.str("ack", "local")
-	o.str("token", token)
-	return o.close(), token
+// storedSize is more than most answers to a stored record take.
+const storedSize = 512
+
+// storedForm makes answers to stored records of one topic: what they have in common it
+// has once.
+type storedForm struct {
+	names *router.Topology
+	topic event.TopicHash
+	name  []byte // the topic, as a JSON string
+	unit  func(region string) string
+	// units are the units of the regions whose records it has met, as JSON strings.
+	units [event.MaxRegion + 1][]byte
+}
+
+func (s *Server) newStoredForm(t Topic) storedForm {
+	return storedForm{names: s.cfg.Topology, topic: event.HashTopic(t.Name), name: appendString(nil, t.Name), unit: t.Domain.Unit}
+}
+
+// append appends the body of a 200: a pure function of the record as the log has it, so
+// that a replay gives the same bytes. token is the part of it that is the token.
+func (f *storedForm) append(dst []byte, a *seat.Answer) (body, token []byte) {
+	region := f.names.Name(a.At.Region)
+	if f.units[a.At.Region] == nil {
+		f.units[a.At.Region] = appendString(nil, f.unit(region))
+	}
+	seen := event.Token{Topic: f.topic, Partition: a.At.Partition, Vector: a.Context, Stamp: a.Stamp}
+	seen.Vector.Advance(a.At)
+	dst = append(dst, `{"id":`...)
+	if a.ID.IsZero() {
+		dst = append(dst, "null"...)
+	} else {
+		dst = append(a.ID.Append(append(dst, '"')), '"')
+	}
+	dst = a.At.AppendFormat(append(dst, `,"dot":"`...), f.names)
+	dst = append(append(dst, `","topic":`...), f.name...)
+	dst = appendString(append(dst, `,"region":`...), region)
+	dst = strconv.AppendInt(append(dst, `,"partition":`...), int64(a.At.Partition), 10)
+	dst = strconv.AppendInt(append(dst, `,"offset":`...), a.At.Offset, 10)
+	dst = strconv.AppendUint(append(dst, `,"incarnation":`...), uint64(a.At.Incarnation), 10)
+	dst = a.Stamp.AppendHex(append(dst, `,"stamp":"`...))
+	dst = appendTime(append(dst, `","timestamp":"`...), a.Timestamp)
+	dst = append(append(dst, `","unit":`...), f.units[a.At.Region]...)
+	dst = strconv.AppendUint(append(dst, `,"epoch":`...), uint64(a.Epoch), 10)
+	dst = append(dst, `,"ack":"local","token":"`...)
+	at := len(dst)
+	dst = seen.Append(dst)
+	token = dst[at:len(dst):len(dst)]
+	return append(dst, `"}`...), token
 }

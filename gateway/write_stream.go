@@ -201,7 +201,8 @@ func (st *stream) start(ctx context.Context, l *line, text []byte, running *sync
 			l.refuse(st, asProblem(err))
 			return
 		}
-		l.out, _ = st.s.stored(st.topic, &a)
+		form := st.s.newStoredForm(st.topic)
+		l.out, _ = form.append(nil, &a)
 		close(l.ended)
 	})
 }
