@@ -222,34 +222,67 @@ const (
 //
 // The envelope shares no memory with hs; rest shares the values.
 func Decode(hs []Header) (e Envelope, rest []Header, stamped bool, err error) {
-	seen := 0
+	var d Decoder
+	rest, stamped, err = d.Decode(hs)
+	return d.Envelope, rest, stamped, err
+}
+
+// Decoder decodes one envelope after the other into the same memory: what it gives is
+// valid until the next.
+type Decoder struct {
+	Envelope
+	rest   []Header
+	dot    *Dot // kept for the next envelope that has one, as merged
+	merged *Merged
+}
+
+// Decode is the function Decode, with the envelope in the decoder.
+func (d *Decoder) Decode(hs []Header) (rest []Header, stamped bool, err error) {
+	d.Envelope, d.rest = Envelope{}, d.rest[:0]
+	seen, err := d.decode(hs)
+	switch {
+	case err != nil:
+	case seen&^seenCopy == 0:
+		return d.others(), false, nil
+	case seen&seenStamped != seenStamped:
+		err = fmt.Errorf("%w: envelope headers are missing (mask %#x)", ErrMalformed, seenStamped&^seen)
+	case seen&seenFingerprint != 0 && seen&seenKey == 0:
+		err = fmt.Errorf("%w: %s without %s", ErrMalformed, HeaderFingerprint, HeaderKey)
+	case d.Context[d.Region] != (Point{}):
+		err = fmt.Errorf("%w: the context names its own region %d", ErrMalformed, d.Region)
+	}
+	if err != nil {
+		d.Envelope = Envelope{}
+		return hs, true, err
+	}
+	return d.others(), true, nil
+}
+
+// others are the headers that are not the envelope's, nil if there are none.
+func (d *Decoder) others() []Header {
+	if len(d.rest) == 0 {
+		return nil
+	}
+	return d.rest
+}
+
+// decode decodes the headers one by one and tells which there were.
+func (d *Decoder) decode(hs []Header) (seen int, err error) {
 	for _, h := range hs {
 		bit := headerBit(h.Key)
 		if bit == 0 {
-			rest = append(rest, h)
+			d.rest = append(d.rest, h)
 			continue
 		}
 		if seen&bit != 0 {
-			return Envelope{}, hs, true, fmt.Errorf("%w: header %s is there twice", ErrMalformed, h.Key)
+			return seen, fmt.Errorf("%w: header %s is there twice", ErrMalformed, h.Key)
 		}
 		seen |= bit
-		if err := e.decodeHeader(bit, h.Value); err != nil {
-			return Envelope{}, hs, true, fmt.Errorf("decode header %s: %w", h.Key, err)
+		if err := d.decodeHeader(bit, h.Value); err != nil {
+			return seen, fmt.Errorf("decode header %s: %w", h.Key, err)
 		}
 	}
-	if seen&^seenCopy == 0 {
-		return e, rest, false, nil
-	}
-	if seen&seenStamped != seenStamped {
-		return Envelope{}, hs, true, fmt.Errorf("%w: envelope headers are missing (mask %#x)", ErrMalformed, seenStamped&^seen)
-	}
-	if seen&seenFingerprint != 0 && seen&seenKey == 0 {
-		return Envelope{}, hs, true, fmt.Errorf("%w: %s without %s", ErrMalformed, HeaderFingerprint, HeaderKey)
-	}
-	if e.Context[e.Region] != (Point{}) {
-		return Envelope{}, hs, true, fmt.Errorf("%w: the context names its own region %d", ErrMalformed, e.Region)
-	}
-	return e, rest, true, nil
+	return seen, nil
 }
 
 func headerBit(name string) int {
@@ -287,7 +320,7 @@ func headerBit(name string) int {
 	return 0 // a later version's header passes untouched
 }
 
-func (e *Envelope) decodeHeader(bit int, value []byte) error {
+func (d *Decoder) decodeHeader(bit int, value []byte) error {
 	r := NewReader(value)
 	switch bit {
 	case seenVersion:
@@ -295,35 +328,42 @@ func (e *Envelope) decodeHeader(bit int, value []byte) error {
 			r.Fail("envelope version %d is not supported", v)
 		}
 	case seenID:
-		copy(e.ID[:], r.Bytes(len(e.ID)))
+		copy(d.ID[:], r.Bytes(len(d.ID)))
 	case seenOrigin:
-		e.Region, e.Incarnation = r.Region(), r.Uint16()
+		d.Region, d.Incarnation = r.Region(), r.Uint16()
 	case seenBarrier:
-		e.Barrier = int64(r.UvarintMax(1<<63 - 1))
+		d.Barrier = int64(r.UvarintMax(1<<63 - 1))
 	case seenEpoch:
-		e.Epoch = Epoch(r.Uvarint())
+		d.Epoch = Epoch(r.Uvarint())
 	case seenStamp:
-		e.Stamp = hlc.Stamp(r.Uint64())
+		d.Stamp = hlc.Stamp(r.Uint64())
 	case seenContext:
-		e.Context = ReadVector(r)
+		d.Context = ReadVector(r)
 	case seenOp:
-		if e.Op = Op(r.Uint8()); e.Op != Put && e.Op != Delete {
-			r.Fail("operation %d is not known", e.Op)
+		if d.Op = Op(r.Uint8()); d.Op != Put && d.Op != Delete {
+			r.Fail("operation %d is not known", d.Op)
 		}
 	case seenKey:
-		copy(e.Key[:], r.Bytes(len(e.Key)))
-		if e.Key.IsZero() {
+		copy(d.Key[:], r.Bytes(len(d.Key)))
+		if d.Key.IsZero() {
 			r.Fail("the key is all zero")
 		}
 	case seenFingerprint:
-		copy(e.Fingerprint[:], r.Bytes(len(e.Fingerprint)))
+		copy(d.Fingerprint[:], r.Bytes(len(d.Fingerprint)))
 	case seenDot:
-		d := ReadDot(r)
-		e.Dot = &d
+		if d.dot == nil {
+			d.dot = new(Dot)
+		}
+		*d.dot = ReadDot(r)
+		d.Dot = d.dot
 	case seenMerged:
-		e.Merged = &Merged{Siblings: r.Uvarint(), Rule: Rule(r.Uint8()), Flags: r.Uint8()}
+		if d.merged == nil {
+			d.merged = new(Merged)
+		}
+		*d.merged = Merged{Siblings: r.Uvarint(), Rule: Rule(r.Uint8()), Flags: r.Uint8()}
+		d.Merged = d.merged
 	case seenReplaced:
-		e.Replaced = readReplaced(r)
+		d.Replaced = readReplaced(r)
 	}
 	return r.Close()
 }
