@@ -61,7 +61,7 @@ func NewTail(cfg TailConfig) (*Tail, error) {
 	}
 	inputs, err := newFeed(cfg, true)
 	if err != nil {
-		local.client.Close()
+		local.close()
 		return nil, err
 	}
 	return &Tail{local: local, inputs: inputs, follow: cfg.Control, seats: make(map[*Seat]struct{})}, nil
@@ -110,6 +110,7 @@ func (t *Tail) leave(s *Seat) {
 // feed is one consumer, which fills the inboxes of partitions.
 type feed struct {
 	client   *kgo.Client
+	hurry    *kgo.Client // for partitions that must not wait for a fetch of others
 	admin    *kadm.Client
 	consumer *txn.Consumer
 	decoder  *txn.Decoder
@@ -117,22 +118,36 @@ type feed struct {
 }
 
 func newFeed(cfg TailConfig, committed bool) (*feed, error) {
-	cl, err := kgo.NewClient(append(append([]kgo.Opt(nil), cfg.Opts...), kgo.MetadataMinAge(100*time.Millisecond))...)
+	opts := append(append([]kgo.Opt(nil), cfg.Opts...), kgo.MetadataMinAge(100*time.Millisecond))
+	cl, err := kgo.NewClient(opts...)
 	if err != nil {
 		return nil, fmt.Errorf("make tail client: %w", err)
 	}
+	hurry, err := kgo.NewClient(opts...)
+	if err != nil {
+		cl.Close()
+		return nil, fmt.Errorf("make tail client: %w", err)
+	}
 	return &feed{
-		client: cl, admin: kadm.NewClient(cl), decoder: cfg.Decoder, limit: cfg.QueueBytes,
+		client: cl, hurry: hurry, admin: kadm.NewClient(cl), decoder: cfg.Decoder, limit: cfg.QueueBytes,
 		consumer: txn.NewConsumer(cl, txn.ConsumerConfig{
-			Committed: committed, PartitionBytes: cfg.PartitionBytes, Earliest: true, Logger: cfg.Logger,
+			Committed: committed, PartitionBytes: cfg.PartitionBytes, Wait: feedWait, Hurry: hurry, Earliest: true, Logger: cfg.Logger,
 		}),
 	}, nil
 }
 
 func (f *feed) run(ctx context.Context) {
-	defer f.client.Close()
+	defer f.close()
 	f.consumer.Run(ctx)
 }
+
+func (f *feed) close() {
+	f.client.Close()
+	f.hurry.Close()
+}
+
+// feedWait is how long a fetch waits where nothing is written. Nobody waits for its end.
+const feedWait = 2 * time.Second
 
 // bounds lists where a partition's log begins and ends now (high watermark). Errors of
 // other partitions of the topic do not count.

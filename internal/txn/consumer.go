@@ -24,9 +24,12 @@ type ConsumerConfig struct {
 	// PartitionBytes is what one answer takes of a partition at most; a larger batch
 	// comes whole all the same. Default 256 KiB.
 	PartitionBytes int32
-	// Wait is how long a broker waits for something to come. A partition that is
-	// opened meanwhile waits as long. Default 500 ms.
+	// Wait is how long a broker waits for something to come. Default 500 ms.
 	Wait time.Duration
+	// Hurry, if not nil, has connections of its own: over them a partition is read that
+	// was opened, or goes on, while a fetch of others waits at its broker. Without it
+	// such a partition waits as long.
+	Hurry *kgo.Client
 	// Earliest: a partition whose next offset lies outside its log is read from the
 	// log's start; else its reading ends.
 	Earliest bool
@@ -62,6 +65,7 @@ type Consumer struct {
 	mu       sync.Mutex
 	open     map[*Cursor]bool   // guarded by mu, as everything below and in the cursors
 	sessions map[int32]*session // by broker
+	version  uint64             // rises when what is to be fetched from any broker may be another
 }
 
 // Fetched is what one answer brought of a partition.
@@ -82,9 +86,9 @@ type Unread struct {
 	From  int64
 }
 
-// NewConsumer makes a consumer over a client, which must be its own: a client has
-// one connection to a broker for fetches, which serves one request at a time. It
-// fetches nothing before Run.
+// NewConsumer makes a consumer over a client, which must be its own, as that of Hurry: a
+// client has one connection to a broker for fetches, which serves one request at a time.
+// It fetches nothing before Run.
 func NewConsumer(cl *kgo.Client, cfg ConsumerConfig) *Consumer {
 	cfg.PartitionBytes = cmp.Or(cfg.PartitionBytes, consumerPart)
 	cfg.Wait = cmp.Or(cfg.Wait, consumerWait)
@@ -108,8 +112,10 @@ type Cursor struct {
 	leader    int32
 	epoch     int32 // the leader's, -1 unknown
 	resolved  bool
-	check     bool // the leader is another: what was read may not be in its log
-	outside   bool // next lies outside the log
+	notBefore time.Time // after an error: when the leader is looked up again
+	held      bool      // a hurried fetch has it: no other may take it
+	check     bool      // the leader is another: what was read may not be in its log
+	outside   bool      // next lies outside the log
 	complains time.Time
 }
 
@@ -121,6 +127,7 @@ func (c *Consumer) Open(at TopicPartition, id [16]byte, from int64, deliver func
 	k := &Cursor{c: c, at: at, id: id, deliver: deliver, next: from, lastEpoch: -1, epoch: -1}
 	c.mu.Lock()
 	c.open[k] = true
+	c.version++
 	c.mu.Unlock()
 	c.signal()
 	return k
@@ -131,6 +138,7 @@ func (k *Cursor) Close() {
 	k.c.mu.Lock()
 	defer k.c.mu.Unlock()
 	delete(k.c.open, k)
+	k.c.version++
 }
 
 // Pause stops fetching until Resume; what is under way still comes.
@@ -142,6 +150,7 @@ func (k *Cursor) Resume() { k.setPaused(false) }
 func (k *Cursor) setPaused(p bool) {
 	k.c.mu.Lock()
 	k.paused = p
+	k.c.version++
 	k.c.mu.Unlock()
 	if !p {
 		k.c.signal()
@@ -160,55 +169,69 @@ func (c *Consumer) Run(ctx context.Context) {
 	var wg sync.WaitGroup
 	defer wg.Wait()
 	for {
-		missing := c.resolve(ctx)
+		again := c.resolve(ctx)
 		c.mu.Lock()
 		for k := range c.open {
-			if !k.resolved || k.paused {
-				continue
-			}
-			s := c.sessions[k.leader]
-			if s == nil {
-				s = &session{c: c, broker: k.leader}
-				c.sessions[k.leader] = s
-			}
-			if !s.running {
-				s.running = true
-				wg.Go(func() { s.run(ctx) })
+			if k.resolved && !k.paused {
+				c.start(ctx, &wg, k)
 			}
 		}
 		c.mu.Unlock()
-		var again <-chan time.Time
-		if missing {
-			again = time.After(consumerResolve)
+		var retry <-chan time.Time
+		if again > 0 {
+			retry = time.After(again)
 		}
 		select {
 		case <-ctx.Done():
 			return
 		case <-c.wake:
-		case <-again:
+		case <-retry:
 		}
 	}
 }
 
-// resolve looks up leaders that are not known; it tells whether some are missing
-// still.
-func (c *Consumer) resolve(ctx context.Context) (missing bool) {
+// start has a cursor fetched that may not be fetched yet; the caller holds mu.
+func (c *Consumer) start(ctx context.Context, wg *sync.WaitGroup, k *Cursor) {
+	s := c.sessions[k.leader]
+	if s == nil {
+		s = &session{c: c, broker: k.leader}
+		c.sessions[k.leader] = s
+	}
+	if !s.running {
+		s.running = true
+		wg.Go(func() { s.run(ctx) })
+	}
+	if c.cfg.Hurry != nil && !s.hurries && s.leftOut(k) {
+		s.hurries = true
+		wg.Go(func() { s.hurry(ctx) })
+	}
+}
+
+// resolve looks up leaders that are not known. Where some are missing still, it tells when
+// to try again.
+func (c *Consumer) resolve(ctx context.Context) (again time.Duration) {
 	ask := make(map[string]bool)
+	now := time.Now()
 	c.mu.Lock()
 	for k := range c.open {
-		if !k.resolved {
+		switch {
+		case k.resolved:
+		case now.Before(k.notBefore):
+			again = consumerRetry
+		default:
 			ask[k.at.Topic] = true
 		}
 	}
 	c.mu.Unlock()
 	if len(ask) == 0 {
-		return false
+		return again
 	}
 	found, failed := c.describe(ctx, slices.Collect(maps.Keys(ask)))
 	var changed []*Cursor
+	missing := false
 	c.mu.Lock()
 	for k := range c.open {
-		if k.resolved || !ask[k.at.Topic] {
+		if k.resolved || !ask[k.at.Topic] || now.Before(k.notBefore) {
 			continue
 		}
 		if cause := k.resolve(found, failed[k.at.Topic]); cause != nil {
@@ -218,11 +241,15 @@ func (c *Consumer) resolve(ctx context.Context) (missing bool) {
 			changed = append(changed, k)
 		}
 	}
+	c.version++
 	c.mu.Unlock()
 	for _, k := range changed {
 		missing = !k.validate(ctx) || missing
 	}
-	return missing
+	if missing && again == 0 {
+		again = consumerResolve
+	}
+	return again
 }
 
 // describe asks about topics, one by one where one of them spoils the answer for all.
@@ -302,6 +329,7 @@ func (k *Cursor) validate(ctx context.Context) bool {
 		k.next = start
 	}
 	k.check, k.outside, k.resolved = false, false, true
+	c.version++
 	return true
 }
 

@@ -3,6 +3,7 @@
 package txn_test
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -91,9 +92,9 @@ func (s *seen) awaitNext(t *testing.T, next int64) {
 }
 
 // consume runs a consumer for the rest of the test.
-func (c cluster) consume(t *testing.T, cfg txn.ConsumerConfig) *txn.Consumer {
+func (c cluster) consume(t testing.TB, cfg txn.ConsumerConfig) *txn.Consumer {
 	t.Helper()
-	cfg.Wait = 20 * time.Millisecond
+	cfg.Wait = cmp.Or(cfg.Wait, 20*time.Millisecond)
 	consumer := txn.NewConsumer(c.client(t), cfg)
 	ctx, cancel := context.WithCancel(context.Background())
 	done := make(chan struct{})
@@ -220,6 +221,63 @@ func TestConsumerFollows(t *testing.T) {
 		}
 		produce(2)
 		check(0, 1, 2, 3, 4, 5, 6, 7)
+	})
+}
+
+// TestConsumerHurries: what is opened, or goes on, is read at once, although a fetch of
+// another partition waits at the broker for as long as the test may last, and nothing is
+// read twice or out of order when the fetches come together.
+func TestConsumerHurries(t *testing.T) {
+	onAll(t, func(t *testing.T, c cluster) {
+		cl := c.client(t, kgo.RecordPartitioner(kgo.ManualPartitioner()))
+		c.create(t, cl, 3, "t")
+		consumer := c.consume(t, txn.ConsumerConfig{Wait: 10 * time.Minute, Hurry: c.client(t)})
+		want := make([][]string, 3)
+		produce := func(p int32) {
+			t.Helper()
+			v := fmt.Sprint(len(want[p]))
+			if err := cl.ProduceSync(t.Context(), &kgo.Record{Topic: "t", Partition: p, Value: []byte(v)}).FirstErr(); err != nil {
+				t.Fatal(err)
+			}
+			want[p] = append(want[p], v+"="+v)
+		}
+		check := func(p int, s *seen) {
+			t.Helper()
+			s.awaitNext(t, int64(len(want[p])))
+			if got := s.values(); !slices.Equal(got, want[p]) {
+				t.Fatalf("partition %d: %v, want %v", p, got, want[p])
+			}
+		}
+		var quiet, late, again seen
+		produce(0)
+		consumer.Open(txn.TopicPartition{Topic: "t"}, event.TopicID{}, 0, quiet.deliver(plain()))
+		check(0, &quiet) // from here on its fetch waits
+		produce(1)
+		k := consumer.Open(txn.TopicPartition{Topic: "t", Partition: 1}, event.TopicID{}, 0, late.deliver(plain()))
+		check(1, &late)
+		for range 10 {
+			produce(1)
+			check(1, &late)
+		}
+		k.Pause()
+		produce(0) // ends the fetch that has partition 1 in it
+		check(0, &quiet)
+		produce(1)
+		k.Resume()
+		check(1, &late)
+		produce(2)
+		k = consumer.Open(txn.TopicPartition{Topic: "t", Partition: 2}, event.TopicID{}, 0, again.deliver(plain()))
+		check(2, &again)
+		for range 20 { // the session takes both over, at any moment
+			for p, s := range []*seen{&quiet, &late, &again} {
+				produce(int32(p))
+				check(p, s)
+			}
+		}
+		k.Close()
+		again = seen{}
+		consumer.Open(txn.TopicPartition{Topic: "t", Partition: 2}, event.TopicID{}, 0, again.deliver(plain()))
+		check(2, &again)
 	})
 }
 

@@ -15,18 +15,29 @@ import (
 )
 
 // session is the fetching from one broker: incremental, if the broker keeps sessions.
-// What the fields hold is that of the goroutine that runs it, one at a time.
+// A request is sent as soon as the answer before has been delivered, and takes as much
+// work as partitions have moved, however many the broker knows.
 type session struct {
-	c       *Consumer
-	broker  int32
-	running bool // guarded by Consumer.mu
+	c      *Consumer
+	broker int32
 
-	id    int32
-	epoch int32
-	told  map[*Cursor]int64 // what the broker knows, with its offset; nil: nothing
-	bytes int32             // of a partition
-	wait  time.Duration     // of the next fetch, if the consumer is brief
-	slow  bool              // something went wrong; do not hurry
+	// Guarded by Consumer.mu.
+	running bool
+	flying  bool              // a request is under way, with all of told
+	told    map[*Cursor]int64 // what the broker knows, with its offset; nil: nothing
+	hurries bool              // hurry runs
+
+	// Of the goroutine that runs it.
+	id      int32
+	epoch   int32
+	version uint64                     // of the consumer when told was compared with all that is open
+	moved   []*Cursor                  // since then, of what is told
+	gone    []*Cursor                  // what the broker is to forget
+	asked   map[TopicPartition]*Cursor // what is told, by place
+	names   map[[16]byte]string        // of its topics
+	bytes   int32                      // of a partition
+	wait    time.Duration              // of the next fetch, if the consumer is brief
+	slow    bool                       // a request failed; do not hurry
 }
 
 // run fetches until ctx ends or nothing is left to fetch from the broker.
@@ -37,6 +48,9 @@ func (s *session) run(ctx context.Context) {
 			return
 		}
 		kresp, err := s.c.cl.Broker(int(s.broker)).Request(ctx, req)
+		s.c.mu.Lock()
+		s.flying = false
+		s.c.mu.Unlock()
 		resp, isFetch := kresp.(*kmsg.FetchResponse)
 		switch {
 		case err != nil:
@@ -63,7 +77,11 @@ func (s *session) run(ctx context.Context) {
 }
 
 // drop makes the next request ask for everything.
-func (s *session) drop() { s.id, s.epoch, s.told = 0, 0, nil }
+func (s *session) drop() {
+	s.c.mu.Lock()
+	defer s.c.mu.Unlock()
+	s.id, s.epoch, s.told = 0, 0, nil
+}
 
 // failed drops the session after a request failed, and has leaders looked up again.
 func (s *session) failed(ctx context.Context, err error) {
@@ -72,15 +90,17 @@ func (s *session) failed(ctx context.Context, err error) {
 	if ctx.Err() != nil {
 		return
 	}
-	s.c.mu.Lock()
-	for k := range s.c.open {
+	c := s.c
+	c.mu.Lock()
+	for k := range c.open {
 		if k.leader == s.broker && k.resolved {
 			k.resolved = false
-			s.c.complain(k, fmt.Errorf("broker %d: %w", s.broker, err))
+			c.complain(k, fmt.Errorf("broker %d: %w", s.broker, err))
 		}
 	}
-	s.c.mu.Unlock()
-	s.c.signal()
+	c.version++
+	c.mu.Unlock()
+	c.signal()
 }
 
 // noSession in a request's SessionEpoch asks the broker to keep none.
@@ -92,35 +112,103 @@ func (s *session) request(ctx context.Context) (req *kmsg.FetchRequest, ok bool)
 	c := s.c
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	want := make(map[*Cursor]bool)
-	for k := range c.open {
-		if k.resolved && !k.paused && k.leader == s.broker {
-			want[k] = true
-		}
+	changed := s.moved
+	if s.told == nil || s.version != c.version {
+		changed = s.compare()
 	}
-	if len(want) == 0 || ctx.Err() != nil {
+	s.moved = nil
+	if len(s.told) == 0 || ctx.Err() != nil {
 		s.running = false
 		return nil, false
 	}
-	if s.told == nil {
-		s.told = make(map[*Cursor]int64, len(want))
-	}
-	req = kmsg.NewPtrFetchRequest()
-	req.ReplicaID = -1
-	req.MaxWaitMillis, req.MinBytes = int32(s.maxWait().Milliseconds()), 1
-	// Every partition at its own limit fits: an answer that a broker cuts inside a
-	// partition may lack its aborted transactions.
-	n := int32(len(want))
+	n := int32(len(s.told))
 	s.bytes = min(c.cfg.PartitionBytes, max(consumerBytes/n, leastPartBytes))
-	req.MaxBytes = max(consumerBytes, s.bytes*n)
-	if c.cfg.Committed {
-		req.IsolationLevel = int8(committed)
-	}
+	req = c.fetch(s.maxWait(), s.bytes, n)
 	if req.SessionID, req.SessionEpoch = s.id, s.epoch; c.cfg.Brief {
 		req.SessionEpoch = noSession
 	}
-	s.partitions(req, want)
+	s.flying = true
+	for _, k := range changed {
+		s.told[k] = k.next
+	}
+	slices.SortFunc(changed, inOrder) // the answer keeps the order
+	addPartitions(req, changed, s.bytes)
+	for _, k := range s.gone {
+		if s.asked[k.at] != nil {
+			continue // the broker is told of the one that took its place
+		}
+		rf := kmsg.NewFetchRequestForgottenTopic()
+		rf.Topic, rf.TopicID, rf.Partitions = k.at.Topic, k.id, []int32{k.at.Partition}
+		req.ForgottenTopics = append(req.ForgottenTopics, rf)
+	}
+	s.gone = nil
 	return req, true
+}
+
+// compare brings told in line with all that is to be fetched from the broker, and gives
+// what that does not know yet. The caller holds the consumer's mu.
+func (s *session) compare() (changed []*Cursor) {
+	c := s.c
+	if s.told == nil {
+		s.gone = nil
+		s.told = make(map[*Cursor]int64, len(c.open))
+	}
+	s.version = c.version
+	s.asked, s.names = make(map[TopicPartition]*Cursor, len(c.open)), make(map[[16]byte]string)
+	for k := range c.open {
+		if !k.wanted(s.broker) || k.held {
+			continue
+		}
+		s.asked[k.at], s.names[k.id] = k, k.at.Topic
+		if told, was := s.told[k]; !was || told != k.next {
+			changed = append(changed, k)
+			s.told[k] = k.next
+		}
+	}
+	for k := range s.told {
+		if s.asked[k.at] == k {
+			continue
+		}
+		delete(s.told, k)
+		s.gone = append(s.gone, k)
+	}
+	return changed
+}
+
+// wanted tells whether a cursor is to be fetched from a broker; the caller holds mu.
+func (k *Cursor) wanted(broker int32) bool { return k.resolved && !k.paused && k.leader == broker }
+
+// fetch is a request for n partitions, without them. Every partition at its own limit
+// fits: an answer that a broker cuts inside a partition may lack its aborted transactions.
+func (c *Consumer) fetch(wait time.Duration, bytes, n int32) *kmsg.FetchRequest {
+	req := kmsg.NewPtrFetchRequest()
+	req.ReplicaID = -1
+	req.MaxWaitMillis, req.MinBytes = int32(wait.Milliseconds()), 1
+	req.MaxBytes = max(consumerBytes, bytes*n)
+	if c.cfg.Committed {
+		req.IsolationLevel = int8(committed)
+	}
+	return req
+}
+
+// addPartitions adds cursors, in order, to a request; the caller holds the consumer's mu.
+func addPartitions(req *kmsg.FetchRequest, of []*Cursor, bytes int32) {
+	for _, k := range of {
+		n := len(req.Topics) - 1
+		if n < 0 || req.Topics[n].Topic != k.at.Topic || req.Topics[n].TopicID != k.id {
+			rt := kmsg.NewFetchRequestTopic()
+			rt.Topic, rt.TopicID = k.at.Topic, k.id
+			n++
+			req.Topics = append(req.Topics, rt)
+		}
+		rp := kmsg.NewFetchRequestTopicPartition()
+		rp.Partition, rp.FetchOffset, rp.CurrentLeaderEpoch, rp.PartitionMaxBytes = k.at.Partition, k.next, k.epoch, bytes
+		req.Topics[n].Partitions = append(req.Topics[n].Partitions, rp)
+	}
+}
+
+func inOrder(a, b *Cursor) int {
+	return cmp.Or(cmp.Compare(a.at.Topic, b.at.Topic), cmp.Compare(a.at.Partition, b.at.Partition))
 }
 
 // briefWait is how long the first fetch waits after one that brought nothing, for a
@@ -138,58 +226,21 @@ func (s *session) maxWait() time.Duration {
 	return now
 }
 
-// partitions adds to a request what the broker does not know yet; the caller holds
-// the consumer's mu.
-func (s *session) partitions(req *kmsg.FetchRequest, want map[*Cursor]bool) {
-	topics := make(map[string]int)
-	wanted := make(map[TopicPartition]bool, len(want))
-	var changed []*Cursor
-	for k := range want {
-		wanted[k.at] = true
-		if told, was := s.told[k]; !was || told != k.next {
-			changed = append(changed, k)
-		}
-	}
-	slices.SortFunc(changed, inOrder) // the answer keeps the order
-	for _, k := range changed {
-		s.told[k] = k.next
-		n, ok := topics[k.at.Topic]
-		if !ok {
-			rt := kmsg.NewFetchRequestTopic()
-			rt.Topic, rt.TopicID = k.at.Topic, k.id
-			n = len(req.Topics)
-			topics[k.at.Topic] = n
-			req.Topics = append(req.Topics, rt)
-		}
-		rp := kmsg.NewFetchRequestTopicPartition()
-		rp.Partition, rp.FetchOffset, rp.CurrentLeaderEpoch, rp.PartitionMaxBytes = k.at.Partition, k.next, k.epoch, s.bytes
-		req.Topics[n].Partitions = append(req.Topics[n].Partitions, rp)
-	}
-	for k := range s.told {
-		if want[k] {
-			continue
-		}
-		delete(s.told, k)
-		if !wanted[k.at] { // else it is told of the one that took its place
-			rf := kmsg.NewFetchRequestForgottenTopic()
-			rf.Topic, rf.TopicID, rf.Partitions = k.at.Topic, k.id, []int32{k.at.Partition}
-			req.ForgottenTopics = append(req.ForgottenTopics, rf)
-		}
-	}
-}
-
-func inOrder(a, b *Cursor) int {
-	return cmp.Or(cmp.Compare(a.at.Topic, b.at.Topic), cmp.Compare(a.at.Partition, b.at.Partition))
-}
-
 // answer delivers what came.
 func (s *session) answer(resp *kmsg.FetchResponse) {
-	asked, names := make(map[TopicPartition]*Cursor, len(s.told)), make(map[[16]byte]string)
-	s.c.mu.Lock()
-	for k := range s.told {
-		asked[k.at], names[k.id] = k, k.at.Topic
-	}
-	s.c.mu.Unlock()
+	eachPartition(resp, s.asked, s.names, func(k *Cursor, rp *kmsg.FetchResponseTopicPartition) {
+		s.c.mu.Lock()
+		from := s.told[k]
+		s.c.mu.Unlock()
+		if s.take(k, rp, from) {
+			s.moved = append(s.moved, k)
+			s.wait = 0
+		}
+	})
+}
+
+// eachPartition calls fn for every partition of an answer that was asked for.
+func eachPartition(resp *kmsg.FetchResponse, asked map[TopicPartition]*Cursor, names map[[16]byte]string, fn func(*Cursor, *kmsg.FetchResponseTopicPartition)) {
 	for t := range resp.Topics {
 		rt := &resp.Topics[t]
 		name := rt.Topic
@@ -199,15 +250,15 @@ func (s *session) answer(resp *kmsg.FetchResponse) {
 		for i := range rt.Partitions {
 			rp := &rt.Partitions[i]
 			if k := asked[TopicPartition{name, rp.Partition}]; k != nil {
-				s.take(k, rp)
+				fn(k, rp)
 			}
 		}
 	}
 }
 
-// take delivers what came of one partition, and moves its cursor.
-func (s *session) take(k *Cursor, rp *kmsg.FetchResponseTopicPartition) {
-	from := s.told[k]
+// take delivers what came of one partition, of which records from an offset on were asked
+// for, and moves its cursor. It tells whether anything came that counts.
+func (s *session) take(k *Cursor, rp *kmsg.FetchResponseTopicPartition, from int64) bool {
 	f, lastEpoch := Fetched{Next: from, Err: kerr.ErrorForCode(rp.ErrorCode)}, int32(-1)
 	if f.Err == nil {
 		f, lastEpoch = unread(rp, from)
@@ -216,15 +267,15 @@ func (s *session) take(k *Cursor, rp *kmsg.FetchResponseTopicPartition) {
 	c.mu.Lock()
 	if !c.open[k] || k.next != from {
 		c.mu.Unlock()
-		return
+		return false
 	}
 	k.next = f.Next
 	if lastEpoch >= 0 {
 		k.lastEpoch = lastEpoch
 	}
 	if f.Err != nil {
-		s.slow = true
-		k.resolved = false
+		k.resolved, k.notBefore = false, time.Now().Add(consumerRetry)
+		c.version++
 		c.complain(k, f.Err)
 		if k.outside = errors.Is(f.Err, kerr.OffsetOutOfRange); k.outside && !c.cfg.Earliest {
 			delete(c.open, k)
@@ -234,8 +285,9 @@ func (s *session) take(k *Cursor, rp *kmsg.FetchResponseTopicPartition) {
 	if f.Err != nil {
 		c.signal()
 	}
-	if len(f.Batches) > 0 || f.Err != nil || f.Next > from {
-		s.wait = 0
-		k.deliver(f)
+	if len(f.Batches) == 0 && f.Err == nil && f.Next <= from {
+		return false
 	}
+	k.deliver(f)
+	return true
 }
