@@ -31,6 +31,7 @@ RACE     := $(LEAN) CGO_ENABLED=1 $(GO) test -race $(RUNTEST)
 # with; the race detector makes that five times slower.
 PLAIN    := $(LEAN) CGO_ENABLED=0 $(GO) test $(RUNTEST)
 ONEGOROUTINE := ^github.com/geogate/geogate/testbench/sim(/|$$)
+, := ,
 # tests FLAGS runs the tests of PKG.
 tests = status=0; all=$$($(GO) list $(PKG)) || exit 1; \
 	  race=$$(echo "$$all" | grep -vE '$(ONEGOROUTINE)'); plain=$$(echo "$$all" | grep -E '$(ONEGOROUTINE)'); \
@@ -39,10 +40,10 @@ tests = status=0; all=$$($(GO) list $(PKG)) || exit 1; \
 	  exit $$status
 
 .DEFAULT_GOAL := help
-.PHONY: help demo build test test-slow race hostile flaky check fmt lint vuln fuzz sim soak bench accept gcc
+.PHONY: help demo build test test-slow race hostile flaky check fmt lint vuln fuzz sim soak bench bench-write bench-fold bench-start bench-idle bench-table accept gcc
 
 help: ## Show this list
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  %-9s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  %-11s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 demo: build ## Run two regions and a witness, with data, in this terminal (ARGS="--fresh --ports auto")
 	$(BIN)/geogate demo $(ARGS)
@@ -107,6 +108,27 @@ soak: ## Simulate SOAK seeds of both WORLDS that were never run before
 
 bench: ## Run all benchmarks
 	$(GO) test -run '^$$' -bench . -benchmem -timeout 30m $(PKG)
+
+# Figures beside a raw producer, see docs/benchmarks.md: KAFKA=apache on real brokers,
+# PROFILE=DIR takes CPU profiles of the gateway, JSON=FILE keeps the figures, BEFORE=PATH
+# measures an older program in turn, ARGS= for further flags.
+measure = $(GO) run ./testbench/bench -geogate $(BIN)/geogate -kafka $(or $(KAFKA),embedded) $(if $(BEFORE),-before '$(BEFORE)') \
+            $(if $(PROFILE),-profile '$(PROFILE)') $(if $(JSON),-json '$(JSON)') $(1) $(ARGS)
+
+bench-write: build ## Measure writes and reads of entities (KAFKA=apache, PROFILE=DIR, JSON=FILE, BEFORE=PATH of an older program)
+	$(call measure,-work write)
+
+bench-fold: build ## Measure the fold of native events and the read of a merged topic (the same settings)
+	$(call measure,-work fold)
+
+bench-start: build ## Measure a stop and a kill under load (the same settings)
+	$(call measure,-work start)
+
+bench-idle: build ## Measure what an idle region of 25 seats costs (the same settings; ARGS="-partitions 1000")
+	$(call measure,-work idle)
+
+bench-table: build ## Measure everything on both Kafkas and print the rows of docs/benchmarks.md (BEFORE=PATH, JSON=FILE)
+	$(call measure,-kafka apache$(,)embedded -work write$(,)fold$(,)start$(,)idle$(,)idle1000 -markdown)
 
 accept: build ## Run the acceptance against bin/geogate (KAFKA=apache on real brokers)
 	$(GO) run ./testbench/accept -geogate $(BIN)/geogate -kafka $(or $(KAFKA),embedded)
