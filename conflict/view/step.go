@@ -189,7 +189,7 @@ func (v *View) step(ctx context.Context) error {
 		return v.restore(ctx) // and the same items again
 	}
 	if tells {
-		v.told, v.toldAt = told, now
+		v.tells.wrote(told, now)
 	}
 	return v.settle(out, states, bases)
 }

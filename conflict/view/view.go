@@ -66,9 +66,13 @@ type Config struct {
 	// beyond what comes with the items. Nil: nothing.
 	Restricted func() uint16
 
+	// Published is what control last said of the partition, as far as it is known here;
+	// nil, or ok false: nothing.
+	Published func() (p control.Progress, ok bool)
+
 	ProgressEvery time.Duration // default 500 ms
 	// IdleProgressEvery is for progress that has nothing to tell but a later closed
-	// stamp, as nobody waits for that one; default ten times ProgressEvery.
+	// stamp, for which only the expiry of idempotency keys waits; default 10 minutes.
 	IdleProgressEvery time.Duration
 	QueueBytes        int // of items that wait to be folded, beyond which Fold blocks; default 8 MiB
 	Wall              func() time.Time
@@ -80,7 +84,7 @@ type Config struct {
 
 func (c Config) withDefaults() Config {
 	c.ProgressEvery = cmp.Or(c.ProgressEvery, 500*time.Millisecond)
-	c.IdleProgressEvery = cmp.Or(c.IdleProgressEvery, 10*c.ProgressEvery)
+	c.IdleProgressEvery = cmp.Or(c.IdleProgressEvery, 10*time.Minute)
 	c.QueueBytes = cmp.Or(c.QueueBytes, 8<<20)
 	c.Logger = cmp.Or(c.Logger, slog.New(slog.DiscardHandler))
 	if c.Wall == nil {
@@ -133,10 +137,9 @@ type View struct {
 	// Owned by Run's goroutine.
 	fold     *conflict.Partition
 	at       vectorRecord
-	stateID  event.TopicID    // of the state topic
-	taken    []judged.Item    // taken from the queue, not committed
-	told     control.Progress // the last progress that was committed
-	toldAt   time.Time        // when
+	stateID  event.TopicID // of the state topic
+	taken    []judged.Item // taken from the queue, not committed
+	tells    *teller       // when progress is written
 	cache    cacheState
 	refusals refusals // of the items taken
 
@@ -187,6 +190,7 @@ func New(cfg Config) (*View, error) {
 		cfg: cfg, admin: kadm.NewClient(cfg.Client),
 		ready: make(chan struct{}), wake: make(chan struct{}, 1), moved: make(chan struct{}),
 		committed: conflict.Start(),
+		tells:     newTeller(cfg.Topic, cfg.Partition, cfg.ProgressEvery, cfg.IdleProgressEvery),
 	}
 	if v.producer = cfg.Producer; v.producer == nil {
 		id := fmt.Sprintf("geogate.fold.%s.%d", cfg.Topic, cfg.Partition)
@@ -285,8 +289,8 @@ func (v *View) runTerm(ctx context.Context) error {
 	if err := v.restore(ctx); err != nil {
 		return fmt.Errorf("restore: %w", err)
 	}
-	tick := time.NewTicker(v.cfg.ProgressEvery)
-	defer tick.Stop()
+	look := time.NewTimer(0)
+	defer look.Stop()
 	for {
 		if ctx.Err() != nil {
 			return ctx.Err()
@@ -296,17 +300,20 @@ func (v *View) runTerm(ctx context.Context) error {
 				return err
 			}
 			v.works()
+			v.tells.changed(v.cfg.Wall())
 			continue
 		}
+		if err := v.publish(ctx); err != nil {
+			return err
+		}
 		v.works()
+		look.Reset(v.tells.wait(v.cfg.Wall()))
 		select {
 		case <-ctx.Done():
 			return ctx.Err()
 		case <-v.wake:
-		case <-tick.C:
-			if err := v.publish(ctx); err != nil {
-				return err
-			}
+			v.tells.changed(v.cfg.Wall())
+		case <-look.C:
 		}
 	}
 }

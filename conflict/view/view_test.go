@@ -300,6 +300,7 @@ func TestProgress(t *testing.T) {
 	w.claims = func() (seat.Claims, bool) {
 		return seat.Claims{End: event.Point{Next: 12}, Closed: hlc.FromMillis(99), Promised: event.Vector{2: {Next: 4}}}, true
 	}
+	w.opts = func(c *viewConfig) { c.IdleProgressEvery = 100 * time.Millisecond }
 	w.start(store(t))
 	deadline := time.Now().Add(10 * time.Second)
 	for {
@@ -328,6 +329,7 @@ func TestIdleProgress(t *testing.T) {
 	v := w.start(store(t))
 	for n := range int64(3) {
 		end.Store(n)
+		v.Look()
 		v.until("progress with the new end", func() bool {
 			rs := w.read(control.TopicControl, 0)
 			if len(rs) == 0 {
@@ -337,7 +339,7 @@ func TestIdleProgress(t *testing.T) {
 			return err == nil && p.End.Next == n
 		})
 		before := asked.Load()
-		v.until("more claims", func() bool { return asked.Load() > before+10 })
+		v.until("more claims", func() bool { v.Look(); return asked.Load() > before+10 })
 	}
 	if rs := w.read(control.TopicControl, 0); len(rs) != 3 {
 		t.Errorf("%d progress records of %d claims with 3 ends", len(rs), asked.Load())

@@ -80,6 +80,8 @@ type Follower struct {
 	restricted    map[string]uint16           // by topic, bit r: records of origin r may be denied to the own region
 	settings      map[event.RegionID]Settings // by the region that wrote them
 	links         map[event.RegionID]*LinkIndex
+	topicsChanged bool // the registry, or the incarnations, have since the last news
+	subscriptions map[*Subscription]struct{}
 }
 
 // New makes a follower; it does nothing before Run.
@@ -121,6 +123,7 @@ func newFollower(cfg Config) *Follower {
 		restricted:    make(map[string]uint16),
 		settings:      make(map[event.RegionID]Settings),
 		links:         make(map[event.RegionID]*LinkIndex),
+		subscriptions: make(map[*Subscription]struct{}),
 	}
 	for id := range cfg.Regions {
 		if id != cfg.Region {
@@ -224,6 +227,7 @@ func (f *Follower) Changed() <-chan struct{} {
 func (f *Follower) notify() {
 	close(f.changed)
 	f.changed = make(chan struct{})
+	f.publishNews()
 }
 
 // reportSkipped remembers and logs a record that cannot be used. It is passed over: one
@@ -288,8 +292,10 @@ func (f *Follower) applyCommitted(rt route, r *txn.Record) (err error) {
 	case routeControl:
 		return f.applyControl(rt.from, r)
 	case routeTopics:
+		f.topicsChanged = true
 		return f.applyTopic(r)
 	case routeIncarnations:
+		f.topicsChanged = true
 		return f.applyIncarnation(r.Key, r.Value)
 	case routeRuns:
 		return f.links[rt.from].ApplyRuns(r.Key, r.Value)

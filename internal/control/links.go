@@ -54,6 +54,7 @@ type LinkIndex struct {
 	byTarget  map[partition]*position          // the newest position that names the target
 	waiting   map[int32]map[*position]struct{} // by slot: positions not usable yet
 	runsNext  map[int32]int64                  // by slot: runs read below it
+	changed   map[partition]struct{}           // by target topic id: what has been said since takeChanged
 }
 
 type runMap struct {
@@ -66,6 +67,7 @@ type runMap struct {
 // any time, listing only once it has become usable.
 type position struct {
 	slot    int32
+	num     int32 // of the partition
 	newest  offsets.Position
 	listing *pendingListing
 	usable  *offsets.Position
@@ -85,6 +87,7 @@ func NewLinkIndex() *LinkIndex {
 		byTarget:  make(map[partition]*position),
 		waiting:   make(map[int32]map[*position]struct{}),
 		runsNext:  make(map[int32]int64),
+		changed:   make(map[partition]struct{}),
 	}
 }
 
@@ -95,6 +98,7 @@ func (l *LinkIndex) ApplyRuns(key, value []byte) error {
 	if err != nil {
 		return fmt.Errorf("apply runs record: %w", err)
 	}
+	l.changed[partition{topic, num}] = struct{}{}
 	if value == nil {
 		// Either folded into a block, which then replaces it, or cut
 		// off: then target-covered fell in the same transaction.
@@ -180,7 +184,7 @@ func (l *LinkIndex) ApplyPosition(slot int32, key, value []byte) (ok bool, err e
 	k := partition{topic, num}
 	p := l.positions[k]
 	if p == nil {
-		p = &position{slot: slot}
+		p = &position{slot: slot, num: num}
 		l.positions[k] = p
 	}
 	switch old := p.newest; {
@@ -191,6 +195,7 @@ func (l *LinkIndex) ApplyPosition(slot int32, key, value []byte) (ok bool, err e
 		p.listing, p.usable, p.lowered = nil, nil, true
 	}
 	p.newest = pos
+	l.changed[partition{pos.Target, num}] = struct{}{}
 	l.byTarget[partition{pos.Target, num}] = p
 	if p.listing == nil {
 		p.listing = &pendingListing{pos: pos, upTo: -1}
@@ -200,6 +205,14 @@ func (l *LinkIndex) ApplyPosition(slot int32, key, value []byte) (ok bool, err e
 	}
 	l.waiting[slot][p] = struct{}{}
 	return true, nil
+}
+
+// takeChanged moves the copies of which something has been said since the last call.
+func (l *LinkIndex) takeChanged(into map[Copy]struct{}) {
+	for p := range l.changed {
+		into[Copy{p.topic, p.num}] = struct{}{}
+	}
+	clear(l.changed)
 }
 
 // SlotsToList is the slots of the runs topic whose high watermark must be listed from
@@ -252,6 +265,7 @@ func (l *LinkIndex) promote(p *position) {
 	}
 	pos := p.listing.pos
 	p.usable, p.listing = &pos, nil
+	l.changed[partition{pos.Target, p.num}] = struct{}{}
 	if pos == p.newest {
 		delete(l.waiting[p.slot], p)
 		return

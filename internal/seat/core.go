@@ -658,6 +658,18 @@ func (c *Core) Term() int64 { return c.term }
 // InFlight is the number of writes that are not settled.
 func (c *Core) InFlight() int { return len(c.writes) }
 
+// Busy tells whether a Tick has something to look at before long: until then it need not
+// come.
+func (c *Core) Busy() bool { return len(c.writes) > 0 || c.opening.active }
+
+// Idle is how long a core that is not busy needs no Tick.
+func (c *Core) Idle(now time.Time) time.Duration {
+	if c.cfg.IdleTerm <= 0 || c.cfg.NoLog || c.term != NoBarrier || c.draining || c.stopped || !c.ready {
+		return time.Hour
+	}
+	return max(c.began.Add(c.cfg.IdleTerm).Sub(now), 0)
+}
+
 // Stopped tells whether another instance has taken the seat.
 func (c *Core) Stopped() bool { return c.stopped }
 

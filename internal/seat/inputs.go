@@ -506,6 +506,29 @@ func (in *Inputs) fold(items []judged.Item) {
 	}
 }
 
+// Resting tells whether nothing waits for the wall, or to be asked again: until something
+// comes in, or control or the register have news, a Look would find nothing.
+func (in *Inputs) Resting() bool {
+	if !in.open || in.takeover != nil || in.pendCause != "" || len(in.unsettled) > 0 || len(in.local.rest) > 0 {
+		return false
+	}
+	for r, st := range in.remotes {
+		if len(in.pending[r]) > 0 {
+			return false
+		}
+		if st == nil {
+			continue
+		}
+		if len(st.rest) > 0 || st.held > 0 || st.asked != nil || st.doubt >= 0 {
+			return false
+		}
+		if cov, ok := in.env.Copies.Covered(st.origin, st.topic, in.cfg.Partition); ok && st.at.Compare(cov.Source) < 0 {
+			return false
+		}
+	}
+	return true
+}
+
 // InputsStatus is what inputs wait for.
 type InputsStatus struct {
 	Foreign uint64                           // remote records that no link wrote

@@ -20,15 +20,17 @@ import (
 )
 
 const (
-	tickEvery = 50 * time.Millisecond
-	lookEvery = time.Second // held origins look at the wall again
+	tickEvery = 50 * time.Millisecond // while the core is busy
+	lookEvery = time.Second           // what waits is looked at again, as held origins at the wall
+	restEvery = time.Minute           // where nothing waits
 )
 
 // runCore gives the core time and results. It ends the seat when the core has
 // stopped.
 func (s *Seat) runCore(ctx context.Context) error {
-	tick := time.NewTicker(tickEvery)
+	tick := time.NewTimer(0)
 	defer tick.Stop()
+	term := NoBarrier
 	for {
 		select {
 		case <-ctx.Done():
@@ -46,7 +48,12 @@ func (s *Seat) runCore(ctx context.Context) error {
 			s.step(now, ev)
 		}
 		s.step(now, Tick{})
-		stopped, broken := s.core.Stopped(), s.broken
+		stopped, broken, was := s.core.Stopped(), s.broken, term
+		next := tickEvery
+		if s.ticks = s.core.Busy(); !s.ticks {
+			next = max(s.core.Idle(now), tickEvery)
+		}
+		term = s.core.Term()
 		s.mu.Unlock()
 		switch {
 		case broken != nil:
@@ -54,6 +61,10 @@ func (s *Seat) runCore(ctx context.Context) error {
 		case stopped:
 			return ErrSuperseded
 		}
+		if term != was && s.cfg.Moved != nil {
+			s.cfg.Moved()
+		}
+		tick.Reset(next)
 	}
 }
 
@@ -161,6 +172,7 @@ func (s *Seat) beReady() {
 	s.step(s.cfg.Wall(), Ready{})
 	s.mu.Unlock()
 	close(s.ready)
+	poke(s.coreWake) // it has another time to look at
 }
 
 func (s *Seat) askBarrier(ctx context.Context, e AskBarrier) (InputEvent, error) {
@@ -227,6 +239,8 @@ type inputs struct {
 	local  *inbox // nil: there is no such partition here
 	remote map[event.RegionID]*remoteInbox
 	failed map[event.RegionID]openFailure
+	// refused tells that Config.Reads has left out a region: it may say otherwise later.
+	refused bool
 }
 
 // openFailure is why another region's log cannot be read.
@@ -254,7 +268,7 @@ func (s *Seat) runInputs(ctx context.Context, b *beginning) error {
 		return err
 	}
 	defer in.close()
-	timer := time.NewTicker(lookEvery)
+	timer := time.NewTimer(lookEvery)
 	defer timer.Stop()
 	for {
 		var changed <-chan struct{}
@@ -272,6 +286,11 @@ func (s *Seat) runInputs(ctx context.Context, b *beginning) error {
 		if moved {
 			continue
 		}
+		next := lookEvery
+		if in.resting() {
+			next = restEvery
+		}
+		timer.Reset(next)
 		select {
 		case <-ctx.Done():
 			return ctx.Err()
@@ -319,8 +338,13 @@ func (in *inputs) openLocal(ctx context.Context) error {
 // again when one was replaced.
 func (in *inputs) openRemotes(ctx context.Context) error {
 	s := in.seat
+	in.refused = false
 	for _, r := range s.cfg.Regions {
-		if r == s.cfg.Region || time.Since(in.failed[r].at) < openAgain || s.cfg.Reads != nil && !s.cfg.Reads(r) {
+		if r == s.cfg.Region || time.Since(in.failed[r].at) < openAgain {
+			continue
+		}
+		if s.cfg.Reads != nil && !s.cfg.Reads(r) {
+			in.refused = true
 			continue
 		}
 		topic, ok := s.cfg.Control.Remote(r, s.cfg.Topic)
@@ -332,6 +356,7 @@ func (in *inputs) openRemotes(ctx context.Context) error {
 			old.close()
 			delete(in.remote, r)
 		}
+		s.cfg.Tail.follows(s, topic.ID) // before what control says of it is looked at
 		p := txn.TopicPartition{Topic: topic.Name, Partition: s.cfg.Partition}
 		first, _, err := s.cfg.Tail.inputs.bounds(ctx, p)
 		if err != nil {
@@ -347,6 +372,9 @@ func (in *inputs) openRemotes(ctx context.Context) error {
 	}
 	return nil
 }
+
+// resting tells whether nothing has to be tried or looked at again before long.
+func (in *inputs) resting() bool { return len(in.failed) == 0 && !in.refused && in.core.Resting() }
 
 // notOpened says once why a remote partition cannot be read yet.
 func (in *inputs) notOpened(ctx context.Context, r event.RegionID, p txn.TopicPartition, err error) {

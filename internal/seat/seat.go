@@ -66,6 +66,10 @@ type Config struct {
 	Clock    *hlc.Clock
 	Wall     func() time.Time // of the clock; default time.Now
 
+	// Moved is called when the seat has a term: it may claim more than before. Nil: nobody
+	// wants to know.
+	Moved func()
+
 	Timeout     time.Duration // of a write without an earlier deadline; default 10 s
 	OpenTimeout time.Duration // of one attempt to write a barrier; default 10 s
 	// UnreadAfter is how long the copy of a log cannot be read before the status says that
@@ -118,6 +122,7 @@ type Seat struct {
 	replies map[uint64]Answerer
 	running bool
 	broken  error   // a panic of the core, which is not used any more
+	ticks   bool    // runCore gives the core time again before long
 	marks   []int64 // offsets of the local log's barriers, rising
 	status  Status
 
@@ -448,6 +453,11 @@ func (s *Seat) step(now time.Time, ev Event) {
 		return
 	}
 	if s.broken = s.tryStep(now, ev); s.broken != nil {
+		poke(s.coreWake)
+		return
+	}
+	if _, is := ev.(Tick); !is && !s.ticks && s.core.Busy() {
+		s.ticks = true
 		poke(s.coreWake)
 	}
 }

@@ -43,8 +43,9 @@ type Tail struct {
 	inputs *feed
 	follow *control.Follower
 
-	mu    sync.Mutex
-	seats map[*Seat]struct{}
+	mu      sync.Mutex               // guards what follows
+	seats   map[*Seat][]control.Copy // with the copies that they read
+	readers map[control.Copy]map[*Seat]struct{}
 }
 
 // NewTail makes the consumers; they fetch nothing before Run.
@@ -64,7 +65,7 @@ func NewTail(cfg TailConfig) (*Tail, error) {
 		local.close()
 		return nil, err
 	}
-	return &Tail{local: local, inputs: inputs, follow: cfg.Control, seats: make(map[*Seat]struct{})}, nil
+	return &Tail{local: local, inputs: inputs, follow: cfg.Control, seats: make(map[*Seat][]control.Copy), readers: make(map[control.Copy]map[*Seat]struct{})}, nil
 }
 
 // Run reads for all seats until the context ends, which it returns as nil. It
@@ -78,19 +79,34 @@ func (t *Tail) Run(ctx context.Context) error {
 	return nil
 }
 
-// watch wakes the seats when control has news.
+// watch wakes the seats that news of control concern.
 func (t *Tail) watch(ctx context.Context) {
+	sub := t.follow.Subscribe()
+	defer sub.Close()
+	t.poke(control.News{All: true})
 	for {
-		changed := t.follow.Changed()
-		t.mu.Lock()
-		for s := range t.seats {
-			s.pokeInputs()
-		}
-		t.mu.Unlock()
 		select {
 		case <-ctx.Done():
 			return
-		case <-changed:
+		case <-sub.Wake():
+		}
+		t.poke(sub.Take())
+	}
+}
+
+// poke wakes seats: all, or those that read a copy of which there is news.
+func (t *Tail) poke(news control.News) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if news.All {
+		for s := range t.seats {
+			s.pokeInputs()
+		}
+		return
+	}
+	for c := range news.Copies {
+		for s := range t.readers[c] {
+			s.pokeInputs()
 		}
 	}
 }
@@ -98,12 +114,31 @@ func (t *Tail) watch(ctx context.Context) {
 func (t *Tail) join(s *Seat) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	t.seats[s] = struct{}{}
+	t.seats[s] = nil
+}
+
+// follows has a seat be woken when there is news of the copies in a remote topic.
+func (t *Tail) follows(s *Seat, remote event.TopicID) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	c := control.Copy{Topic: remote, Partition: s.cfg.Partition}
+	if t.readers[c] == nil {
+		t.readers[c] = make(map[*Seat]struct{})
+	}
+	if _, known := t.readers[c][s]; !known {
+		t.readers[c][s] = struct{}{}
+		t.seats[s] = append(t.seats[s], c)
+	}
 }
 
 func (t *Tail) leave(s *Seat) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
+	for _, c := range t.seats[s] {
+		if delete(t.readers[c], s); len(t.readers[c]) == 0 {
+			delete(t.readers, c)
+		}
+	}
 	delete(t.seats, s)
 }
 

@@ -439,6 +439,10 @@ func (s *Seats) newSeat(ctx context.Context, at txn.TopicPartition, before *runn
 		Fetcher: h.fetch, Place: h.fetch.place,
 		Widen:  func(ctx context.Context) (bool, error) { return s.cfg.Topics.Widen(ctx, topic) },
 		Claims: func() (seat.Claims, bool) { return h.seat.Claims() },
+		Published: func() (control.Progress, bool) {
+			return s.cfg.Control.Progress(s.cfg.ID, at.Topic, at.Partition)
+		},
+		IdleProgressEvery: idleProgress(s.cfg.Window),
 
 		Skipped:      s.cfg.Skipped,
 		Restricted:   func() uint16 { return s.cfg.Control.Restricted(at.Topic) },
@@ -459,6 +463,7 @@ func (s *Seats) newSeat(ctx context.Context, at txn.TopicPartition, before *runn
 		Control: s.cfg.Control, Tail: s.tail, Producer: s.producer,
 		Opener: h.opener,
 		Index:  h.index, Sinks: []seat.Sink{h.view.Journal()}, Folder: h.view, Clock: s.clock,
+		Moved:  h.view.Look,
 		Core:   seat.CoreConfig{MaxRecord: s.cfg.MaxRecord + recordRoom, IdleTerm: idleTerm},
 		Logger: s.cfg.Logger,
 	})
@@ -473,10 +478,20 @@ const (
 	recordRoom = 4 << 10
 	// batchRoom is what a batch adds to its only record.
 	batchRoom = 256
+	// idleProgressMost is how often a partition that rests tells its closed stamp, and
+	// idleShare which part of the idempotency window that is at most.
+	idleProgressMost = 10 * time.Minute
+	idleShare        = 20
 	// idleTerm is when a seat that nobody writes opens its term all the same, so
 	// that its partition's closed stamp, and with it the expiry of keys, goes on.
 	idleTerm = 30 * time.Second
 )
+
+// idleProgress is how often a partition that rests tells its closed stamp, for which only
+// the expiry of idempotency keys waits: it need not be finer than the window.
+func idleProgress(window time.Duration) time.Duration {
+	return min(max(window/idleShare, time.Second), idleProgressMost)
+}
 
 func (s *Seats) fold(topic gateway.Topic, partition int32) conflict.Config {
 	c := conflict.Config{Kind: topic.Domain.Kind, Rule: topic.Domain.Rule, Window: s.cfg.Window}

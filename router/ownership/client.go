@@ -285,7 +285,8 @@ func (c *Client) step(ctx context.Context, ev Event) {
 	if why := c.core.Regressed(); why != "" && was == "" {
 		c.log.Error("the ownership register went backwards; this instance refuses writes", "reason", why)
 	}
-	if c.core.Changes() != before {
+	// A record that is known from elsewhere counts in tables once the watch has come to it.
+	if c.core.Changes() != before || old.watchLags() && !now.watchLags() {
 		c.mu.Lock()
 		close(c.changed)
 		c.changed = make(chan struct{})

@@ -154,6 +154,16 @@ func (t *Tokens) Outdates(table *event.ValidityTable, unit string) bool {
 	return table == nil || table.Revision < max(t.Units[unit].Revision, t.heardUnits[unit].Revision)
 }
 
+// watchLags tells whether a unit's record is known to which the watch has not come.
+func (t *Tokens) watchLags() bool {
+	for _, u := range t.Units {
+		if u.Revision > t.seen {
+			return true
+		}
+	}
+	return false
+}
+
 // Revision is how far the register is known without a gap.
 func (t *Tokens) Revision() uint64 { return t.seen }
 
