@@ -140,11 +140,25 @@ func TestFollower(t *testing.T) {
 	if n := b.skipped.Total(); n != 3 {
 		t.Errorf("%d records were skipped", n)
 	}
+	sub := f.Subscribe()
+	defer sub.Close()
 	b.checkProgress(f)
+	if news := sub.Take(); news.All || len(news.Copies) > 0 {
+		t.Errorf("progress is news to who reads copies: %+v", news)
+	}
 	b.checkLinks(f)
+	<-sub.Wake()
+	if news, flights := sub.Take(), (control.Copy{Topic: topicA, Partition: 3}); news.All || len(news.Copies) != 1 || !has(news.Copies, flights) {
+		t.Errorf("news after the link has described copies: %+v", news)
+	}
 	b.produce(control.TopicTopics, 0, remote.AppendKey(nil), nil)
 	until(t, f, "the topic to go", func() bool { _, ok := f.Record("eu.flights"); return !ok })
+	if news := sub.Take(); !news.All {
+		t.Errorf("news after a topic has gone from the registry: %+v", news)
+	}
 }
+
+func has(copies map[control.Copy]struct{}, c control.Copy) bool { _, ok := copies[c]; return ok }
 
 // farAhead is a stamp that no seat has made yet.
 const farAhead event.Stamp = 1 << 60

@@ -520,6 +520,35 @@ func TestIdleTerm(t *testing.T) {
 	}
 }
 
+// A core that rests says so, and when it wants to be given the time again.
+func TestRestingCore(t *testing.T) {
+	d := newDesk(t, seat.CoreConfig{IdleTerm: time.Minute})
+	if d.core.Busy() || d.core.Idle(d.now) != time.Minute {
+		t.Fatalf("at the start: busy %v, idle for %s", d.core.Busy(), d.core.Idle(d.now))
+	}
+	d.now = d.now.Add(20 * time.Second)
+	if got := d.core.Idle(d.now); got != 40*time.Second {
+		t.Errorf("idle for %s after 20 s", got)
+	}
+	d.now = d.now.Add(time.Hour)
+	if got := d.core.Idle(d.now); got != 0 {
+		t.Errorf("idle for %s when the term is due", got)
+	}
+	ref := d.write(1, "a")
+	if !d.core.Busy() {
+		t.Fatal("not busy with a write that waits for the term")
+	}
+	d.openTerm(1)
+	if !d.core.Busy() {
+		t.Fatal("not busy with a write that was sent")
+	}
+	d.land(ref)
+	d.readAll()
+	if d.core.Busy() || d.core.Idle(d.now) < time.Hour {
+		t.Errorf("after the last answer: busy %v, idle for %s", d.core.Busy(), d.core.Idle(d.now))
+	}
+}
+
 // TestClaimsAreBounded: what stands in the control topic is repeated only as far as log
 // and committed vector bear it out, whoever wrote it.
 func TestClaimsAreBounded(t *testing.T) {

@@ -164,6 +164,34 @@ func TestInputsWaitForMarkers(t *testing.T) {
 	b.want("1 to 2", "b valid", "1 to 10") // the next marker waits again
 }
 
+// Inputs rest while nothing waits for the wall, for a description or for another try.
+func TestInputsRest(t *testing.T) {
+	b := newBench(t, true, seat.InputsStart{})
+	rests := func(when string, want bool) {
+		t.Helper()
+		if got := b.Resting(); got != want {
+			t.Errorf("%s: resting %v", when, got)
+		}
+	}
+	b.OpenRemote(2, event.TopicID{2}, 0)
+	b.step(seat.Look{})
+	rests("with nothing read", true)
+	b.step(seat.Fetched{Origin: 1, Entries: entries(0, 0, "a")})
+	rests("with a record that the register must settle", false)
+	b = newBench(t, false, seat.InputsStart{})
+	b.OpenRemote(2, event.TopicID{2}, 0)
+	b.step(seat.Fetched{Origin: 1, Entries: entries(0, 0, "a")})
+	rests("with all passed on", true)
+	b.copies.described = 0
+	b.step(seat.Fetched{Origin: 2, Entries: entries(0, 0, "b")})
+	rests("with a record that no run describes", false)
+	b.copies.described = 100
+	b.step(seat.Look{})
+	rests("with that described", true)
+	b.copies.covered = &control.Covered{Source: event.Point{Next: 50}, Target: 40, Barrier: seat.NoBarrier, Epoch: -1}
+	rests("with a position ahead of what was read", false)
+}
+
 // TestInputsFollowTheIndex: the own log is passed on as far as its Readback has
 // indexed it, a remote one as far as it is described.
 func TestInputsFollowTheIndex(t *testing.T) {
