@@ -431,24 +431,7 @@ func (s *Seats) newSeat(ctx context.Context, at txn.TopicPartition, before *runn
 	} else {
 		h.opener, folder = before.opener.Next(topic.ID), before.view.Producer()
 	}
-	h.view, err = view.New(view.Config{
-		Topic: at.Topic, ID: topic.ID, Partition: at.Partition, Merged: router.Merged(at.Topic),
-		ConflictPartition: router.ConflictsPartition(at.Topic, at.Partition),
-		Region:            s.cfg.ID, Names: s.cfg.Topology, Fold: fold,
-		Client: s.cfg.Client, Topics: s.ids, Decoder: s.cfg.Decoder, Producer: folder, DB: s.cfg.Store,
-		Fetcher: h.fetch, Place: h.fetch.place,
-		Widen:  func(ctx context.Context) (bool, error) { return s.cfg.Topics.Widen(ctx, topic) },
-		Claims: func() (seat.Claims, bool) { return h.seat.Claims() },
-		Published: func() (control.Progress, bool) {
-			return s.cfg.Control.Progress(s.cfg.ID, at.Topic, at.Partition)
-		},
-		IdleProgressEvery: idleProgress(s.cfg.Window),
-
-		Skipped:      s.cfg.Skipped,
-		Restricted:   func() uint16 { return s.cfg.Control.Restricted(at.Topic) },
-		Logger:       s.cfg.Logger,
-		Uncompressed: s.cfg.Uncompressed,
-	})
+	h.view, err = view.New(s.viewConfig(h, topic, fold, folder))
 	if err != nil {
 		return nil, err
 	}
@@ -471,6 +454,29 @@ func (s *Seats) newSeat(ctx context.Context, at txn.TopicPartition, before *runn
 		return nil, err
 	}
 	return h, nil
+}
+
+// viewConfig configures the view of a seat; producer is that of the view before it, nil
+// without one.
+func (s *Seats) viewConfig(h *runningSeat, topic gateway.Topic, fold conflict.Config, producer *txn.Producer) view.Config {
+	return view.Config{
+		Topic: h.Topic, ID: topic.ID, Partition: h.Partition, Merged: router.Merged(h.Topic),
+		ConflictPartition: router.ConflictsPartition(h.Topic, h.Partition),
+		Region:            s.cfg.ID, Names: s.cfg.Topology, Fold: fold,
+		Client: s.cfg.Client, Topics: s.ids, Decoder: s.cfg.Decoder, Producer: producer, DB: s.cfg.Store,
+		Fetcher: h.fetch, Place: h.fetch.place,
+		Widen:  func(ctx context.Context) (bool, error) { return s.cfg.Topics.Widen(ctx, topic) },
+		Claims: func() (seat.Claims, bool) { return h.seat.Claims() },
+		Published: func() (control.Progress, bool) {
+			return s.cfg.Control.Progress(s.cfg.ID, h.Topic, h.Partition)
+		},
+		IdleProgressEvery: idleProgress(s.cfg.Window),
+
+		Skipped:      s.cfg.Skipped,
+		Restricted:   func() uint16 { return s.cfg.Control.Restricted(h.Topic) },
+		Logger:       s.cfg.Logger,
+		Uncompressed: s.cfg.Uncompressed,
+	}
 }
 
 const (
