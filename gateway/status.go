@@ -71,6 +71,10 @@ type RegionStatus struct {
 	State     string  `json:"state"` // UP, FENCED
 	LiveEpoch *uint64 `json:"live_epoch"`
 	Kafka     string  `json:"kafka"` // ok, unreachable
+	// Gateway is whether the region's gateway is heard of: running, stopped, gone (silent
+	// for too long) or unknown; GatewaySilent is for how long it was not.
+	Gateway       string   `json:"gateway"`
+	GatewaySilent *float64 `json:"gateway_silent_seconds"`
 }
 
 // LinkStatus is one link that this instance runs or knows of.

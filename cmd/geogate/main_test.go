@@ -133,7 +133,7 @@ var orphanPages = map[string]string{
 }
 
 const answerOK = `{"version":"0.1.0","time":"2026-11-29T10:00:00.123Z","region":"us","instance":"us-0","mode":"solo","register":null,
-"regions":[{"name":"us","id":1,"state":"UP","live_epoch":null,"kafka":"ok"},{"name":"eu","id":2,"state":"UP","live_epoch":null,"kafka":"unreachable"}],
+"regions":[{"name":"us","id":1,"state":"UP","live_epoch":null,"kafka":"ok"},{"name":"eu","id":2,"state":"UP","live_epoch":null,"kafka":"unreachable","gateway":"gone","gateway_silent_seconds":45.2}],
 "links":[{"name":"us-eu","from":"us","to":"eu","state":"running","topics":2,"lag_records":0,"lag_seconds":0,"copied":10329,"passed_batches":512,"opened_batches":40,"denied":41,"parked":[]},
 {"name":"eu-us","from":"eu","to":"us","state":"failed","topics":2,"lag_records":null,"lag_seconds":null,"copied":0,"passed_batches":0,"opened_batches":0,"denied":0,"parked":[{"topic":"flights","partition":3,"reason":"gap at the source","since":"2026-11-29T10:00:00.123Z"}]}],
 "units":[{"unit":"air/us","owner":"us","epoch":17,"state":"ACTIVE","lease_seconds":null,"orphans":0}],

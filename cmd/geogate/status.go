@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"fmt"
 	"io"
 
@@ -101,9 +102,13 @@ func printStatus(out io.Writer, s gateway.Status) error {
 	if r := s.Register; r != nil {
 		p.line("REGISTER %s  %d of %d voters  write %s ms", r.State, r.Reachable, r.Voters, orUnknown("%.1f", r.WriteMS))
 	}
-	p.section("REGION", "ID", "STATE", "KAFKA")
+	p.section("REGION", "ID", "STATE", "KAFKA", "GATEWAY", "SILENT")
 	for _, r := range s.Regions {
-		p.row(r.Name, r.ID, r.State, r.Kafka)
+		silent := orUnknown("%.0f s", r.GatewaySilent)
+		if r.Name == s.Region && r.Gateway != "" {
+			silent = "-" // the one that answers
+		}
+		p.row(r.Name, r.ID, r.State, r.Kafka, cmp.Or(r.Gateway, "unknown"), silent) // "": of an older version
 	}
 	if len(s.Links) > 0 {
 		p.section("LINK", "FROM", "TO", "STATE", "TOPICS", "LAG", "AGE", "COPIED", "PARKED")

@@ -3,38 +3,11 @@ package main
 import (
 	"encoding/json"
 	"fmt"
-	"runtime/debug"
 
 	"github.com/spf13/cobra"
 
 	"github.com/geogate/geogate/internal/node"
 )
-
-// versionFacts are what the version command shows as JSON.
-type versionFacts struct {
-	Version  string `json:"version"`
-	Go       string `json:"go"`
-	Revision string `json:"revision,omitempty"` // of the source tree, when the build knew it
-	Modified bool   `json:"modified,omitempty"` // the tree had changes
-}
-
-func readVersion() versionFacts {
-	facts := versionFacts{Version: node.Version}
-	info, ok := debug.ReadBuildInfo()
-	if !ok {
-		return facts
-	}
-	facts.Go = info.GoVersion
-	for _, s := range info.Settings {
-		switch s.Key {
-		case "vcs.revision":
-			facts.Revision = s.Value
-		case "vcs.modified":
-			facts.Modified = s.Value == "true"
-		}
-	}
-	return facts
-}
 
 func newVersion() *cobra.Command {
 	var output string
@@ -43,7 +16,7 @@ func newVersion() *cobra.Command {
 		Short: "Print the version",
 		Args:  usageArgs(cobra.NoArgs),
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			facts := readVersion()
+			facts := node.ReadBuild()
 			if output == "json" {
 				return json.NewEncoder(cmd.OutOrStdout()).Encode(facts)
 			}

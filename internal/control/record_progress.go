@@ -137,6 +137,19 @@ func (f *Follower) Progress(region event.RegionID, topic string, num int32) (Pro
 	return h[len(h)-1], true
 }
 
+// HeardFrom is when progress of a region came here last, of any partition; ok is false
+// if none ever did. What was there at the start came then.
+func (f *Follower) HeardFrom(region event.RegionID) (at time.Time, ok bool) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	for k, when := range f.heard {
+		if k.region == region && when.After(at) {
+			at, ok = when, true
+		}
+	}
+	return at, ok
+}
+
 // UsedElsewhere are the topics, in order, of which other regions have told progress: their
 // gateways write or read them, or what is derived from them.
 func (f *Follower) UsedElsewhere() []string {

@@ -48,6 +48,12 @@ func (n *Node) assemble(secret []byte) (err error) {
 	if err := registerMetrics(n.deps.Registry, "warnings", warningMetrics{n}); err != nil {
 		return err
 	}
+	if err := registerMetrics(n.deps.Registry, "other regions", (*peers)(n)); err != nil {
+		return err
+	}
+	if err := registerMetrics(n.deps.Registry, "the build", buildInfo()); err != nil {
+		return err
+	}
 	return n.assembleGateway(secret)
 }
 

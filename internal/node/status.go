@@ -35,6 +35,7 @@ func (n *Node) Status(context.Context) (gateway.Status, error) {
 		st.Regions = append(st.Regions, gateway.RegionStatus{Name: r.Name, ID: uint8(r.ID), State: "UP", Kafka: kafka})
 	}
 	n.registerStatus(&st)
+	n.gatewayStatus(&st)
 	st.Warnings = n.warnings().All()
 	return st, nil
 }

@@ -31,6 +31,7 @@ const (
 	FoldFailing         Code = "FOLD_FAILING"
 	ForeignRecords      Code = "FOREIGN_RECORDS"
 	Gap                 Code = "GAP"
+	GatewayGone         Code = "GATEWAY_GONE"
 	IntervalPastEnd     Code = "INTERVAL_PAST_END"
 	KafkaUnreachable    Code = "KAFKA_UNREACHABLE"
 	LinkFailed          Code = "LINK_FAILED"
@@ -63,7 +64,7 @@ const (
 // Codes are all codes.
 func Codes() []Code {
 	return []Code{
-		BeyondLimits, ClockAhead, CopyKeepsAll, CutPending, Defect, DiskLow, FoldFailing, ForeignRecords, Gap,
+		BeyondLimits, ClockAhead, CopyKeepsAll, CutPending, Defect, DiskLow, FoldFailing, ForeignRecords, Gap, GatewayGone,
 		IntervalPastEnd, KafkaUnreachable, LinkFailed, LinkParked, MalformedRecord, MoreWarnings, NativeOrphans, OutputReplaced,
 		PartitionHeld, PartitionNotReady, PartitionsDiffer, PartitionsUneven, PartitionsUnused, PatternUnmatched, Quarantined,
 		RegisterDegraded, RegisterRegressed, RegisterRumour, RegisterUnreachable, ResidencyInvalid, ResidencyStopped,

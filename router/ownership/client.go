@@ -560,6 +560,18 @@ type RegisterStatus struct {
 	Regressed         string
 }
 
+// Heard is how long ago an instance of a region was heard of last, and whether it said
+// that it has stopped. ok is false where nothing can be said: a region's instances were
+// not heard of at all, or the register is silent.
+func (c *Client) Heard(region string) (ago time.Duration, gone, ok bool) {
+	t := c.tokens.Load()
+	h, ok := t.Heard[region]
+	if !ok || t.WatchSilent || t.Regressed != "" || c.Status().State != "ok" {
+		return 0, false, false
+	}
+	return max(0, leaseTime()-h.At), h.Gone, true
+}
+
 // Status says how the register is.
 func (c *Client) Status() RegisterStatus {
 	s := RegisterStatus{State: "ok"}

@@ -77,6 +77,7 @@ type Core struct {
 	regions map[string]*known[RegionRecord]
 	units   map[string]*known[UnitRecord]
 	names   map[instanceName]*livesOf
+	heard   map[string]Heard            // by region
 	drained map[drainedBy]DrainedRecord // newest
 
 	rumours       map[string]*rumour // by subject
@@ -183,7 +184,7 @@ func NewCore(cfg CoreConfig) *Core {
 	c := &Core{
 		cfg:     cfg,
 		regions: make(map[string]*known[RegionRecord]), units: make(map[string]*known[UnitRecord]),
-		names: make(map[instanceName]*livesOf), drained: make(map[drainedBy]DrainedRecord), name: ownName{known: make(map[string]uint64)},
+		names: make(map[instanceName]*livesOf), heard: make(map[string]Heard), drained: make(map[drainedBy]DrainedRecord), name: ownName{known: make(map[string]uint64)},
 		rumours: make(map[string]*rumour),
 		proofs:  make(map[string]proof), bumps: make(map[string]bump), starts: make(map[string]listing),
 		settled: make(map[string]event.Epoch), inspected: make(map[string]inspection),

@@ -85,6 +85,14 @@ type ownName struct {
 	since  time.Duration // from when the others are outwaited
 }
 
+// Heard is the newest lease record of a region's instances: they renew their leases every
+// few seconds, unless their region is fenced.
+type Heard struct {
+	At   time.Duration // when it came, on the clock of Step
+	Gone bool          // the instance that wrote it has stopped
+	seq  uint64
+}
+
 // livesUnder gives what is known of a name.
 func (c *Core) livesUnder(region, instance string) *livesOf {
 	name := instanceName{region, instance}
@@ -109,6 +117,9 @@ func (c *Core) eachLife(region string, visit func(name instanceName, id string, 
 // noteLease takes a lease record over.
 func (c *Core) noteLease(now time.Duration, seq uint64, r *LeaseRecord) {
 	c.livesUnder(r.Region, r.Instance).note(seq, r)
+	if h := c.heard[r.Region]; seq > h.seq {
+		c.heard[r.Region] = Heard{At: now, Gone: r.Gone, seq: seq}
+	}
 	if r.Region != c.cfg.Region || r.Instance != c.cfg.Instance || r.Life == c.cfg.Life {
 		return
 	}

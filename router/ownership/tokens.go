@@ -21,6 +21,8 @@ type Tokens struct {
 	// Units and Regions are the newest records known, with their revisions.
 	Units   map[string]Known[UnitRecord]
 	Regions map[string]Known[RegionRecord]
+	// Heard is when which region's instances were heard of last.
+	Heard map[string]Heard
 	// Unconfirmed says what other instances have said of the register and it has not
 	// shown; what that speaks against is not held. FalseRumours counts what was denied.
 	Unconfirmed  []string
@@ -53,7 +55,7 @@ type Known[T any] struct {
 func (c *Core) Tokens() *Tokens {
 	t := &Tokens{
 		Held: make(map[string]event.Epoch), Units: make(map[string]Known[UnitRecord]), Regions: make(map[string]Known[RegionRecord]),
-		Regressed: c.distrust, WatchSilent: c.WatchSilent(), region: c.cfg.Region, seen: c.seen,
+		Heard: maps.Clone(c.heard), Regressed: c.distrust, WatchSilent: c.WatchSilent(), region: c.cfg.Region, seen: c.seen,
 	}
 	t.SoftFences, t.SoftFenced = c.SoftFences()
 	t.PastEnds = c.pastEnds()

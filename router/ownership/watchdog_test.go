@@ -308,6 +308,35 @@ func TestFenceOfARegionThatStopped(t *testing.T) {
 	}
 }
 
+// TestHearsOfOtherRegions: the newest lease record of a region's instances tells when
+// they were heard of last; one that comes late, or again, is not news.
+func TestHearsOfOtherRegions(t *testing.T) {
+	m := newMachine(t)
+	see := func(seq uint64, gone bool) {
+		data, err := json.Marshal(ownership.LeaseRecord{Version: 1, Region: "eu", Instance: "eu-0", Life: "x", Guard: 1, Gone: gone})
+		if err != nil {
+			t.Fatal(err)
+		}
+		m.step(ownership.Seen{Subject: "own.live.eu.eu-0", Seq: seq, Data: data})
+	}
+	if h, ok := m.c.Tokens().Heard["eu"]; ok {
+		t.Errorf("nothing came, and eu was heard of: %+v", h)
+	}
+	m.pass(time.Second)
+	first := m.seq + 1
+	see(first, false)
+	at := m.now
+	m.pass(time.Minute)
+	see(first, false)
+	if h := m.c.Tokens().Heard["eu"]; h.At != at || h.Gone {
+		t.Errorf("heard %+v, want at %v", h, at)
+	}
+	see(m.seq+1, true)
+	if h := m.c.Tokens().Heard["eu"]; h.At != m.now || !h.Gone {
+		t.Errorf("heard %+v, want gone at %v", h, m.now)
+	}
+}
+
 // TestWaitsForLongerLeases: who takes over waits for as long as the other side says
 // that it believes in its lease, if its own times are shorter.
 func TestWaitsForLongerLeases(t *testing.T) {
