@@ -418,7 +418,7 @@ func (l *learner) checkEvents(t rapid.TB) {
 			t.Fatalf("%v is emitted after a later one of its origin", at)
 		}
 		order.Advance(at)
-		shown[at] = m.Event
+		shown[at] = *m.Event
 	}
 	writes := naive.Writes(l.valid, window)
 	writeOf := map[event.Dot]int{}

@@ -12,18 +12,15 @@ import (
 // event in hand is ever emitted, so that the records of an origin lie in its order:
 // a cursor depends on that. The feed says by stamp what would stand.
 func (s *step) foldEvent() error {
-	k := s.ev.Envelope.Key
-	var copies []Copy
-	if !k.IsZero() {
-		var err error
-		if copies, err = s.copies(k, s.table); err != nil {
-			return err
-		}
+	copies, err := s.otherCopies()
+	if err != nil {
+		return err
 	}
 	if len(copies) <= 1 {
-		s.out.Merged = append(s.out.Merged, Merged{Event: *s.ev})
+		s.out.Merged = append(s.out.Merged, Merged{Event: s.ev})
 		return nil
 	}
+	k := s.ev.Envelope.Key
 	shown, _, err := s.shownCopies(k, copies)
 	if err != nil {
 		return err
@@ -33,7 +30,7 @@ func (s *step) foldEvent() error {
 	// One more copy makes at most one more group, so one emission is enough.
 	if len(shown) < len(t.groups) {
 		shown[s.ev.At] = s.ev.At
-		s.out.Merged = append(s.out.Merged, Merged{Event: *s.ev})
+		s.out.Merged = append(s.out.Merged, Merged{Event: s.ev})
 	}
 	s.setTwin(twinOf(k, t.groups, shown))
 	return nil
@@ -212,6 +209,6 @@ func surplus(groups [][]Copy, shown map[event.Dot]event.Dot) (last Copy) {
 // not count any more.
 func (s *step) retract(at event.Dot, key []byte, timestamp int64) {
 	s.out.Counts.Corrections++
-	gone := event.Event{Key: key, At: at, Timestamp: timestamp, Envelope: event.Envelope{Op: event.Delete}}
+	gone := &event.Event{Key: key, At: at, Timestamp: timestamp, Envelope: event.Envelope{Op: event.Delete}}
 	s.out.Merged = append(s.out.Merged, Merged{Event: gone, Corrects: true})
 }

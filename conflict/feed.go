@@ -42,8 +42,9 @@ func (c Copy) party() Party { return Party{At: c.At, ID: c.ID, Stamp: c.Stamp} }
 type Merged struct {
 	// Event is the record; At is its place in its origin's log. Where nothing of
 	// an entity is left after a correction it is a tombstone that has only a key
-	// and the place and timestamp of what was shown before.
-	Event    event.Event
+	// and the place and timestamp of what was shown before. It is not to be changed: most
+	// often it is the folded item's own.
+	Event    *event.Event
 	Siblings int        // live values beside the winner
 	Rule     event.Rule // 0 on events topics
 	// Corrects: replaces an emission that a later fold found wrong. On an events topic
@@ -54,18 +55,25 @@ type Merged struct {
 // Headers are the record's: the producer's, the envelope, gg-d, and on entity
 // topics gg-m.
 func (m *Merged) Headers() []event.Header {
-	env := m.Event.Envelope
-	env.Dot, env.Merged, env.Replaced = &m.Event.At, nil, nil
-	if m.Rule != 0 || m.Corrects {
-		env.Merged = &event.Merged{Siblings: uint64(m.Siblings), Rule: m.Rule}
-		if m.Corrects {
-			env.Merged.Flags |= event.FlagCorrects
-		}
-	}
 	hs := make([]event.Header, len(m.Event.Headers), len(m.Event.Headers)+14)
 	copy(hs, m.Event.Headers)
-	if !m.Event.Stamped {
-		return event.AppendCopy(hs, env.Dot, env.Merged)
+	hs, _ = m.AppendOwnHeaders(hs, nil)
+	return hs
+}
+
+// AppendOwnHeaders appends those of the headers that are not the producer's, and their
+// values to mem, which the headers then share.
+func (m *Merged) AppendOwnHeaders(hs []event.Header, mem []byte) ([]event.Header, []byte) {
+	if m.Event.Stamped {
+		hs, mem = m.Event.AppendStamped(hs, mem)
 	}
-	return env.Append(hs)
+	hs, mem = event.AppendDotHeader(hs, mem, m.Event.At)
+	if m.Rule == 0 && !m.Corrects {
+		return hs, mem
+	}
+	x := event.Merged{Siblings: uint64(m.Siblings), Rule: m.Rule}
+	if m.Corrects {
+		x.Flags |= event.FlagCorrects
+	}
+	return event.AppendMergedHeader(hs, mem, x)
 }

@@ -9,12 +9,9 @@ import (
 
 // upsert folds the event in hand into its entity.
 func (s *step) upsert() error {
-	var copies []Copy
-	if k := s.ev.Envelope.Key; !k.IsZero() {
-		var err error
-		if copies, err = s.copies(k, s.table); err != nil {
-			return err
-		}
+	copies, err := s.otherCopies()
+	if err != nil {
+		return err
 	}
 	if len(copies) <= 1 {
 		return s.apply(nil)
@@ -71,9 +68,9 @@ func (s *step) revoke(own []byte, r *revision, t *settlement) error {
 // updateEntity loads an entity, lets fold alter its state, and puts out what follows
 // for the merged topic and the feed. r is nil but for a refold.
 func (s *step) updateEntity(key []byte, r *revision, fold func(*Entity) error) error {
-	name := entityKey(key)
-	e, loaded := s.entities[name]
+	e, loaded := s.entities[string(key)]
 	if !loaded {
+		name := entityKey(key)
 		stored, found, err := s.store.Entity(key)
 		if err != nil {
 			return fmt.Errorf("read entity: %w", err)
@@ -126,9 +123,14 @@ func (s *step) nextMerged(key []byte, e *Entity, win int, shownAt int64) (m Merg
 	case win >= 0 && e.Live[win].Event.At == e.Shown || win < 0 && e.Shown == event.Dot{}:
 		return m, false
 	case win >= 0:
-		return Merged{Event: e.Live[win].Event, Siblings: len(e.Live) - 1, Rule: s.cfg.Rule}, true
+		m = Merged{Event: s.ev, Siblings: len(e.Live) - 1, Rule: s.cfg.Rule}
+		if shown := &e.Live[win].Event; s.ev == nil || s.ev.At != shown.At {
+			other := *shown // the entity's own changes with what comes next
+			m.Event = &other
+		}
+		return m, true
 	}
-	gone := event.Event{Key: key, At: e.Shown, Timestamp: shownAt, Envelope: event.Envelope{Op: event.Delete}}
+	gone := &event.Event{Key: key, At: e.Shown, Timestamp: shownAt, Envelope: event.Envelope{Op: event.Delete}}
 	return Merged{Event: gone, Rule: s.cfg.Rule}, true // nothing is left of the entity
 }
 

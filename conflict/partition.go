@@ -157,14 +157,25 @@ func (p *Partition) Position() Position { return p.at }
 // Step folds items, in log order for each origin, and gives what is to be
 // committed. It changes nothing: until Commit the same step can be asked for
 // again. Items at or below the committed vector are passed over. An error comes
-// from the store, or says that an item has no verdict.
-func (p *Partition) Step(items []judged.Item) (*Output, error) {
-	s := &step{Partition: p, out: &Output{Position: p.at}, entities: map[string]*Entity{}, twins: map[event.IdempotencyKey]*Twin{}}
-	for i := range items {
-		if err := s.foldItem(&items[i]); err != nil {
-			return nil, fmt.Errorf("fold item before %v of region %d: %w", items[i].Next, items[i].Origin, err)
+// from the store, or says that an item has no verdict. The items may come in several
+// parts, which are not to be changed while the output is in use: it shares their events.
+//
+// How the items of a partition are cut into steps changes nothing of what all of them
+// together put out.
+func (p *Partition) Step(parts ...[]judged.Item) (*Output, error) {
+	n := 0
+	for _, items := range parts {
+		n += len(items)
+	}
+	s := &step{Partition: p, out: &Output{Position: p.at, Merged: make([]Merged, 0, n)}, entities: map[string]*Entity{}, twins: map[event.IdempotencyKey]*Twin{}}
+	for _, items := range parts {
+		for i := range items {
+			if err := s.foldItem(&items[i]); err != nil {
+				return nil, fmt.Errorf("fold item before %v of region %d: %w", items[i].Next, items[i].Origin, err)
+			}
 		}
 	}
+	s.out.Entities = make([]Change, 0, len(s.changedEntities))
 	for _, key := range s.changedEntities {
 		e := s.entities[key]
 		e.Trim(&s.out.Position.Vector)
@@ -263,6 +274,15 @@ func (s *step) quarantine(why string) {
 		s.out.Counts.Quarantined = map[string]int{}
 	}
 	s.out.Counts.Quarantined[why]++
+}
+
+// otherCopies is copies for the event in hand, nil if its key has no other: the usual case.
+func (s *step) otherCopies() ([]Copy, error) {
+	k := s.ev.Envelope.Key
+	if k.IsZero() || s.store.Sole(k, s.ev.At) {
+		return nil, nil
+	}
+	return s.copies(k, s.table)
 }
 
 // copies gives the copies of a key that the vector has reached and that are no

@@ -68,6 +68,9 @@ type Store interface {
 	Entity(key []byte) (Entity, bool, error)
 	Twin(event.IdempotencyKey) (Twin, bool, error)
 	Orphan(event.Dot) (Orphaned, bool, error)
+	// Sole tells whether the event at a dot is known to be the only copy of its key. It
+	// answers from memory; what it does not know is in Copies.
+	Sole(k event.IdempotencyKey, at event.Dot) bool
 	Metas(key []byte) ([]Meta, error)            // of one entity
 	Copies(event.IdempotencyKey) ([]Copy, error) // of one idempotency key
 	Fetch(event.Dot) (event.Event, error)        // an event that a refold makes live again
@@ -164,6 +167,12 @@ func (m *Memory) Metas(key []byte) ([]Meta, error) {
 		ms[i].Twins = len(m.copies[ms[i].Key]) > 1
 	}
 	return ms, nil
+}
+
+// Sole implements Store.
+func (m *Memory) Sole(k event.IdempotencyKey, at event.Dot) bool {
+	c := m.copies[k]
+	return len(c) == 1 && c[0].At == at
 }
 
 // Copies implements Store.

@@ -3,6 +3,7 @@ package conflict_test
 import (
 	"bytes"
 	"fmt"
+	"reflect"
 	"slices"
 	"time"
 
@@ -49,8 +50,8 @@ func (r *replica) step(t rapid.TB, items []judged.Item, twice bool) *conflict.Ou
 		if err != nil {
 			t.Fatal(err)
 		}
-		if a, b := fmt.Sprintf("%+v", out), fmt.Sprintf("%+v", again); a != b {
-			t.Fatalf("the same step gave\n%s\nthen\n%s", a, b)
+		if !reflect.DeepEqual(out, again) {
+			t.Fatalf("the same step gave\n%+v\nthen\n%+v", out, again)
 		}
 	}
 	r.store.Commit(out)

@@ -131,7 +131,7 @@ func TestMergedLeavesOrphansOut(t *testing.T) {
 	for i := range int64(4) {
 		merge(t, cl, "github", 0, stamped(eu, 0, i, 0, "a", fmt.Sprint(i)))
 	}
-	gone := conflict.Merged{Event: event.Event{At: event.Dot{Region: eu, Offset: 2}, Key: []byte("a"), Timestamp: goldenTime}, Corrects: true}
+	gone := conflict.Merged{Event: &event.Event{At: event.Dot{Region: eu, Offset: 2}, Key: []byte("a"), Timestamp: goldenTime}, Corrects: true}
 	produce(t, cl, "github.merged", 0, gone.Event.Key, nil, gone.Headers())
 	st := w.seat("github", 0)
 	st.commit(vector(6, 4), 5)
@@ -172,9 +172,10 @@ func TestMergedEntityLeavesOrphansOut(t *testing.T) {
 	merge(t, cl, "flights", event.LWW, stamped(us, 0, 0, 0, "a", `1`))
 	merge(t, cl, "flights", event.LWW, stamped(eu, 0, 2, 0, "a", `2`))
 	merge(t, cl, "flights", event.LWW, stamped(eu, 0, 3, 0, "b", `3`))
-	back := conflict.Merged{Event: stamped(us, 0, 0, 0, "a", `1`), Rule: event.LWW, Corrects: true}
+	again := stamped(us, 0, 0, 0, "a", `1`)
+	back := conflict.Merged{Event: &again, Rule: event.LWW, Corrects: true}
 	produce(t, cl, "flights.merged", 0, back.Event.Key, back.Event.Value, back.Headers())
-	gone := conflict.Merged{Event: event.Event{At: event.Dot{Region: eu, Offset: 3}, Key: []byte("b"), Timestamp: goldenTime}, Rule: event.LWW, Corrects: true}
+	gone := conflict.Merged{Event: &event.Event{At: event.Dot{Region: eu, Offset: 3}, Key: []byte("b"), Timestamp: goldenTime}, Rule: event.LWW, Corrects: true}
 	produce(t, cl, "flights.merged", 0, gone.Event.Key, nil, gone.Headers())
 	st := w.seat("flights", 0)
 	st.commit(vector(1, 4), 5)

@@ -74,7 +74,7 @@ func stamped(r event.RegionID, p int32, offset, barrier int64, key, value string
 // merge puts an event into a merged topic.
 func merge(t testing.TB, cl *kgo.Client, topic string, rule event.Rule, ev event.Event) int64 {
 	t.Helper()
-	m := conflict.Merged{Event: ev, Rule: rule}
+	m := conflict.Merged{Event: &ev, Rule: rule}
 	return produce(t, cl, router.Merged(topic), ev.At.Partition, ev.Key, ev.Value, m.Headers())
 }
 

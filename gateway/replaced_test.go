@@ -32,7 +32,7 @@ func TestReadsFollowPointers(t *testing.T) {
 				s.mu.Lock()
 				s.events[ev.At] = ev
 				s.mu.Unlock()
-				m := conflict.Merged{Event: ev, Rule: rule}
+				m := conflict.Merged{Event: &ev, Rule: rule}
 				x.Timestamp = ev.Timestamp
 				if x.LeftOut {
 					m.Event.Headers = nil

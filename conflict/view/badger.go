@@ -5,6 +5,7 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
+	"sync"
 
 	"github.com/dgraph-io/badger/v4"
 
@@ -51,9 +52,49 @@ func (s space) partition() int32 { return int32(binary.BigEndian.Uint32(s[len(s)
 func entityPart(key []byte) []byte { return event.AppendPrefixed(nil, key) }
 
 // dotPart sorts by origin and place.
-func dotPart(d event.Dot) []byte {
-	b := binary.BigEndian.AppendUint16([]byte{byte(d.Region)}, d.Incarnation)
+func dotPart(d event.Dot) []byte { return appendDotPart(make([]byte, 0, 11), d) }
+
+func appendDotPart(b []byte, d event.Dot) []byte {
+	b = binary.BigEndian.AppendUint16(append(b, byte(d.Region)), d.Incarnation)
 	return binary.BigEndian.AppendUint64(b, uint64(d.Offset))
+}
+
+// arena hands out memory for keys and values that live until one transaction has ended:
+// few large pieces, used again. The zero value is ready.
+type arena struct {
+	chunk  []byte    // the one in use
+	chunks []*[]byte // all, for pool
+}
+
+const arenaChunk = 64 << 10
+
+var arenaChunks = sync.Pool{New: func() any { b := make([]byte, 0, arenaChunk); return &b }}
+
+// add gives what fn appends, which should not be more than room.
+func (a *arena) add(room int, fn func([]byte) []byte) []byte {
+	if cap(a.chunk)-len(a.chunk) < room {
+		if room > arenaChunk/4 {
+			return fn(make([]byte, 0, room))
+		}
+		c := arenaChunks.Get().(*[]byte)
+		a.chunk, a.chunks = (*c)[:0], append(a.chunks, c)
+	}
+	n := len(a.chunk)
+	a.chunk = fn(a.chunk)
+	return a.chunk[n:len(a.chunk):len(a.chunk)]
+}
+
+// key is a key of a space.
+func (a *arena) key(s space, kind byte, part []byte) []byte {
+	return a.add(len(s)+1+len(part), func(b []byte) []byte { return append(append(append(b, s...), kind), part...) })
+}
+
+// release takes all memory back: nothing that was handed out may be in use.
+func (a *arena) release() {
+	for _, c := range a.chunks {
+		arenaChunks.Put(c)
+	}
+	*a = arena{}
 }
 
 // batch writes to the store in transactions as large as it takes. What is written
@@ -61,6 +102,7 @@ func dotPart(d event.Dot) []byte {
 type batch struct {
 	db  *badger.DB
 	txn *badger.Txn
+	mem arena // for what is set; it lives until commit
 }
 
 func newBatch(db *badger.DB) *batch { return &batch{db: db, txn: db.NewTransaction(true)} }
@@ -93,6 +135,7 @@ func (b *batch) commit() error {
 	if err := b.txn.Commit(); err != nil {
 		return fmt.Errorf("commit store transaction: %w", err)
 	}
+	b.mem.release() // the store has copied it
 	return nil
 }
 
@@ -137,26 +180,19 @@ type store struct {
 	space   space
 	journal *Journal
 	fetch   func(event.Dot) (event.Event, error) // of the step under way; nil: there is no Fetcher
-	decoded map[string]conflict.Entity           // latest entities; only the fold's goroutine uses it
+	decoded entityCache                          // latest entities; only the fold's goroutine uses it
 }
 
-// maxDecoded bounds the decoded entities that are kept in memory.
-const maxDecoded = 1024
-
 func newStore(db *badger.DB, sp space, j *Journal) *store {
-	return &store{db: db, space: sp, journal: j, decoded: map[string]conflict.Entity{}}
+	return &store{db: db, space: sp, journal: j}
 }
 
 // Entity implements conflict.Store.
 func (s *store) Entity(key []byte) (conflict.Entity, bool, error) {
-	if e, ok := s.decoded[string(key)]; ok {
+	if e, ok := s.decoded.get(key); ok {
 		return e, !e.IsZero(), nil
 	}
-	e, ok, err := s.read(key)
-	if err == nil {
-		s.cacheEntity(key, e)
-	}
-	return e, ok, err
+	return s.read(key) // and what becomes of it is cached when that is committed
 }
 
 // read gives a committed entity; any goroutine may call it.
@@ -169,21 +205,8 @@ func (s *store) read(key []byte) (e conflict.Entity, ok bool, err error) {
 	if err != nil || value == nil {
 		return e, false, err
 	}
-	e, err = parseEntity(key, value)
+	e, err = parseEntity(bytes.Clone(key), value)
 	return e, err == nil, err
-}
-
-// cacheEntity puts an entity into the bounded cache; which one goes does not matter.
-func (s *store) cacheEntity(key []byte, e conflict.Entity) {
-	if len(s.decoded) >= maxDecoded {
-		for k := range s.decoded {
-			delete(s.decoded, k)
-			if len(s.decoded) < maxDecoded*3/4 {
-				break
-			}
-		}
-	}
-	s.decoded[string(key)] = e
 }
 
 // Twin implements conflict.Store.
@@ -260,6 +283,9 @@ func (s *store) aliases(at event.Dot) ([]event.Dot, error) {
 // Metas implements conflict.Store.
 func (s *store) Metas(key []byte) ([]conflict.Meta, error) { return s.journal.metas(key) }
 
+// Sole implements conflict.Store.
+func (s *store) Sole(k event.IdempotencyKey, at event.Dot) bool { return s.journal.sole(k, at) }
+
 // Copies implements conflict.Store.
 func (s *store) Copies(k event.IdempotencyKey) ([]conflict.Copy, error) { return s.journal.copies(k) }
 
@@ -280,7 +306,7 @@ type change struct{ key, value []byte }
 
 // put writes state records into the cache, with the aliases that twins imply.
 func (s *store) put(b *batch, c change) error {
-	key := s.space.key(spaceState, c.key)
+	key := b.mem.key(s.space, spaceState, c.key)
 	if c.value == nil {
 		return b.remove(key)
 	}
@@ -323,7 +349,7 @@ func (s *store) setCached(b *batch, topic event.TopicID, offset int64) error {
 
 // drop empties the cache of the state topic; the journal stays.
 func (s *store) drop() error {
-	clear(s.decoded)
+	s.decoded.clear()
 	b := newBatch(s.db)
 	defer b.discard()
 	for _, kind := range []byte{spaceOffset, spaceState, spaceAlias} {

@@ -34,18 +34,28 @@ type Journal struct {
 	mu       sync.Mutex
 	applied  event.Vector
 	barriers seat.Barriers
-	// Copies of the keys written last, so that the fold, which comes right after,
-	// need not read the store: two generations, the older dropped when the younger
-	// is full.
-	young, old map[event.IdempotencyKey][]conflict.Copy
+	// Of the keys written last, those with one copy, and its place, so that the fold, which
+	// comes right after, need not read the store: two generations, the older dropped when
+	// the younger is full.
+	young, old map[event.IdempotencyKey]place
 }
 
-// maxRecent bounds a generation of keys kept in memory.
-const maxRecent = 4096
+// place is a dot of the journal's partition.
+type place struct {
+	offset      int64
+	incarnation uint16
+	region      event.RegionID
+}
+
+func placeOf(d event.Dot) place { return place{d.Offset, d.Incarnation, d.Region} }
+
+// maxRecent bounds a generation of keys kept in memory. Two have what waits to be folded
+// (Config.QueueBytes) but for the smallest of events.
+const maxRecent = 8192
 
 // openJournal reads how far the journal goes.
 func openJournal(db *badger.DB, sp space, cfg conflict.Config, wake func()) (*Journal, error) {
-	j := &Journal{db: db, space: sp, cfg: cfg, wake: wake, barriers: seat.NoBarriers(), young: map[event.IdempotencyKey][]conflict.Copy{}}
+	j := &Journal{db: db, space: sp, cfg: cfg, wake: wake, barriers: seat.NoBarriers(), young: map[event.IdempotencyKey]place{}}
 	outdated := false
 	err := db.View(func(t *badger.Txn) error {
 		value, err := get(t, sp.key(spaceApplied))
@@ -129,10 +139,7 @@ func (j *Journal) Applied() (event.Vector, seat.Barriers) {
 func (j *Journal) Add(items []judged.Item) error {
 	err := j.add(items)
 	if err != nil {
-		j.mu.Lock()
-		clear(j.young) // they may name what was not stored
-		clear(j.old)
-		j.mu.Unlock()
+		j.forget() // it may name what was not stored
 		return fmt.Errorf("add to journal: %w", err)
 	}
 	return nil
@@ -179,7 +186,11 @@ func (j *Journal) add(items []judged.Item) error {
 func (j *Journal) put(b *batch, ev *event.Event) error {
 	if j.cfg.Kind == conflict.Entities {
 		m := conflict.MetaOf(ev)
-		if err := b.set(j.space.key(spaceMeta, entityPart(ev.Key), dotPart(ev.At)), appendMeta(nil, &m)); err != nil {
+		key := b.mem.add(len(j.space)+len(ev.Key)+64, func(b []byte) []byte {
+			b = event.AppendPrefixed(append(append(b, j.space...), spaceMeta), ev.Key)
+			return appendDotPart(b, ev.At)
+		})
+		if err := b.set(key, b.mem.add(metaRoom, func(b []byte) []byte { return appendMeta(b, &m) })); err != nil {
 			return err
 		}
 	}
@@ -187,25 +198,24 @@ func (j *Journal) put(b *batch, ev *event.Event) error {
 	if k.IsZero() {
 		return nil
 	}
-	at := j.space.key(spaceCopies, k[:])
-	known, ok := j.recent(k)
-	if !ok {
-		old, err := b.get(at)
-		if err != nil {
-			return err
-		}
-		if known, err = parseCopies(old, ev.At.Partition); err != nil {
-			return err
-		}
+	at := b.mem.key(j.space, spaceCopies, k[:])
+	old, err := b.get(at)
+	if err != nil {
+		return err
+	}
+	known, err := parseCopies(old, ev.At.Partition)
+	if err != nil {
+		return err
 	}
 	if slices.ContainsFunc(known, func(c conflict.Copy) bool { return c.At == ev.At }) {
 		return nil
 	}
 	known = append(slices.Clip(known), conflict.CopyOf(ev))
-	if err := b.set(at, appendCopies(nil, known)); err != nil {
+	value := b.mem.add(copiesRoom(known), func(b []byte) []byte { return appendCopies(b, known) })
+	if err := b.set(at, value); err != nil {
 		return err
 	}
-	j.remember(k, known)
+	j.remember(k, ev.At, len(known) == 1)
 	if len(known) < 2 || j.cfg.Kind != conflict.Entities {
 		return nil
 	}
@@ -239,34 +249,42 @@ func (j *Journal) metas(key []byte) ([]conflict.Meta, error) {
 	return metas, err
 }
 
-// recent gives the copies of a key that is still in memory; they are not to be
-// changed.
-func (j *Journal) recent(k event.IdempotencyKey) ([]conflict.Copy, bool) {
+// sole tells whether the event at a dot is known to be the only copy of its key.
+func (j *Journal) sole(k event.IdempotencyKey, at event.Dot) bool {
 	j.mu.Lock()
 	defer j.mu.Unlock()
-	c, ok := j.young[k]
+	p, ok := j.young[k]
 	if !ok {
-		c, ok = j.old[k]
+		p, ok = j.old[k]
 	}
-	return c, ok
+	return ok && p == placeOf(at)
 }
 
-// remember keeps the copies of a key. They may be in memory before they are
-// stored: a fold uses none that its vector has not reached, and that comes later.
-func (j *Journal) remember(k event.IdempotencyKey, copies []conflict.Copy) {
+// remember keeps of a key with one copy where that is. It may be in memory before it is
+// stored: the fold asks for no event that its queue does not have, and that comes later.
+func (j *Journal) remember(k event.IdempotencyKey, at event.Dot, sole bool) {
 	j.mu.Lock()
 	defer j.mu.Unlock()
-	if len(j.young) >= maxRecent {
-		j.young, j.old = make(map[event.IdempotencyKey][]conflict.Copy, maxRecent), j.young
+	if !sole {
+		delete(j.young, k)
+		delete(j.old, k)
+		return
 	}
-	j.young[k] = copies
+	if len(j.young) >= maxRecent {
+		j.young, j.old = make(map[event.IdempotencyKey]place, maxRecent), j.young
+	}
+	j.young[k] = placeOf(at)
+}
+
+// forget lets go of what is only in memory.
+func (j *Journal) forget() {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	j.young, j.old = map[event.IdempotencyKey]place{}, nil
 }
 
 // copies are those of an idempotency key.
 func (j *Journal) copies(k event.IdempotencyKey) (copies []conflict.Copy, err error) {
-	if c, ok := j.recent(k); ok {
-		return c, nil
-	}
 	err = j.db.View(func(t *badger.Txn) error {
 		value, err := get(t, j.space.key(spaceCopies, k[:]))
 		if err == nil {
@@ -275,6 +293,16 @@ func (j *Journal) copies(k event.IdempotencyKey) (copies []conflict.Copy, err er
 		return err
 	})
 	return copies, err
+}
+
+// metaRoom and copiesRoom are what the values take at most.
+const metaRoom = 32 + 64 + 16*16
+
+func copiesRoom(copies []conflict.Copy) (n int) {
+	for i := range copies {
+		n += 96 + len(copies[i].Entity)
+	}
+	return n
 }
 
 // appendMeta appends: dot; u8 1 if there is an idempotency key; 16 bytes id; u64

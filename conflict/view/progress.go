@@ -144,7 +144,11 @@ func (v *View) publish(ctx context.Context) error {
 	if !v.tells.look(now, &p, ok) {
 		return nil
 	}
-	if _, err := v.commit(ctx, []txn.Record{progressRecord(&p, now)}); err != nil {
+	packing, rec := v.producer.Pack(), progressRecord(&p, now)
+	if err := packing.Add(&rec); err != nil {
+		return err
+	}
+	if _, err := v.commit(ctx, packing); err != nil {
 		return err
 	}
 	v.tells.wrote(p, now)

@@ -91,7 +91,7 @@ func entityName(key []byte) string { return "e" + string(key) }
 
 // afterRefusal takes the error of a step's commit. It returns nil where the step is to be
 // taken again, in another way, and else the error: nothing helps.
-func (v *View) afterRefusal(ctx context.Context, err error, about []stepRecord) error {
+func (v *View) afterRefusal(ctx context.Context, err error, out *conflict.Output) error {
 	var refused *txn.RefusedError
 	if !errors.As(err, &refused) || !isAboutRecord(refused.Code) {
 		return err
@@ -108,16 +108,17 @@ func (v *View) afterRefusal(ctx context.Context, err error, about []stepRecord) 
 		}
 	}
 	if x.apart == 0 {
-		x.apart = len(v.taken)
+		x.apart = v.taken.items
 		v.giveBack(apartItems)
 		return nil
 	}
-	if refused.Index < 0 || refused.Index >= len(about) || !x.add(refused, about[refused.Index]) {
+	about := v.about(out, refused.Index)
+	if !x.add(refused, about) {
 		*x = refusals{} // the next try begins without a guess of what helps
 		return err
 	}
 	v.cfg.Logger.Error("a derived topic refused a record; it gets a pointer to the log in its place",
-		"topic", refused.Topic, "partition", refused.Partition, "event", about[refused.Index].at.Format(v.cfg.Names), "code", refused.Code)
+		"topic", refused.Topic, "partition", refused.Partition, "event", about.at.Format(v.cfg.Names), "code", refused.Code)
 	return nil
 }
 
@@ -167,16 +168,9 @@ func (x *refusals) settled(items int) {
 
 // giveBack puts what was taken beyond n items back to the front of the queue.
 func (v *View) giveBack(n int) {
-	if len(v.taken) <= n {
-		return
-	}
 	v.mu.Lock()
 	defer v.mu.Unlock()
-	for i := range v.taken[n:] {
-		v.queued += cost(&v.taken[n+i])
-	}
-	v.queue = append(slices.Clone(v.taken[n:]), v.queue...)
-	v.taken = v.taken[:n:n]
+	v.queue.join(v.taken.split(max(1, n)))
 }
 
 // maxDerived is how large a derived record may be for its readers to take it.
@@ -186,11 +180,15 @@ func (v *View) maxDerived() int {
 
 // mergedRecord is the record of a change of the merged topic.
 func (v *View) mergedRecord(ctx context.Context, m *conflict.Merged, now time.Time) (txn.Record, error) {
-	name := mergedName(m.Event.At)
-	r := v.refusals.by[name]
+	var r replaced
+	if len(v.refusals.by) > 0 {
+		r = v.refusals.by[mergedName(m.Event.At)]
+	}
 	r.topic, r.at = v.cfg.Merged, m.Event.At
 	if m.Event.LeftOut { // the state had no room for the value
-		switch err := v.fill(ctx, &m.Event); {
+		whole := *m.Event
+		m.Event = &whole
+		switch err := v.fill(ctx, &whole); {
 		case isPassing(err):
 			return txn.Record{}, fmt.Errorf("read a value that the state has left out: %w", err)
 		case err != nil:
@@ -202,7 +200,7 @@ func (v *View) mergedRecord(ctx context.Context, m *conflict.Merged, now time.Ti
 	}
 	rec := txn.Record{Topic: v.cfg.Merged, Partition: v.cfg.Partition, Key: m.Event.Key, Value: m.Event.Value, Timestamp: m.Event.Timestamp}
 	if r.how == 0 {
-		rec.Headers = m.Headers()
+		rec.Headers = v.headersOf(m)
 		return rec, nil
 	}
 	x := event.Replaced{LeftOut: r.how&leftOut != 0, OwnTime: r.how&ownTime != 0, Code: r.code, Timestamp: m.Event.Timestamp}
@@ -215,8 +213,10 @@ func (v *View) mergedRecord(ctx context.Context, m *conflict.Merged, now time.Ti
 		rec.Timestamp = now.UnixMilli()
 	}
 	if x.LeftOut {
+		bare := *m.Event
+		bare.Headers = nil
 		short := *m
-		short.Event.Headers = nil
+		short.Event = &bare
 		if rec.Headers = short.Headers(); rec.Value != nil || m.Event.LeftOut && m.Event.Op != event.Delete {
 			rec.Value = []byte{}
 		}
@@ -224,8 +224,14 @@ func (v *View) mergedRecord(ctx context.Context, m *conflict.Merged, now time.Ti
 		rec.Headers = m.Headers()
 	}
 	rec.Headers = append(rec.Headers, x.Header())
-	v.refusals.replace(name, r) // counted also if no topic has refused it
+	v.refusals.replace(mergedName(m.Event.At), r) // counted also if no topic has refused it
 	return rec, nil
+}
+
+// headersOf is m.Headers in memory that the next call uses again.
+func (v *View) headersOf(m *conflict.Merged) []event.Header {
+	v.headers, v.values = m.AppendOwnHeaders(append(v.headers[:0], m.Event.Headers...), v.values[:0])
+	return v.headers
 }
 
 // isPassing tells whether an event may be readable the next time: a pointer that is written
@@ -253,11 +259,14 @@ func (v *View) entityValue(c *conflict.Change) []byte {
 	if c.Entity.IsZero() {
 		return nil
 	}
-	name := entityName(c.Key)
-	r := v.refusals.by[name]
-	if size := sizeOf(&c.Entity); size > v.maxDerived() {
+	var r replaced
+	if len(v.refusals.by) > 0 {
+		r = v.refusals.by[entityName(c.Key)]
+	}
+	size := sizeOf(&c.Entity)
+	if size > v.maxDerived() {
 		r = replaced{r.how | leftOut, kerr.MessageTooLarge.Code, control.StateOf(v.cfg.Topic), newestOf(&c.Entity)}
-		v.refusals.replace(name, r)
+		v.refusals.replace(entityName(c.Key), r)
 	}
 	if r.how&leftOut != 0 {
 		c.Entity.Live = slices.Clone(c.Entity.Live)
@@ -265,8 +274,15 @@ func (v *View) entityValue(c *conflict.Change) []byte {
 			leaveOut(&c.Entity.Live[i].Event)
 		}
 	}
-	return appendEntity(nil, &c.Entity)
+	return v.mem.add(size+entityRoom+reportedRoom*len(c.Entity.Reported), func(b []byte) []byte { return appendEntity(b, &c.Entity) })
 }
+
+// entityRoom is what an entity's value takes beside its live values and the losers that it
+// remembers, and reportedRoom what one of these takes.
+const (
+	entityRoom   = 320
+	reportedRoom = 72
+)
 
 // sizeOf is about how many bytes the values of an entity take.
 func sizeOf(e *conflict.Entity) (n int) {

@@ -79,7 +79,7 @@ func (v *View) bounds(ctx context.Context, topic string) (start, end int64, err 
 // readState brings the cache of the state topic up to date. A cache that is of
 // another topic, or of offsets that this one does not have, is dropped.
 func (v *View) readState(ctx context.Context, topic txn.Topic, from, to int64) error {
-	clear(v.store.decoded) // what the failed step left is stale
+	v.store.decoded.clear() // what the failed step left is stale
 	id, cached, err := v.store.cached()
 	if err != nil {
 		return err
@@ -163,7 +163,7 @@ func (v *View) step(ctx context.Context) error {
 	if f := v.cfg.Fetcher; f != nil {
 		v.store.fetch = func(d event.Dot) (event.Event, error) { return f.Fetch(ctx, d) }
 	}
-	out, err := v.fold.Step(v.taken)
+	out, err := v.fold.Step(v.taken.list...)
 	v.store.fetch = nil
 	if err != nil {
 		return err
@@ -173,17 +173,28 @@ func (v *View) step(ctx context.Context) error {
 		return nil
 	}
 	now := v.cfg.Wall()
-	records, states, about, err := v.records(ctx, out, now)
+	defer v.mem.release()
+	states := v.states(out)
+	packing, err := v.pack(ctx, out, states, now)
 	if err != nil {
 		return err
 	}
 	told, tells := v.tellNow(now)
 	if tells {
-		records = append(records, progressRecord(&told, now))
+		rec := progressRecord(&told, now)
+		if err := packing.Add(&rec); err != nil {
+			return err
+		}
 	}
-	bases, err := v.commit(ctx, records)
+	began := time.Now()
+	bases, err := v.commit(ctx, packing)
+	took := time.Since(began)
+	v.pace(took)
 	if err != nil {
-		if err = v.afterRefusal(ctx, err, about); err != nil {
+		if err = v.afterRefusal(ctx, err, out); err != nil {
+			if took > slowStep {
+				v.giveBack(v.taken.items / 2) // less may pass in time
+			}
 			return err
 		}
 		return v.restore(ctx) // and the same items again
@@ -194,69 +205,95 @@ func (v *View) step(ctx context.Context) error {
 	return v.settle(out, states, bases)
 }
 
+// pace sets how large the next step may be by how long a transaction took.
+func (v *View) pace(took time.Duration) {
+	switch {
+	case took > slowStep:
+		v.limit = max(leastStep, min(v.limit, v.taken.bytes)/2)
+	case took < fastStep:
+		v.limit = min(stepBytes, 2*v.limit)
+	}
+}
+
 // committedBefore lets the taken items go: all of them were committed by a transaction whose
 // outcome was not known.
 func (v *View) committedBefore() {
 	v.mu.Lock()
 	defer v.mu.Unlock()
 	v.countReplaced()
-	v.refusals.settled(len(v.taken))
-	v.taken = nil
+	v.refusals.settled(v.taken.items)
+	v.taken = itemParts{}
 }
 
-func (v *View) commit(ctx context.Context, records []txn.Record) (map[txn.TopicPartition]int64, error) {
+func (v *View) commit(ctx context.Context, packing *txn.Packing) (map[txn.TopicPartition]int64, error) {
 	longer, release := txn.WithGrace(ctx, stopTimeout)
 	defer release()
 	longer, cancel := context.WithTimeout(longer, commitTimeout)
 	defer cancel()
-	if v.refusals.apart > 0 {
-		return v.producer.CommitApart(longer, records)
-	}
-	return v.producer.Commit(longer, records)
+	return v.producer.CommitPacked(longer, packing)
 }
 
-// records are a step's: merged, conflicts, and state records, of which the vector
-// is the last. The state records are returned for the cache too, and what is known of
-// each record for when it is refused.
-func (v *View) records(ctx context.Context, out *conflict.Output, now time.Time) (records []txn.Record, states []change, about []stepRecord, err error) {
+// pack packs a step's records: merged, conflicts, and state records, of which the vector
+// is the last. Where each has a batch of its own, about says which it is.
+func (v *View) pack(ctx context.Context, out *conflict.Output, states []change, now time.Time) (*txn.Packing, error) {
+	packing := v.producer.Pack()
+	if v.refusals.apart > 0 {
+		packing = v.producer.PackApart()
+	}
 	for i := range out.Merged {
-		m := &out.Merged[i]
-		rec, err := v.mergedRecord(ctx, m, now)
+		rec, err := v.mergedRecord(ctx, &out.Merged[i], now)
 		if err != nil {
-			return nil, nil, nil, err
+			return nil, err
 		}
-		records = append(records, rec)
-		about = append(about, stepRecord{mergedName(m.Event.At), m.Event.At})
+		if err := packing.Add(&rec); err != nil {
+			return nil, err
+		}
 	}
 	for i := range out.Conflicts {
 		value, err := appendConflict(v.cfg.Topic, &out.Conflicts[i], v.cfg.Names)
 		if err != nil {
-			return nil, nil, nil, err
+			return nil, err
 		}
-		records = append(records, txn.Record{
+		rec := txn.Record{
 			Topic: control.TopicConflicts, Partition: v.cfg.ConflictPartition, Key: []byte(v.cfg.Topic), Value: value, Timestamp: now.UnixMilli(),
-		})
-		about = append(about, stepRecord{})
-	}
-	states = v.states(out)
-	for i, c := range states {
-		records = append(records, txn.Record{
-			Topic: control.StateOf(v.cfg.Topic), Partition: v.cfg.Partition, Key: c.key, Value: c.value, Timestamp: now.UnixMilli(),
-		})
-		of := stepRecord{}
-		if i < len(out.Entities) { // they come first
-			of = stepRecord{entityName(out.Entities[i].Key), newestOf(&out.Entities[i].Entity)}
 		}
-		about = append(about, of)
+		if err := packing.Add(&rec); err != nil {
+			return nil, err
+		}
 	}
-	return records, states, about, nil
+	rec := txn.Record{Topic: control.StateOf(v.cfg.Topic), Partition: v.cfg.Partition, Timestamp: now.UnixMilli()}
+	for _, c := range states {
+		rec.Key, rec.Value = c.key, c.value
+		if err := packing.Add(&rec); err != nil {
+			return nil, err
+		}
+	}
+	return packing, nil
 }
 
-// states are a step's state records, those of entities first.
+// about is what is known of a record of a step, by its number in what pack has packed.
+func (v *View) about(out *conflict.Output, index int) stepRecord {
+	if index < 0 {
+		return stepRecord{}
+	}
+	if index < len(out.Merged) {
+		at := out.Merged[index].Event.At
+		return stepRecord{mergedName(at), at}
+	}
+	index -= len(out.Merged) + len(out.Conflicts)
+	if index >= 0 && index < len(out.Entities) { // the first of the state records
+		c := &out.Entities[index]
+		return stepRecord{entityName(c.Key), newestOf(&c.Entity)}
+	}
+	return stepRecord{}
+}
+
+// states are a step's state records, those of entities first. They live in mem.
 func (v *View) states(out *conflict.Output) []change {
-	var states []change
+	states := make([]change, 0, len(out.Entities)+len(out.Twins)+len(out.Orphans)+2)
 	for i := range out.Entities {
-		states = append(states, change{entityKey(out.Entities[i].Key), v.entityValue(&out.Entities[i])})
+		key := v.mem.add(1+len(out.Entities[i].Key), func(b []byte) []byte { return append(append(b, typeEntity), out.Entities[i].Key...) })
+		states = append(states, change{key, v.entityValue(&out.Entities[i])})
 	}
 	for i := range out.Twins {
 		c := change{key: twinKey(out.Twins[i].Key)}
@@ -284,8 +321,8 @@ func (v *View) states(out *conflict.Output) []change {
 
 // settle makes a committed step visible: first in the store, then in the vector.
 func (v *View) settle(out *conflict.Output, states []change, bases map[txn.TopicPartition]int64) error {
-	items := len(v.taken)
-	v.taken = nil
+	items := v.taken.items
+	v.taken, v.foldedAt = itemParts{}, time.Now()
 	v.fold.Commit(out)
 	moved := out.Position.Vector != v.at.Vector
 	v.at = v.at.after(out, v.vectorOffset) // only this goroutine changes reached
@@ -309,7 +346,7 @@ func (v *View) settle(out *conflict.Output, states []change, bases map[txn.Topic
 		return err
 	}
 	for i := range out.Entities {
-		v.store.cacheEntity(out.Entities[i].Key, out.Entities[i].Entity)
+		v.store.decoded.put(out.Entities[i].Key, out.Entities[i].Entity)
 	}
 	v.mu.Lock()
 	defer v.mu.Unlock()

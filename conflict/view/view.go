@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"log/slog"
 	"maps"
-	"slices"
 	"sync"
 	"time"
 
@@ -114,14 +113,15 @@ func (c Config) Validate() error {
 	return nil
 }
 
-// stepItems bounds one fold step; what is queued beyond waits for the next.
+// A step takes what waits, up to stepBytes: few items while little comes, so that nobody
+// waits for others, and many at once while the fold is behind, as a transaction costs the
+// same for one record as for thousands. Where transactions are slow it takes fewer.
 const (
-	stepItems = 4096
-	stepBytes = 4 << 20
+	stepBytes = 8 << 20
+	leastStep = 64 << 10
+	slowStep  = 3 * time.Second        // a transaction that takes longer makes the next steps smaller
+	fastStep  = 500 * time.Millisecond // one that takes less, larger again
 )
-
-// itemCost is about what an item without a record keeps in memory.
-const itemCost = 128
 
 // View is the fold of one partition. Run folds; the other methods may be called
 // from any goroutine.
@@ -138,15 +138,19 @@ type View struct {
 	fold     *conflict.Partition
 	at       vectorRecord
 	stateID  event.TopicID // of the state topic
-	taken    []judged.Item // taken from the queue, not committed
+	taken    itemParts     // taken from the queue, not committed
 	tells    *teller       // when progress is written
 	cache    cacheState
 	refusals refusals // of the items taken
+	limit    int      // bytes of a step
+	mem      arena    // for the state records of the step in hand
+	headers  []event.Header
+	values   []byte // of headers
+	foldedAt time.Time
 
 	mu           sync.Mutex // guards what follows
 	restored     bool
-	queue        []judged.Item
-	queued       int   // bytes
+	queue        itemParts
 	ended        error // set when Run has ended
 	committed    conflict.Position
 	vectorOffset int64 // merged records below it are those up to committed, but for corrections that cuts have made since
@@ -189,7 +193,7 @@ func New(cfg Config) (*View, error) {
 	v := &View{
 		cfg: cfg, admin: kadm.NewClient(cfg.Client),
 		ready: make(chan struct{}), wake: make(chan struct{}, 1), moved: make(chan struct{}),
-		committed: conflict.Start(),
+		committed: conflict.Start(), limit: stepBytes,
 		tells:     newTeller(cfg.Topic, cfg.Partition, cfg.ProgressEvery, cfg.IdleProgressEvery),
 	}
 	if v.producer = cfg.Producer; v.producer == nil {
@@ -295,7 +299,7 @@ func (v *View) runTerm(ctx context.Context) error {
 		if ctx.Err() != nil {
 			return ctx.Err()
 		}
-		if v.take(); len(v.taken) > 0 {
+		if v.take(); v.taken.items > 0 {
 			if err := v.step(ctx); err != nil {
 				return err
 			}
@@ -329,42 +333,30 @@ func (v *View) works() {
 // as one step takes. While the journal lags the committed vector it
 // takes none.
 func (v *View) take() {
-	if len(v.taken) > 0 {
+	if v.taken.items > 0 {
 		return // the step before failed
 	}
 	applied, _ := v.journal.Applied()
 	v.mu.Lock()
 	defer v.mu.Unlock()
-	var most int
-	most, v.status.Journaled = conflict.Foldable(v.queue[:min(len(v.queue), stepItems)], &applied, &v.committed.Vector)
-	n, bytes := 0, 0
+	most := v.queue.items
 	if v.refusals.apart > 0 {
 		most = min(most, apartItems)
 	}
-	for n < most && bytes < stepBytes {
-		bytes += cost(&v.queue[n])
-		n++
+	for _, v.status.Journaled = conflict.Foldable(nil, &applied, &v.committed.Vector); v.taken.items < most && v.taken.bytes < v.limit; {
+		part := v.queue.list[0]
+		n, _ := conflict.Foldable(part[:min(len(part), most-v.taken.items)], &applied, &v.committed.Vector)
+		if !v.queue.move(&v.taken, n, v.limit) {
+			break
+		}
 	}
-	if n == 0 {
-		return
+	if v.taken.items > 0 {
+		v.notify()
 	}
-	v.taken = v.queue[:n:n]
-	if v.queue = v.queue[n:]; len(v.queue) == 0 {
-		v.queue = nil
-	}
-	v.queued -= bytes
-	v.notify()
 }
 
-func cost(it *judged.Item) int {
-	if it.Verdict == judged.Skip || it.Verdict == judged.Cuts {
-		return itemCost
-	}
-	return it.Event.Size()
-}
-
-// Fold implements seat.Folder: it queues the items and blocks while too much is
-// queued. What it was given is folded some time later, in order for each origin;
+// Fold implements seat.Folder: it queues the items, which are not to be changed any more, and
+// blocks while too much is queued. What it was given is folded some time later, in order for each origin;
 // Wait says when. It returns an error only when Run or the context has ended.
 func (v *View) Fold(ctx context.Context, items []judged.Item) error {
 	for {
@@ -375,14 +367,8 @@ func (v *View) Fold(ctx context.Context, items []judged.Item) error {
 		}
 		// A journal that catches up is fed by the caller, so it must not wait; what
 		// comes meanwhile is the backlog above the committed vector.
-		if v.queued <= v.cfg.QueueBytes || !v.status.Journaled {
-			v.queue = slices.Grow(v.queue, len(items))
-			for i := range items {
-				it := items[i] // the caller keeps its own
-				dropUnread(&it)
-				v.queue = append(v.queue, it)
-				v.queued += cost(&it)
-			}
+		if v.queue.bytes <= v.cfg.QueueBytes || !v.status.Journaled {
+			v.queue.add(withoutUnread(items))
 			v.mu.Unlock()
 			v.wakeUp()
 			return nil
@@ -394,18 +380,6 @@ func (v *View) Fold(ctx context.Context, items []judged.Item) error {
 			return ctx.Err()
 		case <-moved:
 		}
-	}
-}
-
-// dropUnread takes out of an item's event what the fold does not look at: items
-// may wait long in the queue.
-func dropUnread(it *judged.Item) {
-	switch ev := &it.Event; it.Verdict {
-	case judged.Valid:
-	case judged.Orphan:
-		ev.Value, ev.Headers = nil, nil
-	default:
-		*ev = event.Event{At: ev.At, Key: ev.Key, Stamped: ev.Stamped}
 	}
 }
 
@@ -558,7 +532,7 @@ func (v *View) Status() Status {
 	v.mu.Lock()
 	defer v.mu.Unlock()
 	st := v.status
-	st.Ready, st.Queued = v.restored, len(v.queue)
+	st.Ready, st.Queued = v.restored, v.queue.items
 	st.Counts.Quarantined = maps.Clone(st.Counts.Quarantined)
 	st.Replaced, st.ReplacedBy = maps.Clone(st.Replaced), maps.Clone(st.ReplacedBy)
 	return st

@@ -138,43 +138,74 @@ type Envelope struct {
 	Replaced    *Replaced      // only in merged topics, which refused the record as it was
 }
 
-// Append appends the envelope's headers in their fixed order.
+// envelopeRoom is about what the values of an envelope's headers take.
+const envelopeRoom = 128
+
+// Append appends the envelope's headers in their fixed order. They share no memory with it.
 func (e *Envelope) Append(hs []Header) []Header {
-	origin := binary.BigEndian.AppendUint16([]byte{byte(e.Region)}, e.Incarnation)
-	context := e.Context.Without(e.Region)
-	hs = append(hs,
-		Header{HeaderVersion, []byte{Version}},
-		Header{HeaderID, e.ID[:]},
-		Header{HeaderOrigin, origin},
-		Header{HeaderBarrier, binary.AppendUvarint(nil, uint64(e.Barrier))},
-		Header{HeaderEpoch, binary.AppendUvarint(nil, uint64(e.Epoch))},
-		Header{HeaderStamp, e.Stamp.Append(nil)},
-		Header{HeaderContext, AppendVector(nil, &context)},
-		Header{HeaderOp, []byte{byte(e.Op)}},
-	)
-	if !e.Key.IsZero() {
-		hs = append(hs, Header{HeaderKey, e.Key[:]})
-		if !e.Fingerprint.IsZero() {
-			hs = append(hs, Header{HeaderFingerprint, e.Fingerprint[:]})
-		}
+	hs, mem := e.AppendStamped(hs, make([]byte, 0, envelopeRoom))
+	if e.Dot != nil {
+		hs, mem = AppendDotHeader(hs, mem, *e.Dot)
 	}
-	hs = AppendCopy(hs, e.Dot, e.Merged)
+	if e.Merged != nil {
+		hs, _ = AppendMergedHeader(hs, mem, *e.Merged)
+	}
 	if e.Replaced != nil {
 		hs = append(hs, e.Replaced.Header())
 	}
 	return hs
 }
 
-// AppendCopy appends the headers of a record that left its place: gg-d, and in a
-// merged topic gg-m. A record without a gateway's envelope gets them too.
-func AppendCopy(hs []Header, d *Dot, m *Merged) []Header {
-	if d != nil {
-		hs = append(hs, Header{HeaderDot, AppendDot(nil, *d)})
+// AppendStamped appends the headers that every record of a gateway has, and their values to
+// mem, which the headers then share: whoever writes many records keeps both.
+func (e *Envelope) AppendStamped(hs []Header, mem []byte) ([]Header, []byte) {
+	last := len(mem)
+	header := func(name string) {
+		hs = append(hs, Header{name, mem[last:len(mem):len(mem)]})
+		last = len(mem)
 	}
-	if m != nil {
-		hs = append(hs, Header{HeaderMerged, append(binary.AppendUvarint(nil, m.Siblings), byte(m.Rule), m.Flags)})
+	mem = append(mem, Version)
+	header(HeaderVersion)
+	mem = append(mem, e.ID[:]...)
+	header(HeaderID)
+	mem = binary.BigEndian.AppendUint16(append(mem, byte(e.Region)), e.Incarnation)
+	header(HeaderOrigin)
+	mem = binary.AppendUvarint(mem, uint64(e.Barrier))
+	header(HeaderBarrier)
+	mem = binary.AppendUvarint(mem, uint64(e.Epoch))
+	header(HeaderEpoch)
+	mem = e.Stamp.Append(mem)
+	header(HeaderStamp)
+	mem = appendVector(mem, &e.Context, e.Region)
+	header(HeaderContext)
+	mem = append(mem, byte(e.Op))
+	header(HeaderOp)
+	if e.Key.IsZero() {
+		return hs, mem
 	}
-	return hs
+	mem = append(mem, e.Key[:]...)
+	header(HeaderKey)
+	if !e.Fingerprint.IsZero() {
+		mem = append(mem, e.Fingerprint[:]...)
+		header(HeaderFingerprint)
+	}
+	return hs, mem
+}
+
+// AppendDotHeader appends the header of a record that left its place, gg-d, also of one
+// without a gateway's envelope, and its value to mem.
+func AppendDotHeader(hs []Header, mem []byte, d Dot) ([]Header, []byte) {
+	n := len(mem)
+	mem = AppendDot(mem, d)
+	return append(hs, Header{HeaderDot, mem[n:len(mem):len(mem)]}), mem
+}
+
+// AppendMergedHeader appends the header of a record in a merged topic, gg-m, and its value to
+// mem.
+func AppendMergedHeader(hs []Header, mem []byte, m Merged) ([]Header, []byte) {
+	n := len(mem)
+	mem = append(binary.AppendUvarint(mem, m.Siblings), byte(m.Rule), m.Flags)
+	return append(hs, Header{HeaderMerged, mem[n:len(mem):len(mem)]}), mem
 }
 
 // Reserved tells whether any header has the reserved prefix, in any case of

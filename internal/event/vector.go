@@ -79,11 +79,14 @@ func (v *Vector) IsZero() bool { return *v == Vector{} }
 // region with an entry, ids ascending: u8 id, uvarint incarnation, uvarint
 // highest offset applied, inclusive. A region of which nothing was applied is
 // left out, whatever its incarnation.
-func AppendVector(b []byte, v *Vector) []byte {
+func AppendVector(b []byte, v *Vector) []byte { return appendVector(b, v, 0) }
+
+// appendVector is AppendVector without the entry of a region.
+func appendVector(b []byte, v *Vector, without RegionID) []byte {
 	at := len(b)
 	b = append(b, 0)
 	for r := range v {
-		if v[r].Next <= 0 {
+		if v[r].Next <= 0 || r == int(without) && without != 0 {
 			continue
 		}
 		b[at]++

@@ -41,8 +41,9 @@ type Folder interface {
 	// Committed is the committed vector with the last barrier of each origin's
 	// log there. It answers at once, also while Fold runs.
 	Committed() (event.Vector, Barriers)
-	// Fold folds items of several origins, in log order for each; it blocks
-	// while it has enough to do, which is the seat's back-pressure. Items below
+	// Fold folds items of several origins, in log order for each; it keeps them, so that
+	// they are not to be changed any more. It blocks while it has enough to do, which is
+	// the seat's back-pressure. Items below
 	// Committed have no effect, but for an Orphan with a table, which revokes
 	// its event. An error ends the seat.
 	Fold(ctx context.Context, items []judged.Item) error

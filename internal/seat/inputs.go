@@ -494,12 +494,22 @@ func (in *Inputs) index(items []judged.Item) {
 
 // fold passes on what the fold has not folded.
 func (in *Inputs) fold(items []judged.Item) {
-	fresh := items[:0:0]
-	for _, it := range items {
-		if in.folded[it.Origin].Compare(it.Next) < 0 {
-			in.folded[it.Origin] = it.Next
-			fresh = append(fresh, it)
+	fresh, old := items[:0:0], 0
+	for i := range items {
+		it := &items[i]
+		if in.folded[it.Origin].Compare(it.Next) >= 0 {
+			if old++; old == 1 {
+				fresh = append(fresh, items[:i]...)
+			}
+			continue
 		}
+		in.folded[it.Origin] = it.Next
+		if old > 0 {
+			fresh = append(fresh, *it)
+		}
+	}
+	if old == 0 {
+		fresh = items // the usual case
 	}
 	if len(fresh) > 0 {
 		in.do(FoldItems{fresh})

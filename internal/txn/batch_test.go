@@ -45,7 +45,11 @@ func build(t testing.TB, codec kgo.CompressionCodecType, recs []Record) Batch {
 func TestSmallBatchesAreNotCompressed(t *testing.T) {
 	p := &Producer{opts: Options{Codec: kgo.CodecLz4, BatchBytes: DefaultBatchBytes}}
 	for size, want := range map[int]kgo.CompressionCodecType{10: kgo.CodecNone, MinCompressed - 100: kgo.CodecNone, MinCompressed: kgo.CodecLz4, 50_000: kgo.CodecLz4} {
-		batches, err := p.pack([]Record{{Topic: "t", Value: bytes.Repeat([]byte("x"), size)}})
+		k := p.Pack()
+		if err := k.Add(&Record{Topic: "t", Value: bytes.Repeat([]byte("x"), size)}); err != nil {
+			t.Fatal(err)
+		}
+		batches, err := k.finish()
 		if err != nil || len(batches) != 1 || batches[0].Batch.Codec() != want {
 			t.Errorf("a record of %d bytes: %v, codec %v, want %v", size, err, batches[0].Batch.Codec(), want)
 		}
@@ -315,7 +319,7 @@ func TestOldFormatsRise(t *testing.T) {
 			for _, o := range offsets {
 				set = append(set, oldMessage(magic, 0, o, 100, bytes.Repeat([]byte("k"), 100), nil)...)
 			}
-			packed, used, err := compress(kgo.CodecGzip, set)
+			packed, used, err := compress(new(bytes.Buffer), kgo.CodecGzip, set)
 			if err != nil || used != kgo.CodecGzip {
 				t.Fatal(err)
 			}
@@ -337,7 +341,7 @@ func TestOldFormats(t *testing.T) {
 			}
 			set = append(set, oldMessage(magic, 0, inner, int64(100+i), bytes.Repeat([]byte("k"), 100), nil)...)
 		}
-		packed, used, err := compress(kgo.CodecGzip, set)
+		packed, used, err := compress(new(bytes.Buffer), kgo.CodecGzip, set)
 		if err != nil || used != kgo.CodecGzip {
 			t.Fatal(err)
 		}

@@ -73,7 +73,14 @@ func (b *Builder) Batch(codec kgo.CompressionCodecType) (Batch, error) {
 	if b.count == 0 {
 		return nil, fmt.Errorf("%w: build batch of no records", ErrState)
 	}
-	records, used, err := compress(codec, b.records)
+	buffer := compressBuffers.Get().(*bytes.Buffer)
+	defer func() {
+		if buffer.Cap() <= maxPooled {
+			compressBuffers.Put(buffer)
+		}
+	}()
+	buffer.Reset()
+	records, used, err := compress(buffer, codec, b.records)
 	if err != nil {
 		return nil, err
 	}
@@ -111,8 +118,8 @@ var compressors = sync.OnceValues(func() ([5]kgo.Compressor, error) {
 })
 
 // compress returns b itself for no compression, and also where compression
-// would make it larger.
-func compress(codec kgo.CompressionCodecType, b []byte) ([]byte, kgo.CompressionCodecType, error) {
+// would make it larger, else what the buffer has.
+func compress(buffer *bytes.Buffer, codec kgo.CompressionCodecType, b []byte) ([]byte, kgo.CompressionCodecType, error) {
 	if codec == kgo.CodecNone {
 		return b, codec, nil
 	}
@@ -123,7 +130,7 @@ func compress(codec kgo.CompressionCodecType, b []byte) ([]byte, kgo.Compression
 	if codec < 0 || int(codec) >= len(all) {
 		return nil, 0, fmt.Errorf("%w: codec %d is not known", ErrMalformed, codec)
 	}
-	out, used := all[codec].Compress(new(bytes.Buffer), b)
+	out, used := all[codec].Compress(buffer, b)
 	if used < 0 {
 		return nil, 0, fmt.Errorf("compress batch with codec %d: compressor gave up", codec)
 	}

@@ -46,7 +46,7 @@ func mergedExample() conflict.Merged {
 	at := event.Dot{Region: 1, Partition: 3, Offset: 4711}
 	return conflict.Merged{
 		Siblings: 1, Rule: event.LWW, Corrects: true,
-		Event: event.Event{
+		Event: &event.Event{
 			At: at, Stamped: true, Timestamp: 1_796_000_000_123, Key: []byte("DTW"), Value: []byte(`{"delay":66}`),
 			Headers: []event.Header{{Key: "src", Value: []byte("hi")}},
 			Envelope: event.Envelope{
@@ -67,9 +67,9 @@ func TestMergedFormat(t *testing.T) {
 		return rows
 	}
 	entity := mergedExample()
-	fact := conflict.Merged{Event: event.Event{At: event.Dot{Region: 2, Incarnation: 1, Partition: 3, Offset: 93}}}
+	fact := conflict.Merged{Event: &event.Event{At: event.Dot{Region: 2, Incarnation: 1, Partition: 3, Offset: 93}}}
 	fact.Event.Stamp = hlc.FromMillis(5)
-	back := conflict.Merged{Event: event.Event{At: event.Dot{Region: 2, Partition: 3, Offset: 94}}, Corrects: true}
+	back := conflict.Merged{Event: &event.Event{At: event.Dot{Region: 2, Partition: 3, Offset: 94}}, Corrects: true}
 	for name, m := range map[string]conflict.Merged{"entity": entity, "event without a gateway": fact, "retraction": back} {
 		if want := table(m.Headers()); !strings.Contains(doc, "|---|---|\n"+want+"\n") {
 			t.Errorf("docs/format/merged.md lacks the headers of the %s:\n%s", name, want)
