@@ -145,8 +145,8 @@ type View struct {
 	limit    int      // bytes of a step
 	mem      arena    // for the state records of the step in hand
 	headers  []event.Header
-	values   []byte // of headers
-	foldedAt time.Time
+	values   []byte    // of headers
+	foldedAt time.Time // when the last step was committed; zero: memory is let go
 
 	mu           sync.Mutex // guards what follows
 	restored     bool
@@ -194,7 +194,7 @@ func New(cfg Config) (*View, error) {
 		cfg: cfg, admin: kadm.NewClient(cfg.Client),
 		ready: make(chan struct{}), wake: make(chan struct{}, 1), moved: make(chan struct{}),
 		committed: conflict.Start(), limit: stepBytes,
-		tells:     newTeller(cfg.Topic, cfg.Partition, cfg.ProgressEvery, cfg.IdleProgressEvery),
+		tells: newTeller(cfg.Topic, cfg.Partition, cfg.ProgressEvery, cfg.IdleProgressEvery),
 	}
 	if v.producer = cfg.Producer; v.producer == nil {
 		id := fmt.Sprintf("geogate.fold.%s.%d", cfg.Topic, cfg.Partition)
@@ -318,8 +318,24 @@ func (v *View) runTerm(ctx context.Context) error {
 		case <-v.wake:
 			v.tells.changed(v.cfg.Wall())
 		case <-look.C:
+			v.rest()
 		}
 	}
+}
+
+// restAfter is how long after a step its partition is said to rest.
+const restAfter = 20 * time.Second
+
+// rest lets go of the memory that only makes steps faster: an instance may have many
+// partitions, of which few are written.
+func (v *View) rest() {
+	if v.foldedAt.IsZero() || time.Since(v.foldedAt) < restAfter {
+		return
+	}
+	v.foldedAt = time.Time{}
+	v.store.decoded.clear()
+	v.journal.forget()
+	v.headers, v.values = nil, nil
 }
 
 // works takes back what the status says of a failed step.
