@@ -25,6 +25,10 @@ type (
 		Entries []Entry
 	}
 
+	// Judged: places of the own log that its Readback judged and a Handover gave, behind
+	// those before. They are the receiver's.
+	Judged struct{ Items []judged.Item }
+
 	// BarrierKnown answers AskBarrier.
 	BarrierKnown struct {
 		Offset  int64
@@ -62,6 +66,7 @@ type (
 )
 
 func (Fetched) isInputEvent()      {}
+func (Judged) isInputEvent()       {}
 func (BarrierKnown) isInputEvent() {}
 func (EpochEnd) isInputEvent()     {}
 func (Reread) isInputEvent()       {}
@@ -113,6 +118,13 @@ type (
 	// FoldItems: give items to the fold (Folder.Fold).
 	FoldItems struct{ Items []judged.Item }
 
+	// HandOver: let the Inputs have these (Handover.Put). No place of the own log at or
+	// above From that was judged lies in a transaction; Items are the latest of them.
+	HandOver struct {
+		From  int64
+		Items []judged.Item
+	}
+
 	// ReadPlaces: tell the Core what was read of the own log.
 	ReadPlaces struct{ Places []Read }
 
@@ -140,6 +152,7 @@ func (ReadAgain) isInputEffect()        {}
 func (IndexKeys) isInputEffect()        {}
 func (AddToSinks) isInputEffect()       {}
 func (FoldItems) isInputEffect()        {}
+func (HandOver) isInputEffect()         {}
 func (ReadPlaces) isInputEffect()       {}
 func (BeReady) isInputEffect()          {}
 func (ReportForeign) isInputEffect()    {}
@@ -279,6 +292,10 @@ func (in *Inputs) OpenRemote(r event.RegionID, topic event.TopicID, first int64)
 	return st.next
 }
 
+// LocalNext is the offset below which everything of the own log was judged. While
+// Wants says so of the own region, what lies above may come as Fetched or as Judged.
+func (in *Inputs) LocalNext() int64 { return in.local.at.Next }
+
 // noteGap remembers that records were deleted that the fold would have got next. A log of
 // which nothing was folded before has no gap at its beginning: what was deleted there was
 // never to be folded.
@@ -329,6 +346,8 @@ func (in *Inputs) Step(now time.Time, ev InputEvent) []InputEffect {
 	switch ev := ev.(type) {
 	case Fetched:
 		in.fetched(ev)
+	case Judged:
+		in.judged(ev)
 	case BarrierKnown:
 		in.local.told(ev)
 	case EpochEnd:
@@ -349,6 +368,18 @@ func (in *Inputs) fetched(ev Fetched) {
 		in.local.rest = append(in.local.rest, ev.Entries...)
 	} else if st := in.remotes[ev.Origin]; st != nil {
 		st.rest = append(st.rest, ev.Entries...)
+	}
+}
+
+// judged takes places of the own log that were judged by the rule of local. What judges
+// the places behind them knows the barriers among them.
+func (in *Inputs) judged(ev Judged) {
+	own := in.cfg.Region
+	if n := len(ev.Items); n > 0 {
+		last := &ev.Items[n-1]
+		in.local.at = last.Next
+		in.local.log.Marker(last.Barrier, true)
+		in.pending[own] = append(in.pending[own], ev.Items...)
 	}
 }
 

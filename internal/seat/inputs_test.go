@@ -341,14 +341,17 @@ func TestReadback(t *testing.T) {
 	foreign := entries(0, 0, "f")[0]
 	foreign.Transactional = true
 	effects := slices.Clone(back.Step(seat.Fetched{Origin: 1, Entries: []seat.Entry{foreign, marker(1)}}))
-	if len(effects) != 3 {
+	if len(effects) != 4 {
 		t.Fatalf("effects %#v", effects)
 	}
 	if x, ok := effects[0].(seat.IndexKeys); !ok || len(x.Copies) != 0 || x.Applied[1].Next != 1 {
 		t.Errorf("first %#v", effects[0])
 	}
-	if x, ok := effects[1].(seat.ReadPlaces); !ok || len(x.Places) != 1 {
-		t.Errorf("then %#v", effects[1])
+	if x, ok := effects[1].(seat.HandOver); !ok || x.From != 1 || len(x.Items) != 0 {
+		t.Errorf("handed over %#v", effects[1])
+	}
+	if x, ok := effects[2].(seat.ReadPlaces); !ok || len(x.Places) != 1 {
+		t.Errorf("then %#v", effects[2])
 	}
 	if effects := back.Step(seat.EndListed{End: 2}); len(effects) != 0 {
 		t.Errorf("ready before the end: %#v", effects)

@@ -9,13 +9,16 @@ import (
 // answers and the index of keys do not wait for other applications' transactions.
 // It has no clock, goroutine or socket, and is not safe for concurrent use.
 //
-// Invariant: the index of keys has a place before the Core gets it.
+// Invariants: the index of keys has a place before the Core gets it, and before it is
+// handed over to the Inputs. Nothing that was judged at or above clean lies in a
+// transaction.
 type Readback struct {
 	own   event.RegionID
 	clock Clock
 	local localLog
 	end   int64 // listed after the start, -1 not yet
 	ready bool
+	clean int64
 
 	out []InputEffect
 }
@@ -35,7 +38,7 @@ func ReadbackStart(incarnation uint16, applied, committed event.Point, barrier i
 // NewReadback makes the reader of a seat's own log from an offset on; last is the
 // last barrier below it.
 func NewReadback(cfg InputsConfig, clock Clock, from, last int64) *Readback {
-	b := &Readback{own: cfg.Region, clock: clock, end: -1, local: localLog{
+	b := &Readback{own: cfg.Region, clock: clock, end: -1, clean: from, local: localLog{
 		partition: cfg.Partition, log: NewLog(cfg.Region, cfg.Incarnation, last), at: event.Point{Incarnation: cfg.Incarnation, Next: from},
 	}}
 	b.local.log.Rule = cfg.Rule
@@ -73,10 +76,16 @@ func (b *Readback) Step(ev InputEvent) []InputEffect {
 func (b *Readback) take() {
 	var x IndexKeys
 	var places []Read
+	var clean []judged.Item
 	for range takeMax {
+		before := b.local.at.Next
 		j, ok := b.local.next()
 		if !ok {
 			break
+		}
+		if places == nil {
+			n := min(takeMax, 1+len(b.local.rest))
+			places, clean = make([]Read, 0, n), make([]judged.Item, 0, n)
 		}
 		if j.barrier != nil {
 			x.Barriers = append(x.Barriers, event.Dot{
@@ -95,8 +104,16 @@ func (b *Readback) take() {
 		}
 		x.Applied[b.own] = j.Next
 		places = append(places, Read{Item: j.Item, Barrier: j.barrier})
+		switch {
+		case j.transactional:
+			b.clean, clean = j.Next.Next, clean[:0]
+		case j.Next.Next <= before: // the log has lost its tail
+			b.clean, clean = max(b.clean, before), clean[:0]
+		case j.Next.Next > b.clean:
+			clean = append(clean, j.Item)
+		}
 	}
 	if len(places) > 0 {
-		b.out = append(b.out, x, ReadPlaces{places})
+		b.out = append(b.out, x, HandOver{From: b.clean, Items: clean}, ReadPlaces{places})
 	}
 }

@@ -157,6 +157,8 @@ func (s *Seat) readBack(ctx context.Context, e InputEffect) (answer InputEvent, 
 		return s.askBarrier(ctx, e)
 	case IndexKeys:
 		return nil, s.indexKeys(e)
+	case HandOver:
+		s.handover.Put(e)
 	case ReadPlaces:
 		s.tell(e.Places)
 	case BeReady:
@@ -236,7 +238,8 @@ func entryOf(e *txn.Entry) Entry {
 type inputs struct {
 	seat   *Seat
 	core   *Inputs
-	local  *inbox // nil: there is no such partition here
+	local  *inbox // nil: the own log is not read but comes from the handover
+	opened time.Time
 	remote map[event.RegionID]*remoteInbox
 	failed map[event.RegionID]openFailure
 	// refused tells that Config.Reads has left out a region: it may say otherwise later.
@@ -264,7 +267,7 @@ type remoteInbox struct {
 func (s *Seat) runInputs(ctx context.Context, b *beginning) error {
 	in := &inputs{seat: s, remote: make(map[event.RegionID]*remoteInbox), failed: make(map[event.RegionID]openFailure)}
 	in.core = s.newInputs(b)
-	if err := in.openLocal(ctx); err != nil {
+	if err := in.beginLocal(ctx); err != nil {
 		return err
 	}
 	defer in.close()
@@ -320,18 +323,58 @@ func (s *Seat) newInputs(b *beginning) *Inputs {
 	return NewInputs(s.inputsConfig(), env, start)
 }
 
-func (in *inputs) openLocal(ctx context.Context) error {
+// beginLocal finds out where the own log begins.
+func (in *inputs) beginLocal(ctx context.Context) error {
 	s := in.seat
 	if s.cfg.NoLog {
 		return nil
 	}
-	feed, p := s.cfg.Tail.inputs, s.cfg.topicPartition()
-	first, _, err := feed.bounds(ctx, p)
+	first, _, err := s.cfg.Tail.inputs.bounds(ctx, s.cfg.topicPartition())
 	if err != nil {
 		return err
 	}
-	in.local = feed.open(p, s.cfg.ID, in.core.OpenLocal(first), s.pokeInputs)
+	in.core.OpenLocal(first)
 	return nil
+}
+
+// handoverAgain is how long the own log is read at least once it has to be: where another
+// application writes transactions all the time, it is not opened for each.
+const handoverAgain = time.Second
+
+// takeLocal gives what is next of the own log: what its tail has judged, or what is read
+// of it; nil if nothing waits.
+func (in *inputs) takeLocal() InputEvent {
+	s := in.seat
+	if s.cfg.NoLog || !in.core.Wants(s.cfg.Region) {
+		return nil
+	}
+	if in.local == nil || time.Since(in.opened) > handoverAgain {
+		items, ok := s.handover.Take(in.core.LocalNext())
+		switch {
+		case !ok:
+		case len(items) == 0:
+			in.closeLocal()
+			return nil
+		default:
+			in.closeLocal()
+			return Judged{items}
+		}
+	}
+	if in.local == nil {
+		in.local = s.cfg.Tail.inputs.open(s.cfg.topicPartition(), s.cfg.ID, in.core.LocalNext(), s.pokeInputs)
+		in.opened = time.Now()
+	}
+	if es := in.local.pop(); es != nil {
+		return Fetched{s.cfg.Region, es} // the tail has noted what was refused
+	}
+	return nil
+}
+
+func (in *inputs) closeLocal() {
+	if in.local != nil {
+		in.local.close()
+		in.local = nil
+	}
 }
 
 // openRemotes begins to read remote topics as they appear in the registry, and
@@ -409,9 +452,7 @@ func (in *inputs) unread() map[event.RegionID]string {
 }
 
 func (in *inputs) close() {
-	if in.local != nil {
-		in.local.close()
-	}
+	in.closeLocal()
 	for _, b := range in.remote {
 		b.close()
 	}
@@ -421,21 +462,17 @@ func (in *inputs) close() {
 // asks for. moved tells whether there was anything to do.
 func (in *inputs) round(ctx context.Context) (moved bool, err error) {
 	events := []InputEvent{Look{}}
-	take := func(r event.RegionID, b *inbox) {
-		if in.core.Wants(r) {
-			if es := b.pop(); es != nil {
-				if r != in.seat.cfg.Region { // the tail has noted the own log's
-					in.seat.noteRefused(b.Topic, es)
-				}
-				events = append(events, Fetched{r, es})
-			}
-		}
-	}
-	if in.local != nil {
-		take(in.seat.cfg.Region, in.local)
+	if ev := in.takeLocal(); ev != nil {
+		events = append(events, ev)
 	}
 	for r, b := range in.remote {
-		take(r, b.inbox)
+		if !in.core.Wants(r) {
+			continue
+		}
+		if es := b.pop(); es != nil {
+			in.seat.noteRefused(b.Topic, es)
+			events = append(events, Fetched{r, es})
+		}
 	}
 	moved = len(events) > 1
 	for len(events) > 0 {

@@ -109,6 +109,7 @@ func (c Config) Validate() error {
 type Seat struct {
 	cfg         Config
 	incarnation uint16
+	handover    *Handover // from the tail to the inputs; set before they run
 
 	inputsWake chan struct{} // holds one: the inputs have something to look at
 	tailWake   chan struct{} // holds one: the tail has records
@@ -208,6 +209,8 @@ func (s *Seat) Run(ctx context.Context) error {
 	if begin == nil {
 		return nil
 	}
+	s.handover = s.cfg.Tail.newHandover(begin.tailFrom)
+	defer s.handover.Close()
 	s.cfg.Tail.join(s)
 	defer s.cfg.Tail.leave(s)
 	defer s.end()

@@ -27,7 +27,7 @@ func TestOnApacheKafka(t *testing.T) {
 				t.Fatal(err)
 			}
 			t.Cleanup(func() { _ = b.Stop() })
-			for name, fn := range map[string]func(*cluster){"life": life, "take-over": takeOver, "foreign-transaction": foreignTransaction, "beyond-limits": beyondLimits} {
+			for name, fn := range map[string]func(*cluster){"life": life, "take-over": takeOver, "foreign-transaction": foreignTransaction, "interleaved": interleaved, "beyond-limits": beyondLimits} {
 				t.Run(name, func(t *testing.T) { fn(prepare(t, b.Seeds(), nil, name)) })
 			}
 			t.Run("broker-restart", func(t *testing.T) {

@@ -30,6 +30,10 @@ type TailConfig struct {
 	QueueBytes int
 	// Decoder opens batches; nil: one with default limits.
 	Decoder *txn.Decoder
+	// HandoverBytes is how much of a partition that the tail has read waits for its
+	// fold; what is older is read again. Default 4 MiB; all partitions together have 16
+	// times as much at most.
+	HandoverBytes int
 	// Control wakes seats whose records wait to be described.
 	Control *control.Follower
 	Logger  *slog.Logger
@@ -37,11 +41,15 @@ type TailConfig struct {
 
 // Tail owns the two consumers that all seats of an instance share: one reads the
 // local partitions uncommitted (answers and dedupe do not wait for foreign
-// transactions), one reads local and remote partitions committed (the fold).
+// transactions), one reads remote partitions committed, and of local ones what the fold
+// does not get from the first ([Handover]).
 type Tail struct {
 	local  *feed
 	inputs *feed
 	follow *control.Follower
+
+	handoverBytes int
+	handovers     *handoverBudget
 
 	mu      sync.Mutex               // guards what follows
 	seats   map[*Seat][]control.Copy // with the copies that they read
@@ -52,6 +60,7 @@ type Tail struct {
 func NewTail(cfg TailConfig) (*Tail, error) {
 	cfg.PartitionBytes = cmp.Or(cfg.PartitionBytes, 256<<10)
 	cfg.QueueBytes = cmp.Or(cfg.QueueBytes, 512<<10)
+	cfg.HandoverBytes = cmp.Or(cfg.HandoverBytes, 4<<20)
 	cfg.Logger = cmp.Or(cfg.Logger, slog.New(slog.DiscardHandler))
 	if cfg.Decoder == nil {
 		cfg.Decoder = txn.NewDecoder(txn.Limits{})
@@ -65,7 +74,11 @@ func NewTail(cfg TailConfig) (*Tail, error) {
 		local.close()
 		return nil, err
 	}
-	return &Tail{local: local, inputs: inputs, follow: cfg.Control, seats: make(map[*Seat][]control.Copy), readers: make(map[control.Copy]map[*Seat]struct{})}, nil
+	return &Tail{
+		local: local, inputs: inputs, follow: cfg.Control,
+		seats: make(map[*Seat][]control.Copy), readers: make(map[control.Copy]map[*Seat]struct{}),
+		handoverBytes: cfg.HandoverBytes, handovers: &handoverBudget{limit: 16 * int64(cfg.HandoverBytes)},
+	}, nil
 }
 
 // Run reads for all seats until the context ends, which it returns as nil. It

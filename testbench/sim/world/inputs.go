@@ -20,11 +20,13 @@ type logReading struct {
 	back      *seat.Readback
 	backQueue eventQueue
 	backMore  func() // fetches on, once the core wants more
+	handover  *seat.Handover
 
 	inputs  *seat.Inputs
 	queue   eventQueue
 	more    map[event.RegionID]func()
 	fetched map[event.RegionID][]kafka.Record // what an origin's reader was given last
+	ownOff  *bool                             // stops the inputs' reader of the own log; nil: there is none
 	table   *event.ValidityTable              // the newest that the seat was told of
 }
 
@@ -70,6 +72,7 @@ func (s *seatRun) indexed() event.Point { return s.index.Applied()[s.p.region.id
 func (s *seatRun) openReadback(from, last int64) {
 	p := s.p
 	s.back = seat.NewReadback(s.inputsConfig(), s.clock, from, last)
+	s.handover = seat.NewHandover(from, 600*(1+p.w.Rand().IntN(20)))
 	p.read(reader{off: &s.closed, c: p.dial(p.region), tp: s.tp, next: from, take: func(got kafka.Fetched, more func()) {
 		s.backMore = more
 		s.readBack(seat.Fetched{Origin: p.region.id, Entries: entriesOf(got.Records)})
@@ -92,6 +95,8 @@ func (s *seatRun) readBack(ev seat.InputEvent) {
 				s.askBarrier(e, s.readBack)
 			case seat.IndexKeys:
 				s.indexKeys(e)
+			case seat.HandOver:
+				s.handover.Put(e)
 			case seat.ReadPlaces:
 				for _, r := range e.Places {
 					s.judged(r.Item)
@@ -142,7 +147,7 @@ func (s *seatRun) openInputs() {
 	}
 	s.inputs = seat.NewInputs(s.inputsConfig(), env, start)
 	s.more, s.fetched = map[event.RegionID]func(){}, map[event.RegionID][]kafka.Record{}
-	s.readOrigin(p.region.id, s.tp, s.inputs.OpenLocal(0))
+	s.inputs.OpenLocal(0)
 	for _, r := range p.w.regions {
 		if tp := remoteTP(r, s.tp); r != p.region {
 			s.readOrigin(r.id, tp, s.inputs.OpenRemote(r.id, p.region.kafka.TopicID(tp.Topic), 0))
@@ -156,6 +161,40 @@ func (s *seatRun) readOrigin(r event.RegionID, tp kafka.TP, from int64) {
 		s.more[r], s.fetched[r] = more, got.Records
 		s.input(seat.Fetched{Origin: r, Entries: entriesOf(got.Records)})
 	}})
+}
+
+// takeOwn gives the inputs what is next of the own log: what the Readback has judged, or
+// what they read of it where that is not handed over.
+func (s *seatRun) takeOwn() (seat.InputEvent, bool) {
+	own := s.p.region.id
+	if s.closed || !s.inputs.Wants(own) || s.ownOff != nil && s.p.w.Chance(0.5) {
+		return nil, false
+	}
+	from := s.inputs.LocalNext()
+	items, ok := s.handover.Take(from)
+	switch {
+	case ok && s.ownOff != nil:
+		*s.ownOff, s.ownOff = true, nil
+		delete(s.more, own)
+		fallthrough
+	case ok:
+		s.p.w.counts["handed over"] += len(items)
+		return seat.Judged{Items: items}, len(items) > 0
+	case s.ownOff != nil:
+		return nil, false
+	}
+	off := new(bool)
+	s.ownOff = off
+	s.p.w.counts["own log read again"]++
+	s.p.read(reader{off: off, c: s.p.dial(s.p.region), tp: s.tp, next: from, committed: true, take: func(got kafka.Fetched, more func()) {
+		if s.closed || *off {
+			*off = true
+			return
+		}
+		s.more[own], s.fetched[own] = more, got.Records
+		s.input(seat.Fetched{Origin: own, Entries: entriesOf(got.Records)})
+	}})
+	return nil, false
 }
 
 func (s *seatRun) hold(ev *event.Event) time.Duration {
@@ -203,6 +242,9 @@ func (s *seatRun) input(ev seat.InputEvent) {
 				return // the store may have another user now
 			}
 			s.doInput(e)
+		}
+		if ev, ok := s.takeOwn(); ok {
+			s.queue.events = append(s.queue.events, ev)
 		}
 		for _, r := range s.p.w.regions {
 			if more := s.more[r.id]; more != nil && s.inputs.Wants(r.id) {
