@@ -1,6 +1,8 @@
 package seats
 
 import (
+	"time"
+
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/geogate/geogate/conflict/view"
@@ -20,12 +22,15 @@ var (
 	foldQuarantined = prometheus.NewDesc("geogate_fold_quarantined_total", "Records that are never folded, by reason.", []string{"topic", "reason"}, nil)
 	foldReplaced    = prometheus.NewDesc("geogate_fold_replaced_records_total", "Records that a derived topic refused and has a pointer to the log for, by that topic and Kafka's error.", []string{"topic", "derived", "error"}, nil)
 	beyondLimits    = prometheus.NewDesc("geogate_beyond_limits_total", "Batches, and records of others, that exceed limits or do not parse, by the topic that they lie in; they are in no view.", []string{"topic"}, nil)
+	foldQueued      = prometheus.NewDesc("geogate_fold_queued_events", "Events that were read and wait for a fold step.", []string{"topic"}, nil)
+	foldLagRecords  = prometheus.NewDesc("geogate_fold_lag_records", "Offsets of the logs in this region's Kafka that are not folded; absent while unknown.", []string{"topic"}, nil)
+	foldLagSeconds  = prometheus.NewDesc("geogate_fold_lag_seconds", "How long the oldest of them has waited; absent while unknown.", []string{"topic"}, nil)
 	clockCarries    = prometheus.NewDesc("geogate_clock_carries_total", "Times that the clock's counter ran over.", nil, nil)
 )
 
 // Describe implements prometheus.Collector.
 func (s *Seats) Describe(out chan<- *prometheus.Desc) {
-	for _, d := range []*prometheus.Desc{seatInFlight, seatRecords, foldSteps, foldRestarts, foldMerged, foldConflicts, foldTwins, foldOrphans, nativeOrphans, foldWaiting, foldQuarantined, foldReplaced, beyondLimits, clockCarries} {
+	for _, d := range []*prometheus.Desc{seatInFlight, seatRecords, foldSteps, foldRestarts, foldMerged, foldConflicts, foldTwins, foldOrphans, nativeOrphans, foldWaiting, foldQuarantined, foldReplaced, beyondLimits, foldQueued, foldLagRecords, foldLagSeconds, clockCarries} {
 		out <- d
 	}
 }
@@ -33,7 +38,7 @@ func (s *Seats) Describe(out chan<- *prometheus.Desc) {
 // Collect implements prometheus.Collector, with the sums of each topic's seats.
 func (s *Seats) Collect(out chan<- prometheus.Metric) {
 	type sums struct {
-		inFlight, waiting                         int
+		inFlight, waiting, queued                 int
 		void, quarantined, foreign                uint64
 		steps, restarts, merged, conflicts, twins uint64
 		orphans, native                           uint64
@@ -48,7 +53,7 @@ func (s *Seats) Collect(out chan<- prometheus.Metric) {
 			by[h.Topic] = t
 		}
 		st, v := h.seat.Status(), h.view.Status()
-		t.inFlight, t.waiting = t.inFlight+st.InFlight, t.waiting+len(st.Unsettled)
+		t.inFlight, t.waiting, t.queued = t.inFlight+st.InFlight, t.waiting+len(st.Unsettled), t.queued+v.Queued
 		t.void, t.quarantined, t.foreign = t.void+st.Void, t.quarantined+st.Quarantined, t.foreign+st.Foreign
 		t.steps, t.restarts, t.merged, t.conflicts = t.steps+v.Steps, t.restarts+v.Restarts, t.merged+v.Merged, t.conflicts+v.Conflicts
 		t.twins += uint64(v.Counts.Twins)
@@ -67,9 +72,13 @@ func (s *Seats) Collect(out chan<- prometheus.Metric) {
 	count := func(d *prometheus.Desc, v uint64, labels ...string) {
 		out <- prometheus.MustNewConstMetric(d, prometheus.CounterValue, float64(v), labels...)
 	}
+	gauge := func(d *prometheus.Desc, v float64, topic string) {
+		out <- prometheus.MustNewConstMetric(d, prometheus.GaugeValue, v, topic)
+	}
 	for topic, t := range by {
-		out <- prometheus.MustNewConstMetric(seatInFlight, prometheus.GaugeValue, float64(t.inFlight), topic)
-		out <- prometheus.MustNewConstMetric(foldWaiting, prometheus.GaugeValue, float64(t.waiting), topic)
+		gauge(seatInFlight, float64(t.inFlight), topic)
+		gauge(foldWaiting, float64(t.waiting), topic)
+		gauge(foldQueued, float64(t.queued), topic)
 		count(seatRecords, t.void, topic, "void")
 		count(seatRecords, t.quarantined, topic, "quarantined")
 		count(seatRecords, t.foreign, topic, "foreign")
@@ -89,6 +98,10 @@ func (s *Seats) Collect(out chan<- prometheus.Metric) {
 	}
 	for topic, n := range refused {
 		count(beyondLimits, uint64(n), topic)
+	}
+	for topic, l := range s.lags.byTopic(time.Now()) {
+		gauge(foldLagRecords, float64(l.records), topic)
+		gauge(foldLagSeconds, l.seconds, topic)
 	}
 	count(clockCarries, s.clock.Carries())
 }

@@ -130,6 +130,7 @@ type Seats struct {
 	tail     *seat.Tail
 	clock    *hlc.Clock
 	fetcher  *fetcher
+	lags     lags
 
 	requests chan *runningSeat // to be run
 	admitted chan struct{}     // closed when Admit has said yes
@@ -160,6 +161,7 @@ func New(cfg Config) (*Seats, error) {
 	return &Seats{
 		cfg: cfg, producer: producer, admin: kadm.NewClient(cfg.Client), ids: ids, tail: tail, clock: hlc.NewClock(time.Now, hlc.Bounds{}),
 		fetcher:  &fetcher{own: cfg.ID, control: cfg.Control, topics: ids, decoder: cfg.Decoder},
+		lags:     lags{asked: make(chan struct{}, 1)},
 		requests: make(chan *runningSeat, openRequests), admitted: make(chan struct{}),
 		troubles: make(map[txn.TopicPartition]*trouble),
 		held:     make(map[txn.TopicPartition]*runningSeat), current: make(map[string]event.TopicID),
@@ -186,6 +188,7 @@ func (s *Seats) Run(ctx context.Context) error {
 	g.Go(func() error { s.openUsedElsewhere(ctx); return nil })
 	g.Go(func() error { s.sweep(ctx); return nil })
 	g.Go(func() error { s.openAdded(ctx); return nil })
+	g.Go(func() error { s.watchLags(ctx); return nil })
 	g.Go(func() error {
 		for {
 			select {
