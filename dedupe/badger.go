@@ -127,6 +127,44 @@ func (s *Badger) Copies(key event.IdempotencyKey) ([]Copy, error) {
 	return out, nil
 }
 
+// CopiesOf implements Store. It goes through the keys in their order with one iterator:
+// making one costs more than many seeks.
+func (s *Badger) CopiesOf(keys []event.IdempotencyKey, fn func(i int, copies []Copy)) error {
+	if len(keys) == 0 {
+		return nil
+	}
+	sorted := make([]int, len(keys))
+	for i := range sorted {
+		sorted[i] = i
+	}
+	slices.SortFunc(sorted, func(a, b int) int { return bytes.Compare(keys[a][:], keys[b][:]) })
+	err := s.db.View(func(tx *badger.Txn) error {
+		all := s.key(tagCopy, len(keys[0]))
+		it := tx.NewIterator(badger.IteratorOptions{Prefix: all})
+		defer it.Close()
+		for _, i := range sorted {
+			at := append(all, keys[i][:]...)
+			var copies []Copy
+			for it.Seek(at); it.ValidForPrefix(at); it.Next() {
+				c, err := s.read(it.Item())
+				if err != nil {
+					return err
+				}
+				copies = append(copies, c)
+			}
+			if len(copies) > 0 {
+				slices.SortFunc(copies, order)
+				fn(i, copies)
+			}
+		}
+		return nil
+	})
+	if err != nil {
+		return fmt.Errorf("read copies: %w", err)
+	}
+	return nil
+}
+
 // Apply implements Store. A batch that one transaction cannot hold is stored in
 // several, the vector with the last: a crash in between leaves copies that will be
 // stored again.

@@ -278,6 +278,11 @@ func compare(t *rapid.T, a, b *dedupe.Index, closed int64) {
 		for _, in := range []*event.ValidityTable{nil, cutAt(1, 5), cutAt(2, 5)} {
 			fa, oka, _ := a.Find(key, ms(closed), in)
 			fb, okb, _ := b.Find(key, ms(closed), in)
+			none := event.IdempotencyKey{9, k}
+			all, err := a.FindAll([]event.IdempotencyKey{none, key, key}, ms(closed), in)
+			if err != nil || all[0] != nil || (all[1] != nil) != oka || oka && (!reflect.DeepEqual(*all[1], fa) || !reflect.DeepEqual(*all[2], fa)) {
+				t.Fatalf("FindAll for %d: %+v, %v; Find: %+v, %v", k, all, err, fa, oka)
+			}
 			if oka != okb || !reflect.DeepEqual(fa, fb) {
 				t.Fatalf("answers for %d: %+v, %v and %+v, %v", k, fa, oka, fb, okb)
 			}

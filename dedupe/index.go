@@ -31,6 +31,9 @@ type Store interface {
 	State() (State, error)
 	// Copies lists every copy of a key, in the order of writes (event.Order).
 	Copies(key event.IdempotencyKey) ([]Copy, error)
+	// CopiesOf calls fn for each key of which there are copies, with its place in keys and
+	// all of them in the order of writes. The slice is fn's own.
+	CopiesOf(keys []event.IdempotencyKey, fn func(i int, copies []Copy)) error
 	// Apply stores a batch; a copy that is there already is stored again.
 	Apply(b Update) error
 	// Scan calls fn for each key with its copies, ordered; fn returns those to
@@ -139,6 +142,20 @@ func (x *Index) Find(key event.IdempotencyKey, closed event.Stamp, in *event.Val
 	}
 	c, ok = chooseCopy(cs, x.cfg.Region, x.cfg.Window, closed, in)
 	return c, ok, nil
+}
+
+// FindAll is Find for many keys at once: nil where a key is free.
+func (x *Index) FindAll(keys []event.IdempotencyKey, closed event.Stamp, in *event.ValidityTable) ([]*Copy, error) {
+	found := make([]*Copy, len(keys))
+	err := x.store.CopiesOf(keys, func(i int, cs []Copy) {
+		if c, ok := chooseCopy(cs, x.cfg.Region, x.cfg.Window, closed, in); ok {
+			found[i] = &c
+		}
+	})
+	if err != nil {
+		return nil, fmt.Errorf("look up keys: %w", err)
+	}
+	return found, nil
 }
 
 // chooseCopy is the pure rule that Find goes by, over all copies of one key in any order.

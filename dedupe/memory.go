@@ -31,6 +31,18 @@ func (m *Memory) Copies(key event.IdempotencyKey) ([]Copy, error) {
 	return slices.Clone(m.keys[key]), nil
 }
 
+// CopiesOf implements Store.
+func (m *Memory) CopiesOf(keys []event.IdempotencyKey, fn func(i int, copies []Copy)) error {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	for i, k := range keys {
+		if cs := m.keys[k]; len(cs) > 0 {
+			fn(i, slices.Clone(cs))
+		}
+	}
+	return nil
+}
+
 // Apply implements Store.
 func (m *Memory) Apply(b Update) error {
 	m.mu.Lock()

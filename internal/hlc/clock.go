@@ -79,22 +79,29 @@ func NewClock(wall func() time.Time, bounds Bounds) *Clock {
 // Bounds are the clock's, defaults filled in.
 func (c *Clock) Bounds() Bounds { return c.bounds }
 
-// Now makes the next stamp: above every stamp made or observed before. A full
-// counter carries into the milliseconds. It returns ErrDrift, and no stamp, when
-// the result would lie further ahead of the wall than MaxDrift.
-func (c *Clock) Now() (Stamp, error) {
+// Now makes the next stamp; see Take.
+func (c *Clock) Now() (Stamp, error) { return c.Take(1) }
+
+// Take makes the next n stamps, which follow each other, and gives the first: they are
+// above every stamp made or observed before. A full counter carries into the
+// milliseconds. It returns ErrDrift, and makes none, when the last would lie further
+// ahead of the wall than MaxDrift.
+func (c *Clock) Take(n int) (first Stamp, err error) {
 	wall := FromMillis(c.wall().UnixMilli())
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	next := max(wall, c.last+1)
-	if next > wall.Add(c.bounds.MaxDrift) {
-		return 0, fmt.Errorf("%w: %s against wall %s", ErrDrift, next, wall)
+	first = max(wall, c.last+1)
+	last := first + Stamp(n-1)
+	if last > wall.Add(c.bounds.MaxDrift) {
+		return 0, fmt.Errorf("%w: %s against wall %s", ErrDrift, last, wall)
 	}
-	if next == c.last+1 && next.Counter() == 0 && next > wall {
-		c.carries++
+	before := first // to which no counter has carried
+	if first > wall {
+		before = c.last
 	}
-	c.last = next
-	return next, nil
+	c.carries += uint64(last.Millis() - before.Millis())
+	c.last = last
+	return first, nil
 }
 
 // Observe moves the clock up to s, or returns ErrAhead and does nothing.

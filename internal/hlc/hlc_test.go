@@ -145,3 +145,30 @@ func TestFollowedStampLeavesRoom(t *testing.T) {
 		}
 	}
 }
+
+// TestTakeIsManyNows: stamps that are taken together are those that would have been made
+// one after the other.
+func TestTakeIsManyNows(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		wall := time.UnixMilli(1000)
+		now := func() time.Time { return wall }
+		one, many := hlc.NewClock(now, hlc.Bounds{MaxDrift: time.Second}), hlc.NewClock(now, hlc.Bounds{MaxDrift: time.Second})
+		for range rapid.IntRange(1, 6).Draw(t, "rounds") {
+			wall = wall.Add(rapid.SampledFrom([]time.Duration{0, time.Millisecond, -time.Millisecond}).Draw(t, "passed"))
+			n := rapid.SampledFrom([]int{1, 2, 1 << 15, 1<<16 - 1, 1 << 16, 1<<16 + 3}).Draw(t, "n")
+			first, err := many.Take(n)
+			for i := range n {
+				s, oneErr := one.Now()
+				if err != nil || oneErr != nil || s != first+hlc.Stamp(i) {
+					t.Fatalf("stamp %d of %d: %v, %v; taken %v, %v", i, n, s, oneErr, first, err)
+				}
+			}
+			if one.Last() != many.Last() || one.Carries() != many.Carries() {
+				t.Fatalf("last %v and %v, carries %d and %d", one.Last(), many.Last(), one.Carries(), many.Carries())
+			}
+		}
+		if _, err := many.Take(2000 << 16); !errors.Is(err, hlc.ErrDrift) || many.Last() != one.Last() {
+			t.Errorf("beyond the drift bound: %v", err)
+		}
+	})
+}

@@ -4,7 +4,6 @@ import (
 	"cmp"
 	"errors"
 	"fmt"
-	"maps"
 	"slices"
 	"time"
 
@@ -13,18 +12,19 @@ import (
 	"github.com/geogate/geogate/internal/judged"
 )
 
-// Index finds what is known of an idempotency key (dedupe.Index).
+// Index finds what is known of idempotency keys (dedupe.Index).
 type Index interface {
-	// Find is the copy that a retry of the key is answered with; ok is false when
+	// FindAll gives for each key the copy that a retry of it is answered with; nil when
 	// the key is free: never used, freed by a fence or by a cut (a copy that in
 	// calls an orphan), or expired because every region's closed stamp has passed
 	// its first use plus the window.
-	Find(key event.IdempotencyKey, closed event.Stamp, in *event.ValidityTable) (c event.Copy, ok bool, err error)
+	FindAll(keys []event.IdempotencyKey, closed event.Stamp, in *event.ValidityTable) ([]*event.Copy, error)
 }
 
 // Clock makes stamps (hlc.Clock).
 type Clock interface {
-	Now() (hlc.Stamp, error)
+	// Take makes n stamps that follow each other, and gives the first.
+	Take(n int) (hlc.Stamp, error)
 	Observe(hlc.Stamp) error
 	Restore(hlc.Stamp)
 	Close() hlc.Stamp
@@ -50,7 +50,7 @@ type Surroundings struct {
 
 // What a seat takes at a time unless its CoreConfig says otherwise.
 const (
-	DefaultInFlight = 4096     // writes
+	DefaultInFlight = 16 << 10 // writes
 	DefaultBytes    = 64 << 20 // of the writes in flight
 )
 
@@ -100,22 +100,36 @@ type Core struct {
 	ready      bool
 	draining   bool
 	stopped    bool
+	ended      bool      // Stop was given
 	began      time.Time // of the first Step
 	next       int64     // the tail is read below it
 	claimed    Claims    // the last that was published
 	restricted uint16    // origins whose records may have been denied here, bit r: origin r
 
 	term    int64 // offset of the own barrier, NoBarrier before the first
+	proven  bool  // a record was read back under the term
 	opening opening
 	mine    []ownMark // of every attempt of this process
 
-	writes  map[uint64]*write
-	byKey   map[event.IdempotencyKey]*write
-	byID    map[event.ID]*write
-	waiting []*write // for the term, in order of acceptance
-	bytes   int
+	writes map[uint64]*write
+	byKey  map[event.IdempotencyKey]*write
+	byID   map[event.ID]*write
+	line   line                // all of writes
+	chains map[chainKey]*write // the last of each
+	bytes  int
+	// due is not after the first deadline of a write that is not answered.
+	due time.Time
 
-	out []Effect
+	out      []Effect
+	produce  []Sent
+	replies  []Reply
+	told     int // of replies: how many the adapter has passed on
+	keys     []event.IdempotencyKey
+	places   []int    // of keys in what was given to lookUp
+	sending  []*write // what accept and sendWaiting give to send
+	held     heldGrant
+	released []*write // of chains
+	step     uint64
 }
 
 // opening is one attempt to write a barrier.
@@ -137,18 +151,61 @@ func (o *ownMark) is(m Mark) bool {
 }
 
 type write struct {
-	ref      uint64
-	req      *Request
-	grant    Grant
-	deadline time.Time
-	order    *Order
-	size     int
-	sent     bool
-	replied  bool
+	Write
+	before, after *write // in Core.line
+
+	chained chainKey // zero: none
+	leader  *write   // the one before in the chain that is not settled
+	next    *write   // in the chain
+	step    uint64   // in which it was to be sent
+
+	grant   Grant
+	size    int
+	sent    bool
+	replied bool
 
 	id      event.ID
 	stamp   event.Stamp
-	context event.Vector
+	context *event.Vector // of writes that were sent together it is one
+}
+
+// line is the writes in order of acceptance.
+type line struct{ first, last *write }
+
+func (l *line) add(w *write) {
+	if w.before = l.last; l.last == nil {
+		l.first = w
+	} else {
+		l.last.after = w
+	}
+	l.last = w
+}
+
+func (l *line) remove(w *write) {
+	if w.before == nil {
+		l.first = w.after
+	} else {
+		w.before.after = w.after
+	}
+	if w.after == nil {
+		l.last = w.before
+	} else {
+		w.after.before = w.before
+	}
+	w.before, w.after = nil, nil
+}
+
+// each calls fn for every write in line that is not settled by then.
+func (c *Core) each(fn func(*write)) {
+	all := make([]*write, 0, len(c.writes))
+	for w := c.line.first; w != nil; w = w.after {
+		all = append(all, w)
+	}
+	for _, w := range all {
+		if c.writes[w.Ref] == w {
+			fn(w)
+		}
+	}
 }
 
 // NewCore makes the core of a seat whose tail is read from next on.
@@ -158,13 +215,17 @@ func NewCore(cfg CoreConfig, env Surroundings, next int64) *Core {
 		writes: make(map[uint64]*write),
 		byKey:  make(map[event.IdempotencyKey]*write),
 		byID:   make(map[event.ID]*write),
+		chains: make(map[chainKey]*write),
 	}
 }
 
 // Step takes one event and returns what is to be done, in order. The slice is
-// valid until the next Step.
+// valid until the next Step, and so is what the effects hold.
 func (c *Core) Step(now time.Time, ev Event) []Effect {
-	c.out = c.out[:0]
+	c.out, c.produce = c.out[:0], c.produce[:0]
+	c.replies, c.told = c.replies[:0], 0
+	c.held.asked = false
+	c.step++
 	if c.began.IsZero() {
 		c.began = now
 	}
@@ -172,7 +233,7 @@ func (c *Core) Step(now time.Time, ev Event) []Effect {
 	case Ready:
 		c.ready = true
 	case Accept:
-		c.accept(now, ev)
+		c.accept(now, ev.Writes)
 	case Cancel:
 		c.cancel(ev.Ref)
 	case Opened:
@@ -180,128 +241,33 @@ func (c *Core) Step(now time.Time, ev Event) []Effect {
 	case Unopened:
 		c.unopened(now, ev)
 	case Produced:
-		c.produced(ev)
-	case Read:
-		c.read(now, ev)
+		for _, ref := range ev.Refs {
+			c.produced(ref, ev.Err)
+		}
+	case ReadBack:
+		for i := range ev.Places {
+			c.read(now, &ev.Places[i])
+		}
 	case Tick:
 		c.tick(now)
 	case Drain:
 		c.drain()
 	}
+	c.sendReleased(now)
+	if len(c.produce) > 0 {
+		c.do(Produce{c.produce})
+	}
+	if len(c.replies) > 0 {
+		c.do(Replies{c.replies})
+	}
+	if c.stopped && !c.ended {
+		c.ended = true
+		c.do(Stop{})
+	}
 	return c.out
 }
 
 func (c *Core) do(e Effect) { c.out = append(c.out, e) }
-
-// accept takes a write in or refuses it; limits come first.
-func (c *Core) accept(now time.Time, ev Accept) {
-	w := &write{ref: ev.Ref, req: ev.Request, deadline: ev.Deadline, order: ev.Order, size: recordSize(ev.Request)}
-	if w.order.Stops(w.req.Key) {
-		c.reply(w, Answer{}, ErrAfterFailure)
-		return
-	}
-	if err := c.admit(w); err != nil {
-		c.reply(w, Answer{}, err)
-		return
-	}
-	if err := c.permit(w); err != nil {
-		c.reply(w, Answer{}, err)
-		return
-	}
-	if w.order != nil && c.earlierGrant(w.grant) {
-		c.reply(w, Answer{}, ErrNotReady)
-		return
-	}
-	// A key that the log has needs no term: what was read stays.
-	if done := c.replay(w); done {
-		return
-	}
-	c.writes[w.ref] = w
-	c.bytes += w.size
-	if key := w.req.Idempotency; !key.IsZero() {
-		c.byKey[key] = w
-	}
-	if c.mayWrite() {
-		c.send(now, w)
-		return
-	}
-	c.waiting = append(c.waiting, w)
-	c.begin()
-}
-
-// earlierGrant tells whether a write is in flight that was accepted under another
-// grant: a cut may lie between it and what is accepted now, so that only the later of
-// the two counts.
-func (c *Core) earlierGrant(g Grant) bool {
-	for _, w := range c.writes {
-		if w.sent && (w.grant.Epoch != g.Epoch || w.grant.Live != g.Live) {
-			return true
-		}
-	}
-	return false
-}
-
-// Admits says why a write would be refused now whatever it is; nil if none is
-// known.
-func (c *Core) Admits() error {
-	if err := c.open(); err != nil {
-		return err
-	}
-	return c.permit(new(write))
-}
-
-// open says why the seat takes no writes.
-func (c *Core) open() error {
-	switch {
-	case c.stopped:
-		return errSuperseded()
-	case c.draining:
-		return ErrDraining
-	case !c.ready || c.cfg.NoLog:
-		return ErrNotReady
-	}
-	return nil
-}
-
-func (c *Core) admit(w *write) error {
-	if err := c.open(); err != nil {
-		return err
-	}
-	switch {
-	case w.size > c.cfg.MaxRecord:
-		return fmt.Errorf("%w: %d bytes, at most %d", ErrTooLarge, w.size, c.cfg.MaxRecord)
-	case len(c.writes) >= c.cfg.MaxInFlight, c.bytes+w.size > c.cfg.MaxBytes && len(c.writes) > 0:
-		return ErrOverloaded
-	}
-	if _, held := c.byKey[w.req.Idempotency]; held && !w.req.Idempotency.IsZero() {
-		return ErrInUse
-	}
-	return nil
-}
-
-// replay answers a write whose key the log has; done is false when the key is
-// free.
-func (c *Core) replay(w *write) (done bool) {
-	if w.req.Idempotency.IsZero() {
-		return false
-	}
-	var in *event.ValidityTable
-	if c.env.Permit != nil {
-		in = c.env.Permit.Intervals()
-	}
-	found, ok, err := c.env.Index.Find(w.req.Idempotency, c.env.Closed(), in)
-	switch {
-	case err != nil:
-		c.reply(w, Answer{}, fmt.Errorf("%w: look up key: %w", ErrUpstream, err))
-	case !ok:
-		return false
-	case !w.req.Fingerprint.IsZero() && !found.Fingerprint.IsZero() && w.req.Fingerprint != found.Fingerprint:
-		c.reply(w, Answer{}, &ReusedError{FirstUsed: found.Stamp.Time()})
-	default:
-		c.reply(w, AnswerOf(&found, true), nil)
-	}
-	return true
-}
 
 // mayWrite tells whether records may be sent: the term is held and no barrier of
 // one's own is under way, which would make them void.
@@ -314,61 +280,6 @@ func (c *Core) begin() {
 	}
 	c.opening = opening{active: true, attempt: c.opening.attempt + 1}
 	c.do(OpenTerm{Attempt: c.opening.attempt})
-}
-
-// send stamps a write and sends it. Stamps rise in the order of sending, which is
-// the order in the log.
-func (c *Core) send(now time.Time, w *write) {
-	if t := w.req.Token; t != nil {
-		if err := c.env.Clock.Observe(t.Stamp); err != nil {
-			c.finish(w, Answer{}, fmt.Errorf("%w: token: %w", ErrDrift, err))
-			return
-		}
-	}
-	seen, err := c.context(w.req.Key)
-	if err != nil {
-		c.finish(w, Answer{}, fmt.Errorf("%w: context: %w", ErrUpstream, err))
-		return
-	}
-	id, err := c.env.NewID()
-	if err != nil {
-		c.finish(w, Answer{}, fmt.Errorf("%w: %w", ErrUpstream, err))
-		return
-	}
-	stamp, err := c.env.Clock.Now()
-	if err != nil {
-		c.finish(w, Answer{}, fmt.Errorf("%w: %w", ErrDrift, err))
-		return
-	}
-	w.sent, w.id, w.stamp = true, id, stamp
-	w.context = seen.Without(c.cfg.Region)
-	c.byID[id] = w
-	c.do(Produce{Ref: w.ref, Record: c.record(now, w)})
-}
-
-// context is what a write under a key has seen.
-func (c *Core) context(key []byte) (event.Vector, error) {
-	if c.env.Context == nil {
-		return c.env.Committed(), nil
-	}
-	v, restricted, err := c.env.Context(key)
-	c.restricted |= restricted
-	return v, err
-}
-
-// record builds the record of a write that send has stamped.
-func (c *Core) record(now time.Time, w *write) Record {
-	env := event.Envelope{
-		ID: w.id, Region: c.cfg.Region, Incarnation: c.cfg.Incarnation,
-		Barrier: c.term, Epoch: w.grant.Epoch, Stamp: w.stamp, Context: w.context, Op: w.req.Op,
-		Key: w.req.Idempotency, Fingerprint: w.req.Fingerprint,
-	}
-	hs := make([]event.Header, 0, len(w.req.Headers)+11)
-	hs = append(hs, w.req.Headers...)
-	if w.req.ContentType != "" {
-		hs = append(hs, event.Header{Key: "content-type", Value: []byte(w.req.ContentType)})
-	}
-	return Record{Key: w.req.Key, Value: w.req.Value, Headers: env.Append(hs), Timestamp: now.UnixMilli()}
 }
 
 func (c *Core) opened(now time.Time, ev Opened) {
@@ -395,14 +306,14 @@ func (c *Core) unopened(now time.Time, ev Unopened) {
 	}
 }
 
-// produced takes the broker's word. It never answers a stored write: only the
+// produced takes the broker's word on a record. It never answers a stored write: only the
 // read-back does.
-func (c *Core) produced(ev Produced) {
-	w := c.writes[ev.Ref]
+func (c *Core) produced(ref uint64, err error) {
+	w := c.writes[ref]
 	switch {
-	case w == nil || ev.Err == nil: // read back already, or to be read back
-	case errors.Is(ev.Err, ErrRefused):
-		c.finish(w, Answer{}, ev.Err)
+	case w == nil || err == nil: // read back already, or to be read back
+	case errors.Is(err, ErrRefused):
+		c.finish(w, Answer{}, err)
 	default:
 		// It may land at any time under the term it carries. A barrier of our own
 		// makes it void wherever that is; until the barrier is read the key stays.
@@ -411,7 +322,7 @@ func (c *Core) produced(ev Produced) {
 }
 
 // read takes one place of the log, which the index already has.
-func (c *Core) read(now time.Time, ev Read) {
+func (c *Core) read(now time.Time, ev *Read) {
 	c.next = max(c.next, ev.Item.Next.Next)
 	if ev.Barrier != nil {
 		c.readBarrier(now, *ev.Barrier)
@@ -424,13 +335,14 @@ func (c *Core) read(now time.Time, ev Read) {
 	if w == nil {
 		return
 	}
+	c.proven = true
 	if ev.Item.Verdict != judged.Valid {
 		c.finish(w, Answer{}, ErrNotReady)
 		return
 	}
-	if !c.holds(w) {
+	if !c.holds(&w.grant) {
 		// The record is in the log; whether it counts, the cut decides.
-		c.finish(w, Answer{}, &OutcomeError{HadKey: !w.req.Idempotency.IsZero()})
+		c.finish(w, Answer{}, &OutcomeError{HadKey: !w.Request.Idempotency.IsZero()})
 		return
 	}
 	c.finish(w, answerTo(&ev.Item.Event), nil)
@@ -459,12 +371,12 @@ func (c *Core) own(m Mark) bool {
 func (c *Core) takeTerm(now time.Time, offset int64) {
 	seen, held := c.opening.seen, c.term != NoBarrier
 	c.opening.active = false
-	c.term = offset
-	for _, w := range c.inOrder() {
+	c.term, c.proven = offset, false
+	c.each(func(w *write) {
 		if w.sent {
 			c.finish(w, Answer{}, ErrNotReady)
 		}
-	}
+	})
 	for _, m := range seen {
 		// Another's barrier behind ours takes the seat; before ours it took it
 		// from the term that we still held.
@@ -473,44 +385,18 @@ func (c *Core) takeTerm(now time.Time, offset int64) {
 			return
 		}
 	}
-	waiting := c.waiting
-	c.waiting = nil
-	for _, w := range waiting {
-		if c.writes[w.ref] != w {
-			continue
-		}
-		if w.order.Stops(w.req.Key) {
-			c.finish(w, Answer{}, ErrAfterFailure)
-		} else if err := c.permit(w); err != nil {
-			c.finish(w, Answer{}, err) // it was not sent
-		} else if !c.replay(w) {
-			c.send(now, w)
-		}
-	}
+	c.sendWaiting(now)
 }
 
 // supersede stops the seat: nothing that was not read can be valid any more.
 func (c *Core) supersede() {
 	c.stopped = true
 	c.opening.active = false
-	for _, w := range c.inOrder() {
-		c.finish(w, Answer{}, errSuperseded())
-	}
-	c.waiting = nil
-	c.do(Stop{})
+	c.each(func(w *write) { c.finish(w, Answer{}, errSuperseded()) })
 }
 
 func (c *Core) tick(now time.Time) {
-	for _, w := range c.inOrder() {
-		if w.replied || now.Before(w.deadline) {
-			continue
-		}
-		if !w.sent {
-			c.finish(w, Answer{}, ErrNotReady)
-			continue
-		}
-		c.reply(w, Answer{}, &OutcomeError{HadKey: !w.req.Idempotency.IsZero()}) // the key stays held
-	}
+	c.expire(now)
 	if c.opening.active && !c.opening.retryAt.IsZero() && !now.Before(c.opening.retryAt) {
 		seen := c.opening.seen // another's barrier among them still counts
 		c.opening.active = false
@@ -523,32 +409,64 @@ func (c *Core) tick(now time.Time) {
 	}
 }
 
+// expire answers the writes whose time is over. It looks at them only when one may be
+// due, which is rare: most are answered long before.
+func (c *Core) expire(now time.Time) {
+	if c.due.IsZero() || now.Before(c.due) {
+		return
+	}
+	c.due = time.Time{}
+	c.each(func(w *write) {
+		switch {
+		case w.replied:
+		case now.Before(w.Deadline):
+			c.awaits(w)
+		default:
+			c.abandon(w)
+		}
+	})
+}
+
+// awaits notes when an answer to a write is due.
+func (c *Core) awaits(w *write) {
+	if c.due.IsZero() || w.Deadline.Before(c.due) {
+		c.due = w.Deadline
+	}
+}
+
+// abandon answers a write that nobody waits for any more. What was sent goes on, and its
+// key stays held.
+func (c *Core) abandon(w *write) {
+	if w.sent {
+		c.reply(w, Answer{}, &OutcomeError{HadKey: !w.Request.Idempotency.IsZero()})
+		return
+	}
+	c.finish(w, Answer{}, ErrNotReady)
+}
+
 func (c *Core) cancel(ref uint64) {
-	w := c.writes[ref]
-	switch {
-	case w == nil:
-	case w.sent:
-		c.reply(w, Answer{}, &OutcomeError{HadKey: !w.req.Idempotency.IsZero()})
-	default:
-		c.finish(w, Answer{}, ErrNotReady)
+	if w := c.writes[ref]; w != nil {
+		c.abandon(w)
 	}
 }
 
 func (c *Core) drain() {
 	c.draining = true
-	for _, w := range slices.Clone(c.waiting) {
-		c.finish(w, Answer{}, ErrDraining)
-	}
+	c.each(func(w *write) {
+		if !w.sent && !c.mayWrite() {
+			c.finish(w, Answer{}, ErrDraining)
+		}
+	})
 }
 
 // reply answers a write, once.
 func (c *Core) reply(w *write, a Answer, err error) {
 	if !w.replied {
 		w.replied = true
-		if err != nil {
-			w.order.failed(w.req.Key, err)
+		c.replies = append(c.replies, Reply{Ref: w.Ref, To: w.To, Answer: a, Err: err})
+		if err != nil && w.Order.failed(w.Request.Key, err) && !errors.Is(err, ErrAfterFailure) {
+			c.stopChain(w)
 		}
-		c.do(Reply{Ref: w.ref, Answer: a, Err: err})
 	}
 	if !w.sent {
 		c.free(w)
@@ -562,93 +480,17 @@ func (c *Core) finish(w *write, a Answer, err error) {
 }
 
 func (c *Core) free(w *write) {
-	if c.writes[w.ref] != w {
+	if c.writes[w.Ref] != w {
 		return
 	}
-	delete(c.writes, w.ref)
+	delete(c.writes, w.Ref)
 	delete(c.byID, w.id)
-	if c.byKey[w.req.Idempotency] == w {
-		delete(c.byKey, w.req.Idempotency)
+	if c.byKey[w.Request.Idempotency] == w {
+		delete(c.byKey, w.Request.Idempotency)
 	}
+	c.line.remove(w)
+	c.unchain(w)
 	c.bytes -= w.size
-	if !w.sent {
-		c.waiting = slices.DeleteFunc(c.waiting, func(o *write) bool { return o == w })
-	}
-}
-
-// inOrder is the writes in order of acceptance, so that equal histories have equal
-// effects.
-func (c *Core) inOrder() []*write {
-	return slices.SortedFunc(maps.Values(c.writes), func(a, b *write) int { return cmp.Compare(a.ref, b.ref) })
-}
-
-// Claims is what a seat may publish about its partition: every record at or above
-// End that can ever be valid has a stamp above Closed and a context that covers
-// Promised. Of a restricted origin a context holds what the entity's live values
-// say, so nothing is promised: that entry no longer rises, and says nothing.
-type Claims struct {
-	End      event.Point
-	Closed   event.Stamp
-	Promised event.Vector
-}
-
-// Bounded is what of earlier claims can be true of a log that ends at end and of what
-// the region has committed: a seat promises no more than it has committed, and both are
-// written in one transaction. Whoever can write to the control topic can have claimed
-// more, and a seat would repeat it for ever.
-func (cl Claims) Bounded(end event.Point, committed *event.Vector) Claims {
-	if end.Compare(cl.End) < 0 {
-		cl.End = end
-	}
-	for r := range cl.Promised {
-		if committed[r].Compare(cl.Promised[r]) < 0 {
-			cl.Promised[r] = committed[r]
-		}
-	}
-	return cl
-}
-
-// Claims makes the claims that hold now. Before the seat's first barrier was read
-// only End moves: a record of the process before may yet land.
-func (c *Core) Claims() Claims {
-	// Never below the end that was published: the stamps between are not known to
-	// lie above the closed one.
-	if here := (event.Point{Incarnation: c.cfg.Incarnation, Next: c.next}); c.claimed.End.Compare(here) < 0 {
-		c.claimed.End = here
-	}
-	if c.term == NoBarrier && !c.cfg.NoLog || c.stopped {
-		return c.claimed
-	}
-	closed, promised := c.env.Clock.Close(), c.env.Committed()
-	if c.env.Context != nil {
-		if _, restricted, err := c.env.Context(nil); err == nil {
-			c.restricted |= restricted
-		}
-	}
-	for r := range promised {
-		if c.restricted>>r&1 == 1 {
-			promised[r] = event.Point{}
-		}
-	}
-	for _, w := range c.writes {
-		if w.sent {
-			closed = min(closed, w.stamp-1)
-			promise(&promised, &w.context, c.cfg.Region)
-		}
-	}
-	c.claimed.Closed = max(c.claimed.Closed, closed)
-	c.claimed.Promised.Join(&promised)
-	return c.claimed
-}
-
-// promise lowers v to a context; the own region's entry, which contexts leave
-// out, stays.
-func promise(v, context *event.Vector, own event.RegionID) {
-	for r := range v {
-		if event.RegionID(r) != own && context[r].Compare(v[r]) < 0 {
-			v[r] = context[r]
-		}
-	}
 }
 
 // Term is the offset of the barrier under which the seat writes, NoBarrier before
@@ -677,16 +519,4 @@ func errSuperseded() error { return fmt.Errorf("%w: %w", ErrNotReady, ErrSuperse
 
 func answerTo(ev *event.Event) Answer {
 	return Answer{ID: ev.ID, At: ev.At, Stamp: ev.Stamp, Timestamp: ev.Timestamp, Epoch: ev.Epoch, Context: ev.Context}
-}
-
-// envelopeSize bounds what the envelope adds to a record: names, values, and a
-// context of all regions.
-const envelopeSize = 512
-
-func recordSize(q *Request) int {
-	n := envelopeSize + len(q.Key) + len(q.Value) + len(q.ContentType)
-	for _, h := range q.Headers {
-		n += 10 + len(h.Key) + len(h.Value)
-	}
-	return n
 }

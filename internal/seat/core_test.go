@@ -79,12 +79,16 @@ func (d *desk) step(ev seat.Event) {
 		case seat.OpenTerm:
 			d.opens = append(d.opens, e.Attempt)
 		case seat.Produce:
-			d.sent[e.Ref] = e.Record
-		case seat.Reply:
-			if _, twice := d.replies[e.Ref]; twice {
-				d.t.Errorf("write %d was answered twice", e.Ref)
+			for _, x := range e.Records {
+				d.sent[x.Ref] = x.Record
 			}
-			d.replies[e.Ref] = e
+		case seat.Replies:
+			for _, r := range e.List {
+				if _, twice := d.replies[r.Ref]; twice {
+					d.t.Errorf("write %d was answered twice", r.Ref)
+				}
+				d.replies[r.Ref] = r
+			}
 		case seat.Stop:
 			d.stopped = true
 		}
@@ -100,7 +104,7 @@ func (d *desk) write(key byte, v string) uint64 {
 		q.Idempotency = event.IdempotencyKey{key}
 		q.Fingerprint = q.Request.Fingerprint()
 	}
-	d.step(seat.Accept{Ref: d.ref, Request: q, Deadline: d.now.Add(time.Second)})
+	d.step(seat.Accept{Writes: []seat.Write{{Ref: d.ref, Request: q, Deadline: d.now.Add(time.Second)}}})
 	return d.ref
 }
 
@@ -143,7 +147,7 @@ func (d *desk) readAll() {
 		if err := d.index.Apply(copies, nil, applied); err != nil {
 			d.t.Fatal(err)
 		}
-		d.step(seat.Read{Item: it, Barrier: p.mark})
+		d.step(seat.ReadBack{Places: []seat.Read{{Item: it, Barrier: p.mark}}})
 	}
 }
 
@@ -204,7 +208,7 @@ func TestFirstWriteOpensATerm(t *testing.T) {
 	}
 	d.land(a)
 	d.land(b)
-	d.step(seat.Produced{Ref: a})
+	d.step(seat.Produced{Refs: []uint64{a}})
 	d.wantOpen(a) // the broker's word is no answer
 	d.readAll()
 	d.wantAnswer(a, 1, false)
@@ -268,7 +272,7 @@ func TestUnknownProduce(t *testing.T) {
 	d := newDesk(t, seat.CoreConfig{})
 	a := d.write(4, "a")
 	d.openTerm(1)
-	d.step(seat.Produced{Ref: a, Err: errors.New("connection lost")})
+	d.step(seat.Produced{Refs: []uint64{a}, Err: errors.New("connection lost")})
 	d.wantOpen(a) // a barrier will tell
 	d.now = d.now.Add(2 * time.Second)
 	d.step(seat.Tick{})
@@ -304,7 +308,7 @@ func TestUnknownProduceThatHadLanded(t *testing.T) {
 	a := d.write(4, "a")
 	d.openTerm(1)
 	at := d.land(a)
-	d.step(seat.Produced{Ref: a, Err: errors.New("connection lost")})
+	d.step(seat.Produced{Refs: []uint64{a}, Err: errors.New("connection lost")})
 	d.openTerm(2) // reads the record before the marker
 	d.wantAnswer(a, at, false)
 	d.wantAnswer(d.write(4, "a"), at, true)
@@ -314,7 +318,7 @@ func TestRefusedProduceFreesItsKey(t *testing.T) {
 	d := newDesk(t, seat.CoreConfig{})
 	a := d.write(4, "a")
 	d.openTerm(1)
-	d.step(seat.Produced{Ref: a, Err: fmt.Errorf("%w: %w", seat.ErrRefused, seat.ErrTooLarge)})
+	d.step(seat.Produced{Refs: []uint64{a}, Err: fmt.Errorf("%w: %w", seat.ErrRefused, seat.ErrTooLarge)})
 	d.wantErr(a, seat.ErrTooLarge)
 	if len(d.opens) != 0 {
 		t.Error("a certain refusal wants a barrier")
@@ -351,7 +355,7 @@ func TestAnotherInstanceComesBetweenTwoOwnTerms(t *testing.T) {
 	d := newDesk(t, seat.CoreConfig{})
 	a := d.write(1, "a")
 	d.openTerm(1)
-	d.step(seat.Produced{Ref: a, Err: errors.New("lost")})
+	d.step(seat.Produced{Refs: []uint64{a}, Err: errors.New("lost")})
 	d.barrier(103, 3) // another's, while our second attempt runs
 	d.readAll()
 	d.openTerm(5)
@@ -449,11 +453,11 @@ func TestDriftRefusesStamps(t *testing.T) {
 	d.openTerm(1)
 	d.ref++
 	tok := &event.Token{Stamp: hlc.FromMillis(d.now.UnixMilli() + 60_000)}
-	d.step(seat.Accept{Ref: d.ref, Request: &seat.Request{Request: event.Request{Op: event.Put, Value: []byte("v")}, Token: tok}, Deadline: d.now.Add(time.Second)})
+	d.step(seat.Accept{Writes: []seat.Write{{Ref: d.ref, Request: &seat.Request{Request: event.Request{Op: event.Put, Value: []byte("v")}, Token: tok}, Deadline: d.now.Add(time.Second)}}})
 	d.wantErr(d.ref, seat.ErrDrift)
 	tok.Stamp = hlc.FromMillis(d.now.UnixMilli() + 1000)
 	d.ref++
-	d.step(seat.Accept{Ref: d.ref, Request: &seat.Request{Request: event.Request{Op: event.Put, Value: []byte("v")}, Token: tok}, Deadline: d.now.Add(time.Second)})
+	d.step(seat.Accept{Writes: []seat.Write{{Ref: d.ref, Request: &seat.Request{Request: event.Request{Op: event.Put, Value: []byte("v")}, Token: tok}, Deadline: d.now.Add(time.Second)}}})
 	env, _, _, _ := event.Decode(d.sent[d.ref].Headers)
 	if env.Stamp <= tok.Stamp {
 		t.Errorf("stamp %v is not above the token's %v", env.Stamp, tok.Stamp)

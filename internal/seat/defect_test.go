@@ -16,7 +16,7 @@ import (
 // panickingIndex panics where the core asks it.
 type panickingIndex struct{ seat.KeyIndex }
 
-func (panickingIndex) Find(event.IdempotencyKey, event.Stamp, *event.ValidityTable) (event.Copy, bool, error) {
+func (panickingIndex) FindAll([]event.IdempotencyKey, event.Stamp, *event.ValidityTable) ([]*event.Copy, error) {
 	panic("no such key can be")
 }
 

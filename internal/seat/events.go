@@ -17,13 +17,9 @@ type (
 	// so the index has all that earlier processes had written by then.
 	Ready struct{}
 
-	// Accept: a write has come. Ref names it in effects and later events.
-	Accept struct {
-		Ref      uint64
-		Request  *Request
-		Deadline time.Time // an answer is due by then
-		Order    *Order    // nil: none
-	}
+	// Accept: writes have come. Those of one Order and record key are in the order in
+	// which they are to be stored.
+	Accept struct{ Writes []Write }
 
 	// Cancel: nobody waits for the answer any more. A write that was sent goes on.
 	Cancel struct{ Ref uint64 }
@@ -44,20 +40,17 @@ type (
 		Epochs   []int16
 	}
 
-	// Produced: the broker's word on a record. Nil: stored. An error that wraps
+	// Produced: the broker's word on records. Nil: stored. An error that wraps
 	// ErrRefused: it is certain that nothing was stored. Any other error: the
 	// outcome is unknown.
 	Produced struct {
-		Ref uint64
-		Err error
+		Refs []uint64
+		Err  error
 	}
 
-	// Read: the tail has read one place of the log. The index has been told
-	// before.
-	Read struct {
-		Item    judged.Item
-		Barrier *Mark // set when the place is a barrier
-	}
+	// ReadBack: the tail has read places of the log, in log order. The index has been
+	// told before.
+	ReadBack struct{ Places []Read }
 
 	// Tick: time has passed.
 	Tick struct{}
@@ -72,9 +65,24 @@ func (Cancel) isEvent()   {}
 func (Opened) isEvent()   {}
 func (Unopened) isEvent() {}
 func (Produced) isEvent() {}
-func (Read) isEvent()     {}
+func (ReadBack) isEvent() {}
 func (Tick) isEvent()     {}
 func (Drain) isEvent()    {}
+
+// Write is a write as it is given to a Core. Ref names it in effects and later events.
+type Write struct {
+	Ref      uint64
+	Request  *Request
+	Deadline time.Time // an answer is due by then
+	Order    *Order    // nil: none
+	To       Answerer  // comes with the Reply
+}
+
+// Read is one place of the log as it was read.
+type Read struct {
+	Item    judged.Item
+	Barrier *Mark // set when the place is a barrier
+}
 
 // Mark is a barrier in the log: which producer wrote it, and where.
 type Mark struct {
@@ -95,18 +103,12 @@ type (
 	// OpenTerm: write a barrier and answer with Opened or Unopened.
 	OpenTerm struct{ Attempt uint64 }
 
-	// Produce: append the record to the partition, behind all earlier ones.
-	Produce struct {
-		Ref    uint64
-		Record Record
-	}
+	// Produce: append the records to the partition in this order, behind all earlier
+	// ones.
+	Produce struct{ Records []Sent }
 
-	// Reply answers a write.
-	Reply struct {
-		Ref    uint64
-		Answer Answer
-		Err    error
-	}
+	// Replies: answer writes.
+	Replies struct{ List []Reply }
 
 	// Stop: another instance has the seat. Nothing follows.
 	Stop struct{}
@@ -114,8 +116,22 @@ type (
 
 func (OpenTerm) isEffect() {}
 func (Produce) isEffect()  {}
-func (Reply) isEffect()    {}
+func (Replies) isEffect()  {}
 func (Stop) isEffect()     {}
+
+// Sent is a write with its record.
+type Sent struct {
+	Ref    uint64
+	Record Record
+}
+
+// Reply answers a write.
+type Reply struct {
+	Ref    uint64
+	To     Answerer
+	Answer Answer
+	Err    error
+}
 
 // Record is a record as it is to lie in the log.
 type Record struct {

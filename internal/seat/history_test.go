@@ -1,6 +1,7 @@
 package seat_test
 
 import (
+	"bytes"
 	"errors"
 	"fmt"
 	"math/rand/v2"
@@ -57,6 +58,8 @@ type world struct {
 	zombies []seat.Record // produces of processes that are gone or gave up
 	acked   map[int64]event.ID
 	ids     uint32
+	lines   int // writes of lanes
+	stored  int // of them answered
 	fail    func(format string, args ...any)
 }
 
@@ -75,6 +78,9 @@ type process struct {
 	opening *barrierSteps
 	ref     uint64
 	stopped bool
+	known   bool // the broker has a record of the producer, so it takes no gap in the sequence
+	lanes   []*lane
+	lineOf  map[uint64]*lineWrite // by ref
 }
 
 type pendingProduce struct {
@@ -101,7 +107,7 @@ func (w *world) start(store *dedupe.Memory) *process {
 	if store == nil {
 		store = dedupe.NewMemory()
 	}
-	p := &process{w: w, store: store, asked: -1}
+	p := &process{w: w, store: store, asked: -1, lineOf: map[uint64]*lineWrite{}}
 	var err error
 	if p.index, err = dedupe.New(dedupe.Config{Region: 1, Window: time.Hour}, store); err != nil {
 		w.fail("open index: %v", err)
@@ -133,15 +139,124 @@ func (p *process) step(ev seat.Event) {
 		case seat.OpenTerm:
 			p.opening = &barrierSteps{attempt: e.Attempt}
 		case seat.Produce:
-			p.pending = append(p.pending, pendingProduce{e.Ref, e.Record})
-		case seat.Reply:
-			if e.Err == nil {
-				p.w.acknowledged(e.Answer)
+			for _, x := range e.Records {
+				p.pending = append(p.pending, pendingProduce{x.Ref, x.Record})
+			}
+		case seat.Replies:
+			for _, r := range e.List {
+				p.answered(&r)
 			}
 		case seat.Stop:
 			p.stopped = true
 		}
 	}
+}
+
+// lane is the writes of one order and record key, in the order of submission.
+type lane struct {
+	order  *seat.Order
+	key    []byte
+	writes []*lineWrite
+}
+
+type lineWrite struct {
+	lane     *lane
+	place    int
+	req      *seat.Request
+	answered bool
+	err      error
+	at       int64 // where it is stored, if answered without error
+}
+
+// submit gives some writes of orders to the seat: new ones, or again all that have
+// failed of a lane.
+func (p *process) submit() {
+	rng := p.w.rng
+	if len(p.lanes) == 0 || len(p.lanes) < 4 && rng.IntN(20) == 0 {
+		o := seat.NewOrder()
+		for _, key := range []string{"e", "f"} {
+			p.lanes = append(p.lanes, &lane{order: o, key: []byte(key)})
+		}
+	}
+	var ws []seat.Write
+	for range 1 + rng.IntN(4) {
+		l := p.lanes[rng.IntN(len(p.lanes))]
+		if again := l.failed(); len(again) > 0 && rng.IntN(2) == 0 {
+			l.order.Retry(l.key)
+			for _, x := range again {
+				x.answered, x.err = false, nil
+				ws = append(ws, p.submitting(x))
+			}
+			continue
+		}
+		p.w.lines++
+		q := &seat.Request{Request: event.Request{
+			Topic: "t", Key: l.key, Op: event.Put, Partition: -1, Value: []byte{0, byte(p.w.lines >> 8), byte(p.w.lines)},
+		}}
+		q.Idempotency, q.Fingerprint = event.IdempotencyKey{0, 1, byte(p.w.lines >> 8), byte(p.w.lines)}, q.Request.Fingerprint()
+		x := &lineWrite{lane: l, place: len(l.writes), req: q}
+		l.writes = append(l.writes, x)
+		ws = append(ws, p.submitting(x))
+	}
+	p.step(seat.Accept{Writes: ws})
+}
+
+func (p *process) submitting(x *lineWrite) seat.Write {
+	w := p.accepting(x.req, x.lane.order)
+	p.lineOf[w.Ref] = x
+	return w
+}
+
+// failed is what of a lane has failed, once all of it is answered.
+func (l *lane) failed() (out []*lineWrite) {
+	for _, x := range l.writes {
+		if !x.answered {
+			return nil
+		}
+		if x.err != nil {
+			out = append(out, x)
+		}
+	}
+	return out
+}
+
+// answered takes a reply. A write of a lane is stored behind all those before it.
+func (p *process) answered(r *seat.Reply) {
+	if r.Err == nil {
+		p.w.acknowledged(r.Answer)
+	}
+	x := p.lineOf[r.Ref]
+	if x == nil {
+		return
+	}
+	delete(p.lineOf, r.Ref)
+	if x.answered {
+		p.w.fail("a write was answered twice")
+	}
+	x.answered, x.err, x.at = true, r.Err, r.Answer.At.Offset
+	if r.Err != nil {
+		return
+	}
+	p.w.stored++
+	for _, b := range x.lane.writes[:x.place] {
+		offset, ok := p.w.find(b.req.Value)
+		if !ok || offset > x.at {
+			p.w.fail("write %d of a lane is stored at %d, write %d before it is not (%v %d; answered %v, %v)", x.place, x.at, b.place, ok, offset, b.answered, b.err)
+		}
+	}
+}
+
+// find is where a valid record of a value lies.
+func (w *world) find(value []byte) (offset int64, ok bool) {
+	for i, e := range w.log {
+		if e.kind != recordEntry || !bytes.Equal(e.rec.Value, value) {
+			continue
+		}
+		if _, v := w.judgeAt(int64(i)); v == judged.Valid {
+			return int64(i), true
+		}
+	}
+	return 0, false
 }
 
 // acknowledged notes an answer and checks it against the log as it stands.
@@ -183,17 +298,23 @@ func (w *world) act() {
 	i := w.rng.IntN(len(w.procs))
 	p := w.procs[i]
 	switch n := w.rng.IntN(100); {
-	case n < 18:
+	case n < 8:
 		p.write()
-	case n < 40:
-		p.read()
-	case n < 55:
-		p.produce()
-	case n < 75:
+	case n < 22:
+		p.submit()
+	case n < 45:
+		for range 1 + w.rng.IntN(4) {
+			p.read()
+		}
+	case n < 62:
+		for range 1 + w.rng.IntN(4) {
+			p.produce()
+		}
+	case n < 78:
 		p.barrier()
-	case n < 82:
+	case n < 84:
 		w.marker()
-	case n < 86:
+	case n < 87:
 		w.zombie()
 	case n < 89:
 		w.foreign()
@@ -206,14 +327,23 @@ func (w *world) act() {
 	}
 }
 
+// write submits some writes together.
 func (p *process) write() {
-	p.ref++
-	key := byte(1 + p.w.rng.IntN(keys))
-	q := &seat.Request{Request: event.Request{Topic: "t", Key: []byte("e"), Op: event.Put, Value: []byte{key}, Partition: -1}}
-	if p.w.rng.IntN(4) > 0 {
-		q.Idempotency, q.Fingerprint = event.IdempotencyKey{key}, q.Request.Fingerprint()
+	var ws []seat.Write
+	for range 1 + p.w.rng.IntN(4) {
+		key := byte(1 + p.w.rng.IntN(keys))
+		q := &seat.Request{Request: event.Request{Topic: "t", Key: []byte("e"), Op: event.Put, Value: []byte{key}, Partition: -1}}
+		if p.w.rng.IntN(4) > 0 {
+			q.Idempotency, q.Fingerprint = event.IdempotencyKey{key}, q.Request.Fingerprint()
+		}
+		ws = append(ws, p.accepting(q, nil))
 	}
-	p.step(seat.Accept{Ref: p.ref, Request: q, Deadline: p.w.now.Add(50 * time.Millisecond)})
+	p.step(seat.Accept{Writes: ws})
+}
+
+func (p *process) accepting(q *seat.Request, o *seat.Order) seat.Write {
+	p.ref++
+	return seat.Write{Ref: p.ref, Request: q, Deadline: p.w.now.Add(100 * time.Millisecond), Order: o}
 }
 
 // produce lets the oldest produce land or fail, with or without an answer.
@@ -223,18 +353,38 @@ func (p *process) produce() {
 	}
 	x := p.pending[0]
 	p.pending = p.pending[1:]
-	switch n := p.w.rng.IntN(10); {
-	case n < 6:
+	switch n := p.w.rng.IntN(16); {
+	case n < 12:
 		p.w.land(x.rec)
-		p.step(seat.Produced{Ref: x.ref})
-	case n < 7: // landed, the answer is lost
+		p.known = true
+		p.step(seat.Produced{Refs: []uint64{x.ref}})
+	case n < 13: // landed, the answer is lost
 		p.w.land(x.rec)
-		p.step(seat.Produced{Ref: x.ref, Err: errors.New("lost")})
-	case n < 9: // abandoned, may land much later
+		p.fail(x, errors.New("lost"))
+	case n < 15: // abandoned, may land much later
 		p.w.zombies = append(p.w.zombies, x.rec)
-		p.step(seat.Produced{Ref: x.ref, Err: errors.New("lost")})
+		p.fail(x, errors.New("lost"))
 	default:
-		p.step(seat.Produced{Ref: x.ref, Err: seat.ErrRefused})
+		p.fail(x, seat.ErrRefused)
+	}
+}
+
+// fail ends a record, and with it those behind: what comes after goes on with another
+// sequence. The core hears of it now, or after it has sent something more.
+func (p *process) fail(x pendingProduce, err error) {
+	failed := append([]pendingProduce{x}, p.pending...)
+	if !p.known && err != seat.ErrRefused && p.w.rng.IntN(3) == 0 {
+		for _, behind := range p.pending { // was under way, and the broker takes any sequence
+			p.w.land(behind.rec)
+		}
+	}
+	p.pending = nil
+	if p.w.rng.IntN(3) == 0 {
+		p.write()
+		p.submit()
+	}
+	for _, x := range failed {
+		p.step(seat.Produced{Refs: []uint64{x.ref}, Err: err})
 	}
 }
 
@@ -380,7 +530,7 @@ func (p *process) read() {
 	if err := p.index.Apply(copies, marks, event.Vector{1: it.Next}); err != nil {
 		w.fail("apply: %v", err)
 	}
-	p.step(seat.Read{Item: it, Barrier: mark})
+	p.step(seat.ReadBack{Places: []seat.Read{{Item: it, Barrier: mark}}})
 }
 
 // crash ends a process and begins another, which keeps the store or not.
@@ -467,7 +617,7 @@ func TestHistories(t *testing.T) {
 	if testing.Short() {
 		runs = 200
 	}
-	acked, void := 0, 0
+	acked, void, stored := 0, 0, 0
 	for seed := range uint64(runs) {
 		var failures []string
 		w := newWorld(seed, func(f string, args ...any) { failures = append(failures, fmt.Sprintf(f, args...)) })
@@ -478,7 +628,7 @@ func TestHistories(t *testing.T) {
 		if len(failures) > 0 {
 			t.Fatalf("seed %d: %s (and %d more)", seed, failures[0], len(failures)-1)
 		}
-		acked += len(w.acked)
+		acked, stored = acked+len(w.acked), stored+w.stored
 		for i, e := range w.log {
 			if e.kind == recordEntry {
 				if _, v := w.judgeAt(int64(i)); v == judged.Void {
@@ -487,8 +637,8 @@ func TestHistories(t *testing.T) {
 			}
 		}
 	}
-	if acked < runs || void < runs/4 {
-		t.Errorf("%d acknowledged, %d void in %d histories: too few to mean anything", acked, void, runs)
+	if acked < runs || void < runs/4 || stored < runs {
+		t.Errorf("%d acknowledged, %d of orders, %d void in %d histories: too few to mean anything", acked, stored, void, runs)
 	}
-	t.Logf("%d histories: %d acknowledged, %d void", runs, acked, void)
+	t.Logf("%d histories: %d acknowledged, %d of orders, %d void", runs, acked, stored, void)
 }

@@ -120,11 +120,7 @@ func (f *folder) atTable(t *testing.T, revision uint64) {
 func (in *instance) zombie(c *cluster, key byte) {
 	in.t.Helper()
 	env := event.Envelope{ID: event.ID{9, key}, Region: 1, Barrier: 0, Epoch: 17, Stamp: now(), Op: event.Put, Key: event.IdempotencyKey{key}}
-	done := make(chan error, 1)
-	in.producer.Produce(c.topic, partition, seat.Record{Key: []byte("DTW"), Value: []byte("zombie"), Headers: env.Append(nil), Timestamp: 1}, func(err error) { done <- err })
-	if err := <-done; err != nil {
-		in.t.Fatal(err)
-	}
+	in.append(c, seat.Record{Key: []byte("DTW"), Value: []byte("zombie"), Headers: env.Append(nil), Timestamp: 1})
 }
 
 // TestLateCut: cuts come to be known when both logs are folded far beyond them.

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"hash/maphash"
 	"sync"
+	"sync/atomic"
 )
 
 // maxFailedKeys bounds the record keys that an Order remembers because a write of
@@ -21,8 +22,10 @@ const maxFailedKeys = 10_000
 //
 // An Order is safe for concurrent use. A nil Order orders nothing.
 type Order struct {
+	seed maphash.Seed
+	any  atomic.Bool // something has failed: mu need not be asked before
+
 	mu     sync.Mutex
-	seed   maphash.Seed
 	stops  map[uint64]struct{} // hashes of record keys
 	halted bool
 }
@@ -30,12 +33,12 @@ type Order struct {
 // NewOrder makes an Order in which nothing has failed.
 func NewOrder() *Order { return &Order{seed: maphash.MakeSeed()} }
 
-// Retry begins a record key again: its failed writes have all been answered and will be
-// submitted again, from the first one on. A halted Order stays so.
+// Retry begins a record key again: all of its writes have been answered, and those that
+// failed will be submitted again, from the first one on. A halted Order stays so.
 func (o *Order) Retry(key []byte) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	delete(o.stops, maphash.Bytes(o.seed, key))
+	delete(o.stops, o.hash(key))
 }
 
 // Fail notes that a write was refused before a seat got it, and may be stored when it is
@@ -46,10 +49,11 @@ func (o *Order) Fail(key []byte) {
 	}
 	o.mu.Lock()
 	defer o.mu.Unlock()
+	o.any.Store(true)
 	if o.stops == nil {
 		o.stops = make(map[uint64]struct{})
 	}
-	o.stops[maphash.Bytes(o.seed, key)] = struct{}{}
+	o.stops[o.hash(key)] = struct{}{}
 	if len(o.stops) > maxFailedKeys {
 		o.halted, o.stops = true, nil
 	}
@@ -61,11 +65,12 @@ func (o *Order) Halt() {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	o.halted = true
+	o.any.Store(true)
 }
 
 // Stops tells whether a write of the record key would be refused with ErrAfterFailure.
 func (o *Order) Stops(key []byte) bool {
-	if o == nil {
+	if o == nil || !o.any.Load() {
 		return false
 	}
 	o.mu.Lock()
@@ -73,15 +78,19 @@ func (o *Order) Stops(key []byte) bool {
 	if o.halted || key == nil || len(o.stops) == 0 {
 		return o.halted
 	}
-	_, stops := o.stops[maphash.Bytes(o.seed, key)]
+	_, stops := o.stops[o.hash(key)]
 	return stops
 }
 
-// failed notes how a seat has answered a write.
-func (o *Order) failed(key []byte, err error) {
+// failed notes how a seat has answered a write; stops tells whether those of its key
+// after it are refused.
+func (o *Order) failed(key []byte, err error) (stops bool) {
 	var reused *ReusedError
 	if o == nil || errors.Is(err, ErrTooLarge) || errors.As(err, &reused) {
-		return
+		return false
 	}
 	o.Fail(key)
+	return true
 }
+
+func (o *Order) hash(key []byte) uint64 { return maphash.Bytes(o.seed, key) }

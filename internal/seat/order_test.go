@@ -25,7 +25,7 @@ func (d *desk) ordered(o *seat.Order, key byte, entity, v string) uint64 {
 		q.Idempotency = event.IdempotencyKey{key}
 		q.Fingerprint = q.Request.Fingerprint()
 	}
-	d.step(seat.Accept{Ref: d.ref, Request: q, Deadline: d.now.Add(time.Second), Order: o})
+	d.step(seat.Accept{Writes: []seat.Write{{Ref: d.ref, Request: q, Deadline: d.now.Add(time.Second), Order: o}}})
 	return d.ref
 }
 
@@ -36,12 +36,12 @@ func TestOrderStopsAtAFailure(t *testing.T) {
 	o, other := seat.NewOrder(), seat.NewOrder()
 	a1, a2, b1 := d.ordered(o, 1, "a", "1"), d.ordered(o, 2, "a", "2"), d.ordered(o, 3, "b", "1")
 	d.openTerm(7)
-	if len(d.sent) != 3 {
-		t.Fatalf("%d of 3 are sent at once", len(d.sent))
+	if len(d.sent) != 2 {
+		t.Fatalf("%d are sent under a new term, want the first of each key", len(d.sent))
 	}
 	large := d.ordered(o, 0, "b", string(make([]byte, 3000)))
 	d.wantErr(large, seat.ErrTooLarge)
-	d.step(seat.Produced{Ref: a1, Err: errors.New("timeout")})
+	d.step(seat.Produced{Refs: []uint64{a1}, Err: errors.New("timeout")})
 	d.now = d.now.Add(2 * time.Second)
 	d.step(seat.Tick{})
 	d.wantErr(a1, seat.ErrOutcomeUnknown)
@@ -54,15 +54,55 @@ func TestOrderStopsAtAFailure(t *testing.T) {
 	for _, ref := range []uint64{none, c1, of} {
 		d.land(ref)
 	}
+	d.readAll()
 	o.Retry([]byte("a"))
 	again1, again2 := d.ordered(o, 1, "a", "1"), d.ordered(o, 2, "a", "2")
 	d.land(again1)
+	d.readAll()
 	d.land(again2)
 	d.readAll()
 	for i, ref := range []uint64{none, c1, of, again1, again2} {
 		d.wantAnswer(ref, int64(i+2), false)
 	}
-	d.wantErr(a2, seat.ErrOutcomeUnknown)
+	d.wantErr(a2, seat.ErrAfterFailure)
+}
+
+// TestOrderGoesInGroups: what is submitted of a record key while another write of it is in
+// flight goes, all of it together, when that was read back; other keys do not wait.
+func TestOrderGoesInGroups(t *testing.T) {
+	d := newDesk(t, seat.CoreConfig{})
+	o := seat.NewOrder()
+	refs := []uint64{d.ordered(o, 0, "a", "1")}
+	d.openTerm(7)
+	for i := range 5 {
+		refs = append(refs, d.ordered(o, byte(i), "a", fmt.Sprint(i)))
+	}
+	b := d.ordered(o, 0, "b", "1")
+	if len(d.sent) != 2 {
+		t.Fatalf("%d are sent, want the first of each key", len(d.sent))
+	}
+	d.land(b)
+	d.land(refs[0])
+	d.readAll()
+	if len(d.sent) != 5 {
+		t.Fatalf("%d are sent when the first was read back", len(d.sent))
+	}
+	for _, ref := range refs[1:] {
+		d.land(ref)
+	}
+	d.readAll()
+	for i, ref := range refs {
+		d.wantAnswer(ref, int64(i+2), false)
+	}
+	// A write in the middle that nobody waits for leaves the chain whole.
+	c1, c2, c3 := d.ordered(o, 0, "c", "1"), d.ordered(nil, 0, "c", "2"), d.ordered(o, 0, "c", string(make([]byte, 2<<20)))
+	d.wantErr(c3, seat.ErrTooLarge)
+	c4 := d.ordered(o, 0, "c", "4")
+	d.step(seat.Produced{Refs: []uint64{c1}, Err: fmt.Errorf("%w: %w", seat.ErrRefused, seat.ErrTooLarge)})
+	d.land(c2)
+	d.land(c4)
+	d.readAll()
+	d.wantAnswer(c4, int64(len(d.log)-1), false)
 }
 
 // TestOrderStopsWhatWaits: what waits for the term behind a write that has failed is not
@@ -95,12 +135,13 @@ func TestOrderWaitsForAnEarlierGrant(t *testing.T) {
 	first := d.ordered(o, 1, "a", "1")
 	d.openTerm(7)
 	p.grant.Live++
-	d.wantErr(d.ordered(o, 2, "a", "2"), seat.ErrNotReady)
+	second := d.ordered(o, 2, "a", "2")
 	free := d.write(3, "x")
 	d.land(first)
 	d.land(free)
 	d.readAll()
 	d.wantErr(first, seat.ErrOutcomeUnknown)
+	d.wantErr(second, seat.ErrAfterFailure)
 	d.wantAnswer(free, 2, false)
 }
 

@@ -27,24 +27,22 @@ type Grant struct {
 	Reach *event.Vector
 }
 
-// permit asks whether the region may write now: the check before a write is
-// accepted, and once more before one that has waited is sent.
-func (c *Core) permit(w *write) error {
-	w.grant = Grant{Epoch: c.cfg.Epoch}
+// permit asks whether the region may write now: the check before writes are
+// accepted, and once more before those that have waited are sent.
+func (c *Core) permit() (Grant, error) {
 	if c.env.Permit == nil {
-		return nil
+		return Grant{Epoch: c.cfg.Epoch}, nil
 	}
 	g, err := c.env.Permit.Grant()
 	if err != nil {
-		return err
+		return Grant{}, err
 	}
 	if g.Reach != nil {
 		if indexed := c.env.Indexed(); !reaches(&indexed, g.Reach) {
-			return ErrNotReady
+			return Grant{}, ErrNotReady
 		}
 	}
-	w.grant = g
-	return nil
+	return g, nil
 }
 
 func reaches(v, want *event.Vector) bool {
@@ -56,8 +54,22 @@ func reaches(v, want *event.Vector) bool {
 	return true
 }
 
+// heldGrant is what the permit has said of a grant in a step: the writes that are read
+// back together have nearly always the same.
+type heldGrant struct {
+	asked, holds bool
+	epoch        event.Epoch
+	live         uint64
+}
+
 // holds is the check after the read-back: the permission is the one under which
 // the write was accepted.
-func (c *Core) holds(w *write) bool {
-	return c.env.Permit == nil || c.env.Permit.Holds(w.grant)
+func (c *Core) holds(g *Grant) bool {
+	if c.env.Permit == nil {
+		return true
+	}
+	if h := &c.held; !h.asked || h.epoch != g.Epoch || h.live != g.Live {
+		*h = heldGrant{asked: true, holds: c.env.Permit.Holds(*g), epoch: g.Epoch, live: g.Live}
+	}
+	return c.held.holds
 }

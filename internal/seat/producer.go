@@ -4,7 +4,9 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/twmb/franz-go/pkg/kerr"
@@ -33,11 +35,14 @@ func ProducerOpts(maxBatch int32, uncompressed bool) []kgo.Opt {
 		kgo.ProducerBatchMaxBytes(maxBatch),
 		compression,
 		kgo.StopProducerOnDataLossDetected(),
-		kgo.MaxBufferedRecords(1 << 16),
+		kgo.MaxBufferedRecords(math.MaxInt32), // Producer.use has the limit, before anything is taken
 		kgo.ProduceRequestTimeout(10 * time.Second),
 		kgo.MetadataMinAge(100 * time.Millisecond),
 	}
 }
+
+// maxBuffered is how many records of all seats wait for their outcome at a time.
+const maxBuffered = 1 << 17
 
 // Producer appends records for all seats of an instance. A client whose producer
 // id has failed for good is replaced; what it still holds has an unknown outcome,
@@ -45,11 +50,13 @@ func ProducerOpts(maxBatch int32, uncompressed bool) []kgo.Opt {
 type Producer struct {
 	opts []kgo.Opt
 
+	buffered atomic.Int64 // records whose outcome is not known; added to under mu
+
 	mu      sync.Mutex
 	client  *kgo.Client
 	closed  bool
 	wg      sync.WaitGroup // clients being closed
-	pending sync.WaitGroup // records whose done has not returned; Add only under mu, while not closed
+	pending sync.WaitGroup // records whose outcome is not known; Add only under mu, while not closed
 }
 
 // NewProducer makes a producer; opts reach the cluster, and ProducerOpts are
@@ -71,42 +78,64 @@ func (p *Producer) Client() *kgo.Client {
 	return p.client
 }
 
-// Produce appends one record behind those given before for its partition. It
-// never blocks. done is called once, mostly from another goroutine, and must neither
-// block nor take a lock that the caller holds: nil when the record is stored, an error
-// that wraps ErrRefused when it certainly is not and never will be, another when
-// nobody knows. After Close has returned no done runs any more.
-func (p *Producer) Produce(topic string, partition int32, r Record, done func(error)) {
-	rec := &kgo.Record{
-		Topic: topic, Partition: partition, Key: r.Key, Value: r.Value,
-		Headers: event.ToHeaders[kgo.RecordHeader](r.Headers), Timestamp: time.UnixMilli(r.Timestamp),
+// Produce appends records in this order, behind those given before for their partition.
+// It never blocks. An error is the outcome of all of them: nothing was taken. Else failed
+// is called for each that was not stored, mostly from another goroutine, and must neither
+// block nor take a lock that the caller holds: with an error that wraps ErrRefused when
+// the record certainly is not stored and never will be, with another when nobody knows.
+// After Close has returned no failed runs any more.
+func (p *Producer) Produce(topic string, partition int32, sent []Sent, failed func(i int, err error)) error {
+	cl, err := p.use(len(sent))
+	if err != nil {
+		return fmt.Errorf("%w: %w", ErrRefused, err)
 	}
-	cl, open := p.use()
-	if !open {
-		done(fmt.Errorf("%w: %w: %w", ErrRefused, ErrUpstream, kgo.ErrClientClosed))
-		return
-	}
-	// Not the request's context: a produce that is cancelled half-way leaves an
-	// outcome that nobody would learn.
-	cl.TryProduce(context.Background(), rec, func(_ *kgo.Record, err error) {
-		defer p.pending.Done()
+	recs := make([]kgo.Record, len(sent))
+	done := func(r *kgo.Record, err error) {
+		defer p.done()
+		if err == nil {
+			return
+		}
 		if failedForGood(err) {
 			p.replace(cl)
 		}
-		done(outcome(err))
-	})
+		for i := range recs {
+			if &recs[i] == r {
+				failed(i, outcome(err))
+				return
+			}
+		}
+	}
+	for i := range sent {
+		r := &sent[i].Record
+		recs[i] = kgo.Record{
+			Topic: topic, Partition: partition, Key: r.Key, Value: r.Value,
+			Headers: event.ToHeaders[kgo.RecordHeader](r.Headers), Timestamp: time.UnixMilli(r.Timestamp),
+		}
+		// Not a request's context: a produce that is cancelled half-way leaves an
+		// outcome that nobody would learn.
+		cl.TryProduce(context.Background(), &recs[i], done)
+	}
+	return nil
 }
 
-// use gives the client for one record, whose done is waited for; open is false after
-// Close.
-func (p *Producer) use() (cl *kgo.Client, open bool) {
+// use gives the client for n records, whose outcome is waited for.
+func (p *Producer) use(n int) (*kgo.Client, error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if p.closed {
-		return nil, false
+	switch {
+	case p.closed:
+		return nil, fmt.Errorf("%w: %w", ErrUpstream, kgo.ErrClientClosed)
+	case p.buffered.Load()+int64(n) > maxBuffered:
+		return nil, ErrOverloaded
 	}
-	p.pending.Add(1)
-	return p.client, true
+	p.buffered.Add(int64(n))
+	p.pending.Add(n)
+	return p.client, nil
+}
+
+func (p *Producer) done() {
+	p.buffered.Add(-1)
+	p.pending.Done()
 }
 
 // Forget drops what the client knows of a topic that was deleted and created again; see
@@ -129,7 +158,7 @@ func (p *Producer) replace(old *kgo.Client) {
 }
 
 // Close ends the client; records that it still holds have an unknown outcome. It
-// returns when every done has.
+// returns when the outcome of every record is known.
 func (p *Producer) Close() {
 	p.mu.Lock()
 	p.closed = true
@@ -151,8 +180,6 @@ func outcome(err error) error {
 	switch {
 	case err == nil:
 		return nil
-	case errors.Is(err, kgo.ErrMaxBuffered):
-		return fmt.Errorf("%w: %w: %w", ErrRefused, ErrOverloaded, err)
 	case errors.Is(err, kerr.MessageTooLarge), errors.Is(err, kerr.RecordListTooLarge):
 		return fmt.Errorf("%w: %w: %w", ErrRefused, ErrTooLarge, err)
 	case errors.Is(err, kerr.InvalidRecord), errors.Is(err, kerr.InvalidTimestamp),

@@ -48,6 +48,9 @@ func (s *Seat) runCore(ctx context.Context) error {
 			s.step(now, ev)
 		}
 		s.step(now, Tick{})
+		s.mu.Unlock()
+		s.acceptQueue()
+		s.mu.Lock()
 		stopped, broken, was := s.core.Stopped(), s.broken, term
 		next := tickEvery
 		if s.ticks = s.core.Busy(); !s.ticks {
@@ -204,7 +207,8 @@ func (s *Seat) tell(places []Read) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	now := s.cfg.Wall()
-	for _, r := range places {
+	for i := range places {
+		r := &places[i]
 		if r.Barrier != nil && (len(s.marks) == 0 || s.marks[len(s.marks)-1] < r.Barrier.Offset) {
 			s.marks = append(s.marks, r.Barrier.Offset)
 		}
@@ -214,8 +218,8 @@ func (s *Seat) tell(places []Read) {
 		case judged.Quarantined:
 			s.status.Quarantined++
 		}
-		s.step(now, r)
 	}
+	s.step(now, ReadBack{places})
 	s.pokeInputs()
 }
 

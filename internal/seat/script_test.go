@@ -41,24 +41,32 @@ func (s *seatScript) effect(e seat.Effect) {
 	case seat.OpenTerm:
 		s.Say("seat: write a barrier (attempt %d)", e.Attempt)
 	case seat.Produce:
-		env, _, _, err := event.Decode(e.Record.Headers)
-		if err != nil {
-			s.t.Fatal(err)
+		for _, x := range e.Records {
+			env, _, _, err := event.Decode(x.Record.Headers)
+			if err != nil {
+				s.t.Fatal(err)
+			}
+			s.Say("seat: produce write %d: value %s, under the barrier at %d, stamp %s", x.Ref, x.Record.Value, env.Barrier, env.Stamp)
 		}
-		s.Say("seat: produce write %d: value %s, under the barrier at %d, stamp %s", e.Ref, e.Record.Value, env.Barrier, env.Stamp)
-	case seat.Reply:
-		if e.Err != nil {
-			s.Say("answer to write %d: %s", e.Ref, strings.ReplaceAll(e.Err.Error(), "seat: ", ""))
-			return
+	case seat.Replies:
+		for _, r := range e.List {
+			s.reply(&r)
 		}
-		how := "stored"
-		if e.Answer.Replayed {
-			how = "replayed: stored before"
-		}
-		s.Say("answer to write %d: %s at offset %d, stamp %s", e.Ref, how, e.Answer.At.Offset, e.Answer.Stamp)
 	case seat.Stop:
 		s.Say("seat: stop, another instance has it")
 	}
+}
+
+func (s *seatScript) reply(r *seat.Reply) {
+	if r.Err != nil {
+		s.Say("answer to write %d: %s", r.Ref, strings.ReplaceAll(r.Err.Error(), "seat: ", ""))
+		return
+	}
+	how := "stored"
+	if r.Answer.Replayed {
+		how = "replayed: stored before"
+	}
+	s.Say("answer to write %d: %s at offset %d, stamp %s", r.Ref, how, r.Answer.At.Offset, r.Answer.Stamp)
 }
 
 func (s *seatScript) run(t *testing.T, c *script.Command) {
@@ -82,9 +90,9 @@ func (s *seatScript) run(t *testing.T, c *script.Command) {
 	case "land": // write=n: the broker appends what was produced
 		s.Say("log: write %d at offset %d", ref(t, c), s.land(ref(t, c)))
 	case "stored": // write=n: the broker says so
-		s.step(seat.Produced{Ref: ref(t, c)})
+		s.step(seat.Produced{Refs: []uint64{ref(t, c)}})
 	case "drop-answer": // write=n: the broker's answer is lost
-		s.step(seat.Produced{Ref: ref(t, c), Err: errors.New("connection lost")})
+		s.step(seat.Produced{Refs: []uint64{ref(t, c)}, Err: errors.New("connection lost")})
 	case "read": // the seat reads its log to the end
 		s.Say("seat: reads offsets %d to %d", s.desk.read, len(s.log)-1)
 		s.readAll()

@@ -120,12 +120,15 @@ type Seat struct {
 	mu      sync.Mutex // guards core, and with it the order of records
 	core    *Core
 	ref     uint64
-	replies map[uint64]Answerer
+	taking  []Submission // of acceptSome
+	batch   []Write      // that are being accepted
 	running bool
 	broken  error   // a panic of the core, which is not used any more
 	ticks   bool    // runCore gives the core time again before long
 	marks   []int64 // offsets of the local log's barriers, rising
 	status  Status
+
+	submitted submitted
 
 	resultsMu sync.Mutex
 	results   []Event // from the producer's goroutine, which must not wait for mu
@@ -183,8 +186,7 @@ func New(cfg Config) (*Seat, error) {
 		cfg:        cfg.withDefaults(),
 		inputsWake: make(chan struct{}, 1), tailWake: make(chan struct{}, 1), coreWake: make(chan struct{}, 1),
 		attempts: make(chan uint64, 1), ready: make(chan struct{}),
-		replies: make(map[uint64]Answerer),
-		status:  Status{Term: NoBarrier, Held: make(map[event.RegionID]time.Duration), Refused: make(map[string]Refusals)},
+		status: Status{Term: NoBarrier, Held: make(map[event.RegionID]time.Duration), Refused: make(map[string]Refusals)},
 	}, nil
 }
 
@@ -336,21 +338,33 @@ func (s *Seat) end() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.running = false
-	for ref, to := range s.replies {
-		w := s.core.writes[ref]
-		err := error(ErrNotReady)
-		if s.broken != nil {
-			err = ErrHeld
-		}
-		if w != nil && w.sent {
-			err = &OutcomeError{HadKey: !w.req.Idempotency.IsZero()}
-		}
-		if w != nil {
-			w.order.failed(w.req.Key, err)
-		}
-		to.Answered(Answer{}, err)
-		delete(s.replies, ref)
+	err := error(ErrNotReady)
+	if s.broken != nil {
+		err = ErrHeld
 	}
+	s.tellReplies()
+	told := make(map[uint64]bool, len(s.core.replies))
+	for i := range s.core.replies {
+		told[s.core.replies[i].Ref] = true
+	}
+	for w := s.core.line.first; w != nil; w = w.after {
+		told[w.Ref] = true
+		if w.replied {
+			continue
+		}
+		why := err
+		if w.sent {
+			why = &OutcomeError{HadKey: !w.Request.Idempotency.IsZero()}
+		}
+		w.refuse(why)
+	}
+	for i := range s.batch {
+		if w := &s.batch[i]; !told[w.Ref] {
+			w.refuse(err) // the core has not come to it
+		}
+	}
+	s.batch = nil
+	s.acceptSome()
 }
 
 // Ready is closed once the seat has read its log to where it ended at the start:
@@ -467,6 +481,7 @@ func (s *Seat) step(now time.Time, ev Event) {
 
 func (s *Seat) tryStep(now time.Time, ev Event) (err error) {
 	defer defect.Catch(&err)
+	var refused Produced
 	for _, e := range s.core.Step(now, ev) {
 		switch e := e.(type) {
 		case OpenTerm:
@@ -475,22 +490,45 @@ func (s *Seat) tryStep(now time.Time, ev Event) (err error) {
 			default:
 			}
 		case Produce:
-			s.cfg.Producer.Produce(s.cfg.Topic, s.cfg.Partition, e.Record, func(err error) {
-				if err != nil { // of a stored record the read-back tells
-					s.result(Produced{Ref: e.Ref, Err: err})
-				}
-			})
-		case Reply:
-			if to := s.replies[e.Ref]; to != nil {
-				delete(s.replies, e.Ref)
-				to.Answered(e.Answer, e.Err)
+			if err := s.produce(e.Records); err != nil {
+				refused = Produced{Refs: refs(e.Records), Err: err}
 			}
+		case Replies:
+			s.tellReplies()
 		case Stop:
 			s.status.Superseded = true
 			poke(s.coreWake)
 		}
 	}
+	if refused.Err != nil { // before anything more is sent
+		return s.tryStep(now, refused)
+	}
 	return nil
+}
+
+// produce gives records to the producer. An error is the outcome of all of them.
+func (s *Seat) produce(sent []Sent) error {
+	of := refs(sent) // the core uses sent again
+	return s.cfg.Producer.Produce(s.cfg.Topic, s.cfg.Partition, sent, func(i int, err error) {
+		s.result(Produced{Refs: of[i : i+1], Err: err}) // of a stored record the read-back tells
+	})
+}
+
+func refs(sent []Sent) []uint64 {
+	out := make([]uint64, len(sent))
+	for i := range sent {
+		out[i] = sent[i].Ref
+	}
+	return out
+}
+
+// tellReplies passes the core's replies on that were not yet.
+func (s *Seat) tellReplies() {
+	for c := s.core; c.told < len(c.replies); {
+		r := &c.replies[c.told]
+		c.told++
+		r.To.Answered(r.Answer, r.Err)
+	}
 }
 
 // result hands the core an event from a goroutine that must not wait.

@@ -222,6 +222,18 @@ func (in *instance) stop() {
 	in.producer.Close()
 }
 
+// store appends a record to the own log, past the seat.
+func (in *instance) append(c *cluster, r seat.Record) {
+	in.t.Helper()
+	rec := &kgo.Record{
+		Topic: c.topic, Partition: partition, Key: r.Key, Value: r.Value,
+		Headers: event.ToHeaders[kgo.RecordHeader](r.Headers), Timestamp: time.UnixMilli(r.Timestamp),
+	}
+	if err := in.producer.Client().ProduceSync(context.Background(), rec).FirstErr(); err != nil {
+		in.t.Fatal(err)
+	}
+}
+
 func (in *instance) ready() *instance {
 	in.t.Helper()
 	select {
@@ -364,11 +376,7 @@ func takeOver(c *cluster) {
 	}
 	// What the first had under way lands behind the barrier: void for everyone.
 	env := event.Envelope{ID: event.ID{9}, Region: 1, Barrier: 0, Epoch: 17, Stamp: b.Stamp + 1, Op: event.Put, Key: event.IdempotencyKey{5}}
-	done := make(chan error, 1)
-	two.producer.Produce(c.topic, partition, seat.Record{Key: []byte("DTW"), Value: []byte("zombie"), Headers: env.Append(nil), Timestamp: 1}, func(err error) { done <- err })
-	if err := <-done; err != nil {
-		t.Fatal(err)
-	}
+	two.append(c, seat.Record{Key: []byte("DTW"), Value: []byte("zombie"), Headers: env.Append(nil), Timestamp: 1})
 	if a := two.mustWrite(5, "mine"); a.Replayed {
 		t.Errorf("a void record holds its key: %+v", a)
 	}

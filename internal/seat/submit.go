@@ -2,6 +2,7 @@ package seat
 
 import (
 	"context"
+	"sync"
 	"time"
 )
 
@@ -22,29 +23,111 @@ type Submission struct {
 // call the seat.
 type Answerer interface{ Answered(a Answer, err error) }
 
+const (
+	// acceptMax is how many writes are accepted in one step: what has been read back waits
+	// meanwhile.
+	acceptMax = 512
+	// acceptRounds is how many steps one caller of Submit carries out for others.
+	acceptRounds = 2
+)
+
+// submitted is what waits to be accepted. Whoever finds nobody at it accepts what is
+// there, and what comes meanwhile: a write alone goes at once, and under load those of
+// many callers go together.
+type submitted struct {
+	mu    sync.Mutex
+	queue []Submission
+	from  int  // of queue: those before were taken
+	taken bool // somebody accepts what is in the queue
+}
+
+// add puts writes into the queue; mine is true if the caller has to accept them.
+func (q *submitted) add(ws []Submission) (mine bool) {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	q.queue = append(q.queue, ws...)
+	mine, q.taken = !q.taken, true
+	return mine
+}
+
+// take appends up to n writes that wait to into; when none does, nobody is at the queue
+// any more.
+func (q *submitted) take(into []Submission, n int) []Submission {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	next := q.queue[q.from:min(len(q.queue), q.from+n)]
+	into = append(into, next...)
+	clear(next)
+	if q.from += len(next); q.from == len(q.queue) {
+		q.queue, q.from = q.queue[:0], 0
+	}
+	q.taken = len(next) > 0
+	return into
+}
+
 // Submit has the seat store records; it never blocks. Their order is that of the slice,
 // then that of the calls. Every write is answered, also when the seat stops.
 func (s *Seat) Submit(ws []Submission) {
+	if s.submitted.add(ws) {
+		s.acceptQueue()
+	}
+}
+
+// acceptQueue accepts what waits. What comes in faster than that is left to the seat's
+// own goroutine.
+func (s *Seat) acceptQueue() {
+	for range acceptRounds {
+		s.mu.Lock()
+		more := s.acceptSome()
+		s.mu.Unlock()
+		if !more {
+			return
+		}
+	}
+	poke(s.coreWake)
+}
+
+// acceptSome accepts some of what waits; more is false when nothing did. A seat that does
+// not run refuses all of it. The caller holds mu.
+func (s *Seat) acceptSome() (more bool) {
+	s.taking = s.submitted.take(s.taking[:0], acceptMax)
+	if !s.running || s.broken != nil {
+		for len(s.taking) > 0 {
+			for i := range s.taking {
+				w := &s.taking[i]
+				(&Write{Request: w.Request, Order: w.Order, To: w.To}).refuse(s.notRunning())
+			}
+			s.taking = s.submitted.take(s.taking[:0], acceptMax)
+		}
+		return false
+	}
+	if len(s.taking) == 0 {
+		return false
+	}
 	now := s.cfg.Wall()
 	latest := now.Add(s.cfg.Timeout)
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	for i := range ws {
-		w := &ws[i]
-		if !s.running {
-			err := s.notRunning()
-			w.Order.failed(w.Request.Key, err)
-			w.To.Answered(Answer{}, err)
-			continue
-		}
-		deadline := w.Deadline
-		if deadline.IsZero() || deadline.After(latest) {
-			deadline = latest
+	s.batch = s.batch[:0]
+	for i := range s.taking {
+		w := &s.taking[i]
+		if w.Deadline.IsZero() || w.Deadline.After(latest) {
+			w.Deadline = latest
 		}
 		s.ref++
-		s.replies[s.ref] = w.To
-		s.step(now, Accept{Ref: s.ref, Request: w.Request, Deadline: deadline, Order: w.Order})
+		s.batch = append(s.batch, Write{Ref: s.ref, Request: w.Request, Deadline: w.Deadline, Order: w.Order, To: w.To})
 	}
+	clear(s.taking)
+	s.step(now, Accept{s.batch})
+	if s.broken == nil { // else end answers them
+		clear(s.batch)
+		s.batch = s.batch[:0]
+	}
+	return true
+}
+
+// refuse answers a write that no core answers.
+func (w *Write) refuse(err error) {
+	w.Order.failed(w.Request.Key, err)
+	w.To.Answered(Answer{}, err)
 }
 
 // Cancel says that nobody waits for the answers of some writes any more. Those that are
@@ -56,14 +139,20 @@ func (s *Seat) Cancel(ws []Submission) {
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if !s.running {
-		return // all were answered when it stopped
+	for s.acceptSome() {
+	}
+	if !s.running || s.broken != nil {
+		return // all were answered, or end does it
+	}
+	var refs []uint64
+	for w := s.core.line.first; w != nil; w = w.after {
+		if gone[w.Request] {
+			refs = append(refs, w.Ref)
+		}
 	}
 	now := s.cfg.Wall()
-	for _, w := range s.core.inOrder() {
-		if gone[w.req] {
-			s.step(now, Cancel{Ref: w.ref})
-		}
+	for _, ref := range refs {
+		s.step(now, Cancel{Ref: ref})
 	}
 }
 

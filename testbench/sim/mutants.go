@@ -26,7 +26,7 @@ var mutants = []mutant{
 		{"internal/seat/attempt.go", "	case BarrierAnnounced:\n		if ev.Err != nil {", "	case BarrierAnnounced:\n		if a != nil {\n			return nil\n		}\n		if ev.Err != nil {"},
 	}},
 	{"unknown-frees-key", "a produce of unknown outcome frees its key without a barrier", []edit{
-		{"internal/seat/core.go", "until the barrier is read the key stays.\n		c.begin()", "until the barrier is read the key stays.\n		c.finish(w, Answer{}, ev.Err)"},
+		{"internal/seat/core.go", "until the barrier is read the key stays.\n		c.begin()", "until the barrier is read the key stays.\n		c.finish(w, Answer{}, err)"},
 	}},
 	{"stored-term", "a process goes on under a barrier that it did not write in this life", []edit{
 		{"internal/seat/core.go", "	if !c.opening.active {\n		if c.term", "	if !c.opening.active {\n		if c.term == NoBarrier {\n			c.term = m.Offset\n			c.mine = append(c.mine, ownMark{m.Producer, []int16{m.Epoch}})\n		}\n		if c.term"},
@@ -35,7 +35,7 @@ var mutants = []mutant{
 		{"internal/seat/core.go", "	if ev.Item.Verdict != judged.Valid {\n", "	if ev.Item.Verdict == judged.Quarantined {\n"},
 	}},
 	{"no-second-lookup", "a write that waited for the term is not looked up again", []edit{
-		{"internal/seat/core.go", "		} else if !c.replay(w) {\n			c.send(now, w)\n", "		} else {\n			c.send(now, w)\n"},
+		{"internal/seat/accept.go", "		if c.writes[w.Ref] == w && !c.replay(w, found[i], failed) && c.mayFollow(w) {", "		if c.writes[w.Ref] == w && (found[i] != nil || !c.replay(w, found[i], failed)) && c.mayFollow(w) {"},
 	}},
 	{"start-without-barrier", "a reader starts inside the log without the last barrier", []edit{
 		{"internal/seat/readback.go", "	return from, max(last, lastBarrier(from))", "	return from, NoBarrier"},
@@ -66,13 +66,13 @@ var mutants = []mutant{
 		{"conflict/partition.go", "	if it.Event.Stamped { // the", "	if s.cfg.Kind == Events || it.Event.Stamped { // the"},
 	}},
 	{"closed-over-flight", "the closed stamp ignores writes in flight", []edit{
-		{"internal/seat/core.go", "			closed = min(closed, w.stamp-1)\n", ""},
+		{"internal/seat/claims.go", "		closed = min(closed, w.stamp-1)\n", ""},
 	}},
 	{"promised-over-flight", "the promised vector ignores writes in flight", []edit{
-		{"internal/seat/core.go", "			promise(&promised, &w.context, c.cfg.Region)\n", ""},
+		{"internal/seat/claims.go", "			promise(&promised, w.context, c.cfg.Region)\n", ""},
 	}},
 	{"claims-before-term", "a seat claims again before it has read a barrier of its own", []edit{
-		{"internal/seat/core.go", "	if c.term == NoBarrier && !c.cfg.NoLog || c.stopped {\n		return c.claimed", "	if c.stopped {\n		return c.claimed"},
+		{"internal/seat/claims.go", "	if c.term == NoBarrier && !c.cfg.NoLog || c.stopped {\n		return c.claimed", "	if c.stopped {\n		return c.claimed"},
 	}},
 	// Links.
 	{"covered-at-once", "target-covered counts before the runs were read behind it", []edit{
@@ -168,7 +168,7 @@ var mutants = []mutant{
 	// long as a unit goes back to the region that owned it last; it becomes a mutant
 	// with the plans that move units between regions.
 	{"seat-no-second-check", "a seat answers though its lease has ended meanwhile", []edit{
-		{"internal/seat/permit.go", "	return c.env.Permit == nil || c.env.Permit.Holds(w.grant)", "	return c.env.Permit == nil || w.grant.Live != 0"},
+		{"internal/seat/permit.go", "	return c.held.holds\n", "	return g.Live != 0\n"},
 	}},
 	{"newer-epoch-is-orphan", "a reader calls a record of an epoch above those it knows an orphan", []edit{
 		{"internal/event/validity.go", "	if epoch > log.Known {\n		return Unsettled\n", "	if epoch > log.Known {\n		return Orphan\n"},

@@ -100,8 +100,8 @@ func (s *seatRun) readBack(ev seat.InputEvent) {
 			case seat.ReadPlaces:
 				for _, r := range e.Places {
 					s.judged(r.Item)
-					s.step(r)
 				}
+				s.step(seat.ReadBack{Places: e.Places})
 				s.input(seat.Look{})
 			case seat.BeReady:
 				s.p.logf("seat %v is ready", s.tp)

@@ -2,6 +2,7 @@ package world
 
 import (
 	"errors"
+	"slices"
 	"time"
 
 	"github.com/geogate/geogate/dedupe"
@@ -28,12 +29,12 @@ type seatRun struct {
 	fold    *foldRun
 	logReading
 
-	out     *appender
-	opener  *producer
-	raises  bool // the cluster raises a producer's epoch at a commit
-	replies map[uint64]func(seat.Answer, error)
-	refs    uint64
-	ticks   int
+	out    *appender
+	opener *producer
+	raises bool         // the cluster raises a producer's epoch at a commit
+	batch  []seat.Write // that come together
+	refs   uint64
+	ticks  int
 }
 
 func (p *proc) start() {
@@ -86,7 +87,7 @@ func (p *proc) reassign(tp kafka.TP) {
 func (p *proc) openSeat(tp kafka.TP) {
 	s := &seatRun{
 		p: p, tp: tp, clock: hlc.NewClock(p.wall, hlc.Bounds{}),
-		replies: map[uint64]func(seat.Answer, error){}, out: &appender{p: p, tp: tp, c: p.dial(p.region)},
+		out:    &appender{p: p, tp: tp, c: p.dial(p.region)},
 		opener: p.producer(p.region, seat.TransactionalID(tp.Topic, tp.Partition)),
 	}
 	p.seats[tp] = s
@@ -217,11 +218,13 @@ func (s *seatRun) step(ev seat.Event) {
 			s.openTerm(e.Attempt)
 		case seat.Produce:
 			s.out.late = s.strike()
-			s.out.add(e.Record, func(err error) { s.step(seat.Produced{Ref: e.Ref, Err: err}) })
-		case seat.Reply:
-			if done := s.replies[e.Ref]; done != nil {
-				delete(s.replies, e.Ref)
-				done(e.Answer, e.Err)
+			for _, x := range e.Records {
+				s.out.queue = append(s.out.queue, pending{x.Record, func(err error) { s.step(seat.Produced{Refs: []uint64{x.Ref}, Err: err}) }})
+			}
+			s.out.pump()
+		case seat.Replies:
+			for _, r := range slices.Clone(e.List) { // an answer may lead to the next step
+				r.To.Answered(r.Answer, r.Err)
 			}
 		case seat.Stop:
 			s.fenced("superseded")
@@ -277,10 +280,38 @@ func (p *proc) write(o *op, done func(seat.Answer, error)) {
 		done(seat.Answer{}, seat.ErrNotReady)
 		return
 	}
+	s.submit(o.req, nil, done)
+}
+
+// submit gives a write to the core, with what else comes at about that time.
+func (s *seatRun) submit(req seat.Request, o *seat.Order, done func(seat.Answer, error)) {
 	s.refs++
-	s.replies[s.refs] = done
-	req := o.req
-	s.step(seat.Accept{Ref: s.refs, Request: &req, Deadline: p.wall().Add(3 * time.Second)})
+	s.batch = append(s.batch, seat.Write{
+		Ref: s.refs, Request: &req, Deadline: s.p.wall().Add(3 * time.Second), Order: o, To: &client{s: s, done: done},
+	})
+	if len(s.batch) == 1 {
+		s.p.after(s.p.w.Between(0, 20*time.Millisecond), func() {
+			batch := s.batch
+			s.batch = nil
+			s.step(seat.Accept{Writes: batch})
+		})
+	}
+}
+
+// client is who gets the answer of a write.
+type client struct {
+	s        *seatRun
+	done     func(seat.Answer, error)
+	answered bool
+}
+
+// Answered implements seat.Answerer.
+func (c *client) Answered(a seat.Answer, err error) {
+	if c.answered {
+		c.s.p.w.fail("G1", "%s %v: a write is answered twice", c.s.p.name, c.s.tp)
+	}
+	c.answered = true
+	c.done(a, err)
 }
 
 // appender is an idempotent producer for one partition. It sends batches one
@@ -344,8 +375,16 @@ func (a *appender) send(batch []pending, retries int) {
 			// What waits behind it must not overtake it, should it still land.
 			a.named, batch, a.queue = false, append(batch, a.queue...), nil
 		}
-		for _, b := range batch {
-			b.done(err)
+		tell := func() {
+			for _, b := range batch {
+				b.done(err)
+			}
+		}
+		if err != nil {
+			// Who has given them learns of it when more may be under way.
+			a.p.after(a.p.w.Between(0, 20*time.Millisecond), tell)
+		} else {
+			tell()
 		}
 		a.pump()
 	}
