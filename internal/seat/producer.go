@@ -83,8 +83,9 @@ func (p *Producer) Client() *kgo.Client {
 // is called for each that was not stored, mostly from another goroutine, and must neither
 // block nor take a lock that the caller holds: with an error that wraps ErrRefused when
 // the record certainly is not stored and never will be, with another when nobody knows.
-// After Close has returned no failed runs any more.
-func (p *Producer) Produce(topic string, partition int32, sent []Sent, failed func(i int, err error)) error {
+// stored, called likewise, tells that the last one is stored. After Close has returned
+// neither runs any more.
+func (p *Producer) Produce(topic string, partition int32, sent []Sent, failed func(i int, err error), stored func()) error {
 	cl, err := p.use(len(sent))
 	if err != nil {
 		return fmt.Errorf("%w: %w", ErrRefused, err)
@@ -93,6 +94,9 @@ func (p *Producer) Produce(topic string, partition int32, sent []Sent, failed fu
 	done := func(r *kgo.Record, err error) {
 		defer p.done()
 		if err == nil {
+			if r == &recs[len(recs)-1] {
+				stored()
+			}
 			return
 		}
 		if failedForGood(err) {

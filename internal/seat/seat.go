@@ -64,6 +64,7 @@ type Config struct {
 	Sinks    []Sink // fed before the fold
 	Folder   Folder
 	Clock    *hlc.Clock
+	Phases   Phases           // that are measured
 	Wall     func() time.Time // of the clock; default time.Now
 
 	// Moved is called when the seat has a term: it may claim more than before. Nil: nobody
@@ -120,8 +121,9 @@ type Seat struct {
 	mu      sync.Mutex // guards core, and with it the order of records
 	core    *Core
 	ref     uint64
-	taking  []Submission // of acceptSome
-	batch   []Write      // that are being accepted
+	taking  []Submission          // of acceptSome
+	batch   []Write               // that are being accepted
+	sent    map[uint64]*sentBatch // by the last of each; until that is answered
 	running bool
 	broken  error   // a panic of the core, which is not used any more
 	ticks   bool    // runCore gives the core time again before long
@@ -185,7 +187,7 @@ func New(cfg Config) (*Seat, error) {
 	return &Seat{
 		cfg:        cfg.withDefaults(),
 		inputsWake: make(chan struct{}, 1), tailWake: make(chan struct{}, 1), coreWake: make(chan struct{}, 1),
-		attempts: make(chan uint64, 1), ready: make(chan struct{}),
+		attempts: make(chan uint64, 1), ready: make(chan struct{}), sent: make(map[uint64]*sentBatch),
 		status: Status{Term: NoBarrier, Held: make(map[event.RegionID]time.Duration), Refused: make(map[string]Refusals)},
 	}, nil
 }
@@ -364,6 +366,7 @@ func (s *Seat) end() {
 		}
 	}
 	s.batch = nil
+	clear(s.sent)
 	s.acceptSome()
 }
 
@@ -509,9 +512,11 @@ func (s *Seat) tryStep(now time.Time, ev Event) (err error) {
 // produce gives records to the producer. An error is the outcome of all of them.
 func (s *Seat) produce(sent []Sent) error {
 	of := refs(sent) // the core uses sent again
+	b := &sentBatch{sent: time.Now()}
+	s.sent[of[len(of)-1]] = b
 	return s.cfg.Producer.Produce(s.cfg.Topic, s.cfg.Partition, sent, func(i int, err error) {
 		s.result(Produced{Refs: of[i : i+1], Err: err}) // of a stored record the read-back tells
-	})
+	}, func() { b.acknowledged(&s.cfg.Phases) })
 }
 
 func refs(sent []Sent) []uint64 {
@@ -527,6 +532,12 @@ func (s *Seat) tellReplies() {
 	for c := s.core; c.told < len(c.replies); {
 		r := &c.replies[c.told]
 		c.told++
+		if b := s.sent[r.Ref]; b != nil {
+			delete(s.sent, r.Ref)
+			if r.Err == nil {
+				b.readBack(&s.cfg.Phases)
+			}
+		}
 		r.To.Answered(r.Answer, r.Err)
 	}
 }

@@ -16,6 +16,8 @@ type Submission struct {
 	// stored when it is sent again.
 	Order *Order
 	To    Answerer
+
+	at time.Time // of Submit
 }
 
 // Answerer gets the answer of a write, once, maybe before Submit returns: what was read
@@ -43,9 +45,14 @@ type submitted struct {
 
 // add puts writes into the queue; mine is true if the caller has to accept them.
 func (q *submitted) add(ws []Submission) (mine bool) {
+	now := time.Now()
 	q.mu.Lock()
 	defer q.mu.Unlock()
+	n := len(q.queue)
 	q.queue = append(q.queue, ws...)
+	for i := n; i < len(q.queue); i++ {
+		q.queue[i].at = now
+	}
 	mine, q.taken = !q.taken, true
 	return mine
 }
@@ -104,6 +111,7 @@ func (s *Seat) acceptSome() (more bool) {
 	if len(s.taking) == 0 {
 		return false
 	}
+	observe(s.cfg.Phases.Accept, time.Since(s.taking[0].at))
 	now := s.cfg.Wall()
 	latest := now.Add(s.cfg.Timeout)
 	s.batch = s.batch[:0]

@@ -6,6 +6,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/geogate/geogate/conflict/view"
+	"github.com/geogate/geogate/internal/seat"
 )
 
 var (
@@ -28,8 +29,25 @@ var (
 	clockCarries    = prometheus.NewDesc("geogate_clock_carries_total", "Times that the clock's counter ran over.", nil, nil)
 )
 
+// newPhases makes the histogram of what the seats of each topic measure.
+func newPhases() *prometheus.HistogramVec {
+	return prometheus.NewHistogramVec(prometheus.HistogramOpts{
+		Name:                        "geogate_seat_phase_seconds",
+		Help:                        "How long a phase of writes lasts, of those that go together the one that waits longest: accept, until the seat takes it; produce, then until the broker has it; read_back, then until it was read back.",
+		NativeHistogramBucketFactor: 1.1,
+		Buckets:                     []float64{.0001, .00025, .0005, .001, .0025, .005, .01, .025, .05, .1, .25, .5, 1, 2.5, 10},
+	}, []string{"topic", "phase"})
+}
+
+// phasesOf are those of one topic.
+func (s *Seats) phasesOf(topic string) seat.Phases {
+	of := func(phase string) seat.Observer { return s.phases.WithLabelValues(topic, phase) }
+	return seat.Phases{Accept: of("accept"), Produce: of("produce"), ReadBack: of("read_back")}
+}
+
 // Describe implements prometheus.Collector.
 func (s *Seats) Describe(out chan<- *prometheus.Desc) {
+	s.phases.Describe(out)
 	for _, d := range []*prometheus.Desc{seatInFlight, seatRecords, foldSteps, foldRestarts, foldMerged, foldConflicts, foldTwins, foldOrphans, nativeOrphans, foldWaiting, foldQuarantined, foldReplaced, beyondLimits, foldQueued, foldLagRecords, foldLagSeconds, clockCarries} {
 		out <- d
 	}
@@ -37,6 +55,7 @@ func (s *Seats) Describe(out chan<- *prometheus.Desc) {
 
 // Collect implements prometheus.Collector, with the sums of each topic's seats.
 func (s *Seats) Collect(out chan<- prometheus.Metric) {
+	s.phases.Collect(out)
 	type sums struct {
 		inFlight, waiting, queued                 int
 		void, quarantined, foreign                uint64

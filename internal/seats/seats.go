@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/dgraph-io/badger/v4"
+	"github.com/prometheus/client_golang/prometheus"
 	"github.com/twmb/franz-go/pkg/kadm"
 	"github.com/twmb/franz-go/pkg/kgo"
 	"golang.org/x/sync/errgroup"
@@ -131,6 +132,7 @@ type Seats struct {
 	clock    *hlc.Clock
 	fetcher  *fetcher
 	lags     lags
+	phases   *prometheus.HistogramVec // of writes, by topic and phase
 
 	requests chan *runningSeat // to be run
 	admitted chan struct{}     // closed when Admit has said yes
@@ -160,8 +162,8 @@ func New(cfg Config) (*Seats, error) {
 	ids := txn.NewTopics(cfg.Client)
 	return &Seats{
 		cfg: cfg, producer: producer, admin: kadm.NewClient(cfg.Client), ids: ids, tail: tail, clock: hlc.NewClock(time.Now, hlc.Bounds{}),
-		fetcher:  &fetcher{own: cfg.ID, control: cfg.Control, topics: ids, decoder: cfg.Decoder},
-		lags:     lags{asked: make(chan struct{}, 1)},
+		fetcher: &fetcher{own: cfg.ID, control: cfg.Control, topics: ids, decoder: cfg.Decoder},
+		lags:    lags{asked: make(chan struct{}, 1)}, phases: newPhases(),
 		requests: make(chan *runningSeat, openRequests), admitted: make(chan struct{}),
 		troubles: make(map[txn.TopicPartition]*trouble),
 		held:     make(map[txn.TopicPartition]*runningSeat), current: make(map[string]event.TopicID),
@@ -448,7 +450,7 @@ func (s *Seats) newSeat(ctx context.Context, at txn.TopicPartition, before *runn
 		Reads:   s.reads(topic),
 		Control: s.cfg.Control, Tail: s.tail, Producer: s.producer,
 		Opener: h.opener,
-		Index:  h.index, Sinks: []seat.Sink{h.view.Journal()}, Folder: h.view, Clock: s.clock,
+		Index:  h.index, Sinks: []seat.Sink{h.view.Journal()}, Folder: h.view, Clock: s.clock, Phases: s.phasesOf(at.Topic),
 		Moved:  h.view.Look,
 		Core:   seat.CoreConfig{MaxRecord: s.cfg.MaxRecord + recordRoom, IdleTerm: idleTerm},
 		Logger: s.cfg.Logger,
