@@ -165,6 +165,33 @@ func (s *Badger) CopiesOf(keys []event.IdempotencyKey, fn func(i int, copies []C
 	return nil
 }
 
+// Keys implements Store.
+func (s *Badger) Keys(from event.IdempotencyKey, n int) (keys []event.IdempotencyKey, more bool, err error) {
+	err = s.db.View(func(tx *badger.Txn) error {
+		all := s.key(tagCopy, len(from))
+		it := tx.NewIterator(badger.IteratorOptions{Prefix: all})
+		defer it.Close()
+		for it.Seek(append(all, from[:]...)); it.Valid(); it.Next() {
+			var k event.IdempotencyKey
+			if copy(k[:], it.Item().Key()[len(all):]) < len(k) {
+				return fmt.Errorf("key of %d bytes is not a copy's", len(it.Item().Key()))
+			}
+			if last := len(keys) - 1; last >= 0 && keys[last] == k {
+				continue
+			}
+			if more = len(keys) == n; more {
+				return nil
+			}
+			keys = append(keys, k)
+		}
+		return nil
+	})
+	if err != nil {
+		return nil, false, fmt.Errorf("list keys: %w", err)
+	}
+	return keys, more, nil
+}
+
 // Apply implements Store. A batch that one transaction cannot hold is stored in
 // several, the vector with the last: a crash in between leaves copies that will be
 // stored again.

@@ -13,6 +13,12 @@
 // has expired: with the region's own copy there, whose coordinates its producer
 // was given, else with the first.
 //
+// # First uses
+//
+// Nearly every key that is looked up was never used. Filters in memory (seen) know most
+// such keys without the store; they are complete only once they have read every key that
+// the store had when it was opened, and until then they know nothing.
+//
 // # When a key is forgotten
 //
 // A window has expired when every region's closed stamp has passed its end: then

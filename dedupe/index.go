@@ -34,6 +34,9 @@ type Store interface {
 	// CopiesOf calls fn for each key of which there are copies, with its place in keys and
 	// all of them in the order of writes. The slice is fn's own.
 	CopiesOf(keys []event.IdempotencyKey, fn func(i int, copies []Copy)) error
+	// Keys lists keys that have copies, in ascending order from a key on; more is false
+	// when there are none after them. At least n are listed if there are so many.
+	Keys(from event.IdempotencyKey, n int) (keys []event.IdempotencyKey, more bool, err error)
 	// Apply stores a batch; a copy that is there already is stored again.
 	Apply(b Update) error
 	// Scan calls fn for each key with its copies, ordered; fn returns those to
@@ -52,6 +55,7 @@ type Config struct {
 type Index struct {
 	cfg   Config
 	store Store
+	seen  seen
 
 	mu      sync.Mutex
 	state   State
@@ -71,7 +75,9 @@ func New(cfg Config, store Store) (*Index, error) {
 	if err != nil {
 		return nil, fmt.Errorf("read index state: %w", err)
 	}
-	return &Index{cfg: cfg, store: store, state: st}, nil
+	x := &Index{cfg: cfg, store: store, state: st}
+	newSeen(x)
+	return x, nil
 }
 
 // Applied is how far each origin's log is indexed.
@@ -106,6 +112,9 @@ func (x *Index) Apply(copies []Copy, barriers []event.Dot, applied event.Vector)
 			x.state.Applied = b.Applied
 			return nil
 		}
+	}
+	if err := x.seen.store(copies, x.store); err != nil {
+		return fmt.Errorf("list keys: %w", err)
 	}
 	if err := x.store.Apply(b); err != nil {
 		return fmt.Errorf("store keys: %w", err)
@@ -147,9 +156,17 @@ func (x *Index) Find(key event.IdempotencyKey, closed event.Stamp, in *event.Val
 // FindAll is Find for many keys at once: nil where a key is free.
 func (x *Index) FindAll(keys []event.IdempotencyKey, closed event.Stamp, in *event.ValidityTable) ([]*Copy, error) {
 	found := make([]*Copy, len(keys))
-	err := x.store.CopiesOf(keys, func(i int, cs []Copy) {
+	at := x.seen.maybe(keys)
+	if len(at) == 0 {
+		return found, nil
+	}
+	asked := make([]event.IdempotencyKey, len(at))
+	for i, j := range at {
+		asked[i] = keys[j]
+	}
+	err := x.store.CopiesOf(asked, func(i int, cs []Copy) {
 		if c, ok := chooseCopy(cs, x.cfg.Region, x.cfg.Window, closed, in); ok {
-			found[i] = &c
+			found[at[i]] = &c
 		}
 	})
 	if err != nil {
@@ -230,6 +247,7 @@ func (x *Index) Sweep(closed event.Stamp, in *event.ValidityTable) (int, error) 
 		n += len(remove)
 		return remove
 	})
+	x.seen.sweep(n)
 	if err != nil {
 		return n, fmt.Errorf("sweep keys: %w", err)
 	}

@@ -1,6 +1,7 @@
 package dedupe
 
 import (
+	"bytes"
 	"slices"
 	"sync"
 
@@ -41,6 +42,20 @@ func (m *Memory) CopiesOf(keys []event.IdempotencyKey, fn func(i int, copies []C
 		}
 	}
 	return nil
+}
+
+// Keys implements Store.
+func (m *Memory) Keys(from event.IdempotencyKey, n int) (keys []event.IdempotencyKey, more bool, err error) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	for k := range m.keys {
+		if bytes.Compare(k[:], from[:]) >= 0 {
+			keys = append(keys, k)
+		}
+	}
+	slices.SortFunc(keys, func(a, b event.IdempotencyKey) int { return bytes.Compare(a[:], b[:]) })
+	more = len(keys) > n
+	return keys[:min(n, len(keys))], more, nil
 }
 
 // Apply implements Store.
