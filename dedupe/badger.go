@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"sync"
 
 	"github.com/dgraph-io/badger/v4"
 
@@ -24,6 +25,7 @@ type Badger struct {
 	prefix    []byte
 	partition int32
 	region    event.RegionID
+	memory    sync.Pool // of *[]byte: what a batch is written from
 }
 
 // NewBadger makes a store over db, which the caller closes. No other user of db
@@ -196,41 +198,85 @@ func (s *Badger) Keys(from event.IdempotencyKey, n int) (keys []event.Idempotenc
 // several, the vector with the last: a crash in between leaves copies that will be
 // stored again.
 func (s *Badger) Apply(b Update) error {
-	tx := s.db.NewTransaction(true)
-	defer func() { tx.Discard() }()
-	set := func(k, v []byte) error {
-		err := tx.Set(k, v)
-		if !errors.Is(err, badger.ErrTxnTooBig) {
+	w := writing{db: s.db, tx: s.db.NewTransaction(true)}
+	defer func() { w.tx.Discard() }()
+	if b.With != nil {
+		if err := b.With(w.get, w.set); err != nil {
 			return err
 		}
-		if err := tx.Commit(); err != nil {
-			return err
-		}
-		tx = s.db.NewTransaction(true)
-		return tx.Set(k, v)
 	}
+	mem, _ := s.memory.Get().(*[]byte)
+	if mem == nil {
+		mem = new([]byte)
+	}
+	defer s.memory.Put(mem) // the store has copied what is in it
+	*mem = (*mem)[:0]
 	for i := range b.Copies {
-		if err := set(s.copyKey(&b.Copies[i]), appendCopy(nil, &b.Copies[i])); err != nil {
+		if err := w.set(s.appendCopy(mem, &b.Copies[i])); err != nil {
 			return fmt.Errorf("store copy: %w", err)
 		}
 	}
 	for _, d := range b.Barriers {
 		k := binary.BigEndian.AppendUint16(s.key(tagBarrier, 10), d.Incarnation)
-		if err := set(binary.BigEndian.AppendUint64(k, uint64(d.Offset)), nil); err != nil {
+		if err := w.set(binary.BigEndian.AppendUint64(k, uint64(d.Offset)), nil); err != nil {
 			return fmt.Errorf("store barrier: %w", err)
 		}
 	}
-	if err := set(s.key(tagApplied, 0), appendState(nil, &b.Applied)); err != nil {
+	if err := w.set(s.key(tagApplied, 0), appendState(nil, &b.Applied)); err != nil {
 		return fmt.Errorf("store vector: %w", err)
 	}
-	if err := tx.Commit(); err != nil {
+	if err := w.tx.Commit(); err != nil {
 		return fmt.Errorf("commit: %w", err)
 	}
 	return nil
 }
 
+// writing is a transaction, or as many as what is written takes.
+type writing struct {
+	db *badger.DB
+	tx *badger.Txn
+}
+
+func (w *writing) set(k, v []byte) error {
+	err := w.tx.Set(k, v)
+	if !errors.Is(err, badger.ErrTxnTooBig) {
+		return err
+	}
+	if err := w.tx.Commit(); err != nil {
+		return err
+	}
+	w.tx = w.db.NewTransaction(true)
+	return w.tx.Set(k, v)
+}
+
+func (w *writing) get(k []byte) ([]byte, error) {
+	item, err := w.tx.Get(k)
+	if errors.Is(err, badger.ErrKeyNotFound) {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, err
+	}
+	return item.ValueCopy(nil)
+}
+
+// appendCopy appends key and value of a copy to mem, and gives them. What was given
+// before stays where it is, also when mem grows.
+func (s *Badger) appendCopy(mem *[]byte, c *Copy) (key, value []byte) {
+	b, n := *mem, len(*mem)
+	b = s.appendCopyKey(b, c)
+	mid := len(b)
+	b = appendCopy(b, c)
+	*mem = b
+	return b[n:mid:mid], b[mid:len(b):len(b)]
+}
+
 func (s *Badger) copyKey(c *Copy) []byte {
-	k := append(s.key(tagCopy, 16+8+1+2+8), c.Key[:]...)
+	return s.appendCopyKey(make([]byte, 0, len(s.prefix)+1+16+8+1+2+8), c)
+}
+
+func (s *Badger) appendCopyKey(k []byte, c *Copy) []byte {
+	k = append(append(append(k, s.prefix...), tagCopy), c.Key[:]...)
 	k = append(c.Stamp.Append(k), byte(c.At.Region))
 	k = binary.BigEndian.AppendUint16(k, c.At.Incarnation)
 	return binary.BigEndian.AppendUint64(k, uint64(c.At.Offset))

@@ -23,7 +23,15 @@ type Update struct {
 	Copies   []Copy
 	Barriers []event.Dot  // added to State.Barriers
 	Applied  event.Vector // replaces State.Applied
+	// With, if not nil, stores what another index in the same database has of the batch:
+	// it reads and writes in the transaction of this one. Keys and values must not change
+	// before Apply returns. Only a Badger takes it.
+	With With
 }
+
+// With is what another index does in the transaction of a batch; get gives nil for what
+// is not there.
+type With = func(get func(key []byte) ([]byte, error), set func(key, value []byte) error) error
 
 // Store keeps the copies of one topic partition. It is safe for concurrent use.
 type Store interface {
@@ -98,16 +106,22 @@ func (x *Index) Barriers() []event.Dot {
 // entries above the present ones count, in one atomic step. Applying again what
 // was applied has no effect.
 func (x *Index) Apply(copies []Copy, barriers []event.Dot, applied event.Vector) error {
+	return x.ApplyWith(copies, barriers, applied, nil)
+}
+
+// ApplyWith is Apply, and stores what another index in the same database has of the batch
+// in the same step (Update.With), if that is not nil.
+func (x *Index) ApplyWith(copies []Copy, barriers []event.Dot, applied event.Vector, with With) error {
 	x.mu.Lock()
 	defer x.mu.Unlock()
-	b := Update{Copies: copies, Applied: x.state.Applied}
+	b := Update{Copies: copies, Applied: x.state.Applied, With: with}
 	b.Applied.Join(&applied)
 	for _, d := range barriers {
 		if n := len(x.state.Barriers); n == 0 || before(x.state.Barriers[n-1], d) {
 			b.Barriers = append(b.Barriers, d)
 		}
 	}
-	if len(copies) == 0 && len(b.Barriers) == 0 {
+	if len(copies) == 0 && len(b.Barriers) == 0 && with == nil {
 		if x.unsaved++; x.unsaved < saveEvery {
 			x.state.Applied = b.Applied
 			return nil

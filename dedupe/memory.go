@@ -2,6 +2,7 @@ package dedupe
 
 import (
 	"bytes"
+	"errors"
 	"slices"
 	"sync"
 
@@ -60,6 +61,9 @@ func (m *Memory) Keys(from event.IdempotencyKey, n int) (keys []event.Idempotenc
 
 // Apply implements Store.
 func (m *Memory) Apply(b Update) error {
+	if b.With != nil {
+		return errors.New("dedupe: a store in memory shares its transactions with no other index")
+	}
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	for _, c := range b.Copies {

@@ -4,6 +4,7 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
+	"iter"
 	"slices"
 	"sync"
 
@@ -30,6 +31,11 @@ type Journal struct {
 	space space
 	cfg   conflict.Config
 	wake  func() // called after every Add
+
+	// adding is held by Add and AddWith: what one of them reads of the journal nobody
+	// changes before it has written. It guards unsaved.
+	adding  sync.Mutex
+	unsaved int // batches that only moved the position, since it was stored
 
 	mu       sync.Mutex
 	applied  event.Vector
@@ -146,12 +152,108 @@ func (j *Journal) Add(items []judged.Item) error {
 }
 
 func (j *Journal) add(items []judged.Item) error {
-	applied, barriers := j.Applied()
+	j.adding.Lock()
+	defer j.adding.Unlock()
+	next := j.after(func(yield func(*judged.Item) bool) {
+		for i := range items {
+			if !yield(&items[i]) {
+				return
+			}
+		}
+	}, len(items))
+	if !next.moved {
+		return nil
+	}
+	if j.skips(&next) {
+		j.moveTo(&next)
+		j.wake()
+		return nil
+	}
 	b := newBatch(j.db)
 	defer b.discard()
-	moved := false
-	for i := range items {
-		it := &items[i]
+	if err := j.write(&next, &b.mem, b.get, b.set); err != nil {
+		return err
+	}
+	if err := b.commit(); err != nil {
+		return err
+	}
+	j.moveTo(&next)
+	j.wake()
+	return nil
+}
+
+var _ seat.JointSink = (*Journal)(nil)
+
+// AddWith implements seat.JointSink: it adds the stretch within the transaction of the
+// index of keys, if it comes right behind what the journal has. Nobody is woken, for the
+// items come to the fold later.
+func (j *Journal) AddWith(of seat.Stretch, store func(seat.StoreWith) error) error {
+	j.adding.Lock()
+	defer j.adding.Unlock()
+	var next addition
+	if applied, _ := j.Applied(); of.Follows(&applied) {
+		next = j.after(of.Items(), len(of.Places))
+	}
+	switch {
+	case !next.moved:
+		return store(nil)
+	case j.skips(&next):
+		if err := store(nil); err != nil {
+			return err
+		}
+		j.moveTo(&next)
+		return nil
+	}
+	var mem arena
+	err := store(func(get func([]byte) ([]byte, error), set func(key, value []byte) error) error {
+		return j.write(&next, &mem, get, set)
+	})
+	if err != nil {
+		j.forget()
+		return err
+	}
+	mem.release() // the store has copied it
+	j.moveTo(&next)
+	return nil
+}
+
+// addition is what a batch adds to the journal, and where it is then.
+type addition struct {
+	items    []*event.Event // to keep
+	moved    bool
+	applied  event.Vector
+	barriers seat.Barriers
+}
+
+// savePosition is how many batches in a row that only move the journal's position are not
+// stored: after a crash they are read again.
+const savePosition = 64
+
+// skips tells whether a batch need not be stored now; the caller holds adding.
+func (j *Journal) skips(next *addition) bool {
+	if len(next.items) > 0 {
+		j.unsaved = 0
+		return false
+	}
+	j.unsaved++
+	if j.unsaved < savePosition {
+		return true
+	}
+	j.unsaved = 0
+	return false
+}
+
+func (j *Journal) moveTo(next *addition) {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	j.applied, j.barriers = next.applied, next.barriers
+}
+
+// after is what a batch of n items adds.
+func (j *Journal) after(items iter.Seq[*judged.Item], n int) (next addition) {
+	applied, barriers := j.Applied()
+	next.items = make([]*event.Event, 0, n)
+	for it := range items {
 		if it.Verdict == judged.Cuts || it.Next.Compare(applied[it.Origin]) <= 0 {
 			continue
 		}
@@ -159,38 +261,36 @@ func (j *Journal) add(items []judged.Item) error {
 		// yet, and a fold that restarts under the one before counts them. It leaves
 		// out by its own table what does not count.
 		if (it.Verdict == judged.Valid || it.Verdict == judged.Orphan) && j.cfg.QuarantineReason(&it.Event) == "" {
-			if err := j.put(b, &it.Event); err != nil {
-				return err
+			if j.cfg.Kind == conflict.Entities || !it.Event.Envelope.Key.IsZero() {
+				next.items = append(next.items, &it.Event)
 			}
 		}
 		applied[it.Origin], barriers[it.Origin] = it.Next, it.Barrier
-		moved = true
+		next.moved = true
 	}
-	if !moved {
-		return nil
-	}
-	x := vectorRecord{Position: conflict.Position{Vector: applied, Barriers: barriers}}
-	if err := b.set(j.space.key(spaceApplied), x.append([]byte{journalFormat})); err != nil {
-		return err
-	}
-	if err := b.commit(); err != nil {
-		return err
-	}
-	j.mu.Lock()
-	j.applied, j.barriers = applied, barriers
-	j.mu.Unlock()
-	j.wake()
-	return nil
+	next.applied, next.barriers = applied, barriers
+	return next
 }
 
-func (j *Journal) put(b *batch, ev *event.Event) error {
+// write writes what a batch adds, the new position last.
+func (j *Journal) write(next *addition, mem *arena, get func([]byte) ([]byte, error), set func(key, value []byte) error) error {
+	for _, ev := range next.items {
+		if err := j.put(ev, mem, get, set); err != nil {
+			return err
+		}
+	}
+	x := vectorRecord{Position: conflict.Position{Vector: next.applied, Barriers: next.barriers}}
+	return set(j.space.key(spaceApplied), x.append([]byte{journalFormat}))
+}
+
+func (j *Journal) put(ev *event.Event, mem *arena, get func([]byte) ([]byte, error), set func(key, value []byte) error) error {
 	if j.cfg.Kind == conflict.Entities {
 		m := conflict.MetaOf(ev)
-		key := b.mem.add(len(j.space)+len(ev.Key)+64, func(b []byte) []byte {
+		key := mem.add(len(j.space)+len(ev.Key)+64, func(b []byte) []byte {
 			b = event.AppendPrefixed(append(append(b, j.space...), spaceMeta), ev.Key)
 			return appendDotPart(b, ev.At)
 		})
-		if err := b.set(key, b.mem.add(metaRoom, func(b []byte) []byte { return appendMeta(b, &m) })); err != nil {
+		if err := set(key, mem.add(metaRoom, func(b []byte) []byte { return appendMeta(b, &m) })); err != nil {
 			return err
 		}
 	}
@@ -198,8 +298,8 @@ func (j *Journal) put(b *batch, ev *event.Event) error {
 	if k.IsZero() {
 		return nil
 	}
-	at := b.mem.key(j.space, spaceCopies, k[:])
-	old, err := b.get(at)
+	at := mem.key(j.space, spaceCopies, k[:])
+	old, err := get(at)
 	if err != nil {
 		return err
 	}
@@ -211,8 +311,8 @@ func (j *Journal) put(b *batch, ev *event.Event) error {
 		return nil
 	}
 	known = append(slices.Clip(known), conflict.CopyOf(ev))
-	value := b.mem.add(copiesRoom(known), func(b []byte) []byte { return appendCopies(b, known) })
-	if err := b.set(at, value); err != nil {
+	value := mem.add(copiesRoom(known), func(b []byte) []byte { return appendCopies(b, known) })
+	if err := set(at, value); err != nil {
 		return err
 	}
 	j.remember(k, ev.At, len(known) == 1)
@@ -220,7 +320,7 @@ func (j *Journal) put(b *batch, ev *event.Event) error {
 		return nil
 	}
 	for _, c := range known {
-		if err := b.set(j.space.key(spaceTwinned, entityPart(c.Entity), k[:]), nil); err != nil {
+		if err := set(j.space.key(spaceTwinned, entityPart(c.Entity), k[:]), nil); err != nil {
 			return err
 		}
 	}

@@ -2,13 +2,17 @@ package view
 
 import (
 	"bytes"
+	"errors"
 	"fmt"
+	"math/rand/v2"
 	"slices"
 	"testing"
+	"time"
 
 	"github.com/dgraph-io/badger/v4"
 
 	"github.com/geogate/geogate/conflict"
+	"github.com/geogate/geogate/dedupe"
 	"github.com/geogate/geogate/internal/event"
 	"github.com/geogate/geogate/internal/hlc"
 	"github.com/geogate/geogate/internal/judged"
@@ -211,5 +215,137 @@ func TestLargeBatch(t *testing.T) {
 	metas, err := j.metas([]byte(entity))
 	if err != nil || len(metas) != len(items) {
 		t.Fatalf("%d metas: %v", len(metas), err)
+	}
+}
+
+// TestJournalAsReadBack feeds the own log as it is read back, in one transaction with the
+// index of keys, and by Add, as an application's transactions have it: the journal has
+// what one has that gets everything by Add, and nothing before what comes before it.
+func TestJournalAsReadBack(t *testing.T) {
+	t.Parallel()
+	joined, added := 0, 0
+	for seed := range uint64(40) {
+		rnd := rand.New(rand.NewPCG(seed, 1))
+		cfg := conflict.Config{Kind: []conflict.Kind{conflict.Entities, conflict.Events}[seed%2]}
+		db, sp, want := memoryStore(t), space(storePrefix([16]byte{3}, 6)), conflict.NewMemory(cfg)
+		open := func() (*Journal, *dedupe.Index) {
+			j, err := openJournal(db, sp, cfg, func() {})
+			if err != nil {
+				t.Fatal(err)
+			}
+			x, err := dedupe.New(dedupe.Config{Region: 1, Window: time.Hour}, dedupe.NewBadger(db, []byte("d"), 1, 6))
+			if err != nil {
+				t.Fatal(err)
+			}
+			return j, x
+		}
+		j, x := open()
+		var items []judged.Item
+		for i := range int64(120) {
+			items = append(items, journalItem(1, i, []string{"a", "ab"}[i%2], byte(rnd.IntN(40)), nil))
+		}
+		want.Add(items)
+		from := int64(0) // nothing above lies in a transaction
+		for at := 0; at < len(items); {
+			n := min(1+rnd.IntN(9), len(items)-at)
+			of := seat.Stretch{From: from, Begins: int64(at)}
+			if rnd.IntN(6) == 0 { // the first of them does: only Add gives it
+				from = int64(at + 1)
+				of.From = from
+			}
+			for _, it := range items[max(at, int(of.From)) : at+n] {
+				of.Places = append(of.Places, seat.Read{Item: it})
+			}
+			before, _ := j.Applied()
+			follows := of.Follows(&before)
+			err := j.AddWith(of, func(with seat.StoreWith) error {
+				return x.ApplyWith([]event.Copy{event.CopyOf(&items[at].Event, false)}, nil, event.Vector{1: {Next: int64(at + n)}}, with)
+			})
+			if err != nil {
+				t.Fatal(err)
+			}
+			at += n
+			switch after, _ := j.Applied(); {
+			case follows && after[1].Next != int64(at), !follows && after != before:
+				t.Fatalf("seed %d: from %v to %v by %d-%d, which follows: %v", seed, before[1], after[1], of.From, at, follows)
+			case follows:
+				joined++
+			case rnd.IntN(2) == 0: // the fold's reader gets there in its own time
+				added++
+				if err := j.Add(items[before[1].Next : before[1].Next+1+rnd.Int64N(int64(at)-before[1].Next)]); err != nil {
+					t.Fatal(err)
+				}
+			}
+			if rnd.IntN(10) == 0 {
+				j, x = open()
+			}
+		}
+		if err := j.Add(items); err != nil {
+			t.Fatal(err)
+		}
+		for _, e := range []string{"a", "ab"} {
+			got, err := j.metas([]byte(e))
+			wants, _ := want.Metas([]byte(e))
+			if err != nil || len(got) != len(wants) {
+				t.Fatalf("seed %d: %d metas of %s, want %d: %v", seed, len(got), e, len(wants), err)
+			}
+		}
+		for k := range byte(40) {
+			key := event.IdempotencyKey{k}
+			got, err := j.copies(key)
+			wants, _ := want.Copies(key)
+			if k > 0 && (err != nil || !slices.EqualFunc(got, wants, func(a, b conflict.Copy) bool { return a.At == b.At })) {
+				t.Fatalf("seed %d: copies of %d are %v, want %v: %v", seed, k, got, wants, err)
+			}
+		}
+		if applied, _ := j.Applied(); applied[1].Next != 120 || x.Applied()[1].Next != 120 {
+			t.Fatalf("seed %d: journal at %v, index at %v", seed, applied[1], x.Applied()[1])
+		}
+	}
+	if joined < 200 || added < 200 {
+		t.Errorf("%d batches came as read back, %d by Add", joined, added)
+	}
+}
+
+// A batch that is not stored moves neither the journal nor the index, and is stored whole
+// the next time.
+func TestJournalIsStoredWithTheIndex(t *testing.T) {
+	t.Parallel()
+	db := memoryStore(t)
+	j, err := openJournal(db, space(storePrefix([16]byte{3}, 6)), conflict.Config{Kind: conflict.Entities}, func() {})
+	if err != nil {
+		t.Fatal(err)
+	}
+	x, err := dedupe.New(dedupe.Config{Region: 1, Window: time.Hour}, dedupe.NewBadger(db, []byte("d"), 1, 6))
+	if err != nil {
+		t.Fatal(err)
+	}
+	it := journalItem(1, 0, "a", 7, nil)
+	of := seat.Stretch{Places: []seat.Read{{Item: it}}}
+	broken := errors.New("broken")
+	err = j.AddWith(of, func(with seat.StoreWith) error {
+		return x.ApplyWith([]event.Copy{event.CopyOf(&it.Event, false)}, nil, event.Vector{1: {Next: 1}}, func(get func([]byte) ([]byte, error), set func(key, value []byte) error) error {
+			return errors.Join(with(get, set), broken)
+		})
+	})
+	if !errors.Is(err, broken) {
+		t.Fatalf("got %v", err)
+	}
+	applied, _ := j.Applied()
+	copies, _ := j.copies(event.IdempotencyKey{7})
+	found, _ := x.Lookup(event.IdempotencyKey{7})
+	if !applied.IsZero() || len(copies) != 0 || len(found) != 0 || x.Applied() != (event.Vector{}) || j.sole(event.IdempotencyKey{7}, it.Event.At) {
+		t.Errorf("journal at %v with %v, index with %v", applied, copies, found)
+	}
+	err = j.AddWith(of, func(with seat.StoreWith) error {
+		return x.ApplyWith([]event.Copy{event.CopyOf(&it.Event, false)}, nil, event.Vector{1: {Next: 1}}, with)
+	})
+	copies, _ = j.copies(event.IdempotencyKey{7})
+	found, _ = x.Lookup(event.IdempotencyKey{7})
+	if err != nil || len(copies) != 1 || len(found) != 1 {
+		t.Errorf("%v: journal with %v, index with %v", err, copies, found)
+	}
+	if err := (dedupe.NewMemory()).Apply(dedupe.Update{With: func(func([]byte) ([]byte, error), func(k, v []byte) error) error { return nil }}); err == nil {
+		t.Error("a store in memory takes what it cannot store")
 	}
 }

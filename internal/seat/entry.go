@@ -55,17 +55,27 @@ type localLog struct {
 	answer    *bool // nil: not known
 }
 
-// next judges one entry; ok is false when there is none, or it waits for an answer.
-func (l *localLog) next() (j localItem, ok bool) {
-	if len(l.rest) == 0 || l.waits() {
-		return j, false
+// add takes entries behind those before. The slice is its own from now on.
+func (l *localLog) add(es []Entry) {
+	if len(l.rest) == 0 {
+		l.rest = es
+		return
 	}
-	j = l.judge(&l.rest[0])
+	l.rest = append(l.rest, es...)
+}
+
+// next judges one entry and puts into j what it finds; ok is false when there is none, or
+// it waits for an answer.
+func (l *localLog) next(j *localItem) (ok bool) {
+	if len(l.rest) == 0 || l.waits() {
+		return false
+	}
+	l.judge(&l.rest[0], j)
 	l.rest[0] = Entry{}
 	l.rest = l.rest[1:]
 	l.asked, l.answer = false, nil
 	l.at = j.Next
-	return j, true
+	return true
 }
 
 // waits tells whether the first of rest is a marker that has to be asked about.
@@ -106,13 +116,14 @@ func (l *localLog) told(ev BarrierKnown) {
 	}
 }
 
-func (l *localLog) judge(e *Entry) localItem {
+func (l *localLog) judge(e *Entry, j *localItem) {
 	incarnation := l.log.Incarnation()
-	j := localItem{Item: judged.Item{Origin: l.log.region, Verdict: judged.Skip, Next: event.Point{Incarnation: incarnation, Next: e.next()}}}
+	*j = localItem{Item: judged.Item{Origin: l.log.region, Verdict: judged.Skip, Next: event.Point{Incarnation: incarnation, Next: e.next()}}}
 	switch {
 	case e.Control == nil:
-		ev, err := e.event(event.Dot{Region: l.log.region, Incarnation: incarnation, Partition: l.partition, Offset: e.Offset})
-		j.Event, j.Verdict = ev, l.log.Record(&ev, err)
+		var err error
+		j.Event, err = e.event(event.Dot{Region: l.log.region, Incarnation: incarnation, Partition: l.partition, Offset: e.Offset})
+		j.Verdict = l.log.Record(&j.Event, err)
 		j.transactional = e.Transactional
 	case l.answer != nil:
 		l.log.Marker(e.Offset, *l.answer)
@@ -121,7 +132,6 @@ func (l *localLog) judge(e *Entry) localItem {
 		}
 	}
 	j.Barrier = l.log.Last()
-	return j
 }
 
 // keyed is the copy that an index of keys keeps of an item. Those of orphans are

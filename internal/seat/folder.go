@@ -2,6 +2,7 @@ package seat
 
 import (
 	"context"
+	"iter"
 
 	"github.com/geogate/geogate/internal/event"
 	"github.com/geogate/geogate/internal/judged"
@@ -34,6 +35,51 @@ type Sink interface {
 	// no error and have no effect. What it stores, with the new Applied, it
 	// stores in one atomic step.
 	Add(items []judged.Item) error
+}
+
+// StoreWith is what an index stores within the transaction of another; get gives nil for
+// what is not there.
+type StoreWith = func(get func(key []byte) ([]byte, error), set func(key, value []byte) error) error
+
+// JointSink is a Sink that can store what the own log has together with the index of keys.
+type JointSink interface {
+	Sink
+	// AddWith calls store once, and gives it what the sink stores of a stretch; nil where
+	// it has nothing to store, or gets the stretch later by Add. It returns store's error,
+	// or its own. Beside it, Add may be called by another goroutine.
+	AddWith(of Stretch, store func(StoreWith) error) error
+}
+
+// Stretch is places of the own log that were judged as they were read back, none of which
+// lies in a transaction.
+type Stretch struct {
+	// From: nothing that was judged at or above it lies in a transaction.
+	From int64
+	// Begins is where the log had been judged to before.
+	Begins int64
+	Places []Read
+}
+
+// Items are the places, judged.
+func (s *Stretch) Items() iter.Seq[*judged.Item] {
+	return func(yield func(*judged.Item) bool) {
+		for i := range s.Places {
+			if !yield(&s.Places[i].Item) {
+				return
+			}
+		}
+	}
+}
+
+// Follows tells whether an index that has come so far, committed, may take the stretch: it
+// has all before it, and nothing in it can yet be aborted.
+func (s *Stretch) Follows(applied *event.Vector) bool {
+	if len(s.Places) == 0 {
+		return false
+	}
+	first := &s.Places[0].Item
+	next := offsetIn(applied[first.Origin], first.Next.Incarnation)
+	return next >= s.From && next >= s.Begins
 }
 
 // Folder is the fold of a seat's partition (conflict/view).

@@ -3,8 +3,6 @@ package seat
 import (
 	"sync"
 	"sync/atomic"
-
-	"github.com/geogate/geogate/internal/judged"
 )
 
 // Handover keeps what a seat's Readback has judged for its Inputs, so that the own log is
@@ -31,8 +29,8 @@ type Handover struct {
 
 // handed is what one Put brought.
 type handed struct {
-	items []judged.Item
-	bytes int
+	places []Read
+	bytes  int
 }
 
 // NewHandover makes the handover of a Readback that begins at an offset. It keeps about
@@ -42,16 +40,16 @@ func NewHandover(from int64, limit int) *Handover {
 }
 
 // Put takes places in the order of the log. The Handover keeps the slice.
-func (h *Handover) Put(places HandOver) {
+func (h *Handover) Put(of HandOver) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	if places.From > h.first {
+	if of.From > h.first {
 		h.drop(len(h.items))
-		h.first = places.From
+		h.first = of.From
 	}
-	if len(places.Items) > 0 {
-		n := weighItems(places.Items)
-		h.items = append(h.items, handed{places.Items, n})
+	if len(of.Places) > 0 {
+		n := weigh(of.Places)
+		h.items = append(h.items, handed{of.Places, n})
 		h.count(n)
 	}
 	for len(h.items) > 0 && (h.bytes > h.limit || h.budget.exhausted()) {
@@ -61,20 +59,20 @@ func (h *Handover) Put(places HandOver) {
 
 // Take gives the next of the places at or above an offset, below which everything was read
 // committed; ok is false where they are not here, and the log has to be read.
-func (h *Handover) Take(from int64) (items []judged.Item, ok bool) {
+func (h *Handover) Take(from int64) (places []Read, ok bool) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	if from < h.first {
 		return nil, false
 	}
 	for len(h.items) > 0 {
-		items = h.items[0].items
+		places = h.items[0].places
 		h.drop(1)
-		for len(items) > 0 && items[0].Next.Next <= from {
-			items = items[1:]
+		for len(places) > 0 && places[0].Item.Next.Next <= from {
+			places = places[1:]
 		}
-		if len(items) > 0 {
-			return items, true
+		if len(places) > 0 {
+			return places, true
 		}
 	}
 	return nil, true
@@ -90,7 +88,7 @@ func (h *Handover) Close() {
 // drop takes out the n oldest slices; the caller holds mu.
 func (h *Handover) drop(n int) {
 	for _, x := range h.items[:n] {
-		h.first = max(h.first, x.items[len(x.items)-1].Next.Next)
+		h.first = max(h.first, x.places[len(x.places)-1].Item.Next.Next)
 		h.count(-x.bytes)
 	}
 	clear(h.items[:n])
@@ -105,10 +103,10 @@ func (h *Handover) count(bytes int) {
 	h.budget.count(bytes)
 }
 
-// weighItems is roughly what places keep in memory.
-func weighItems(items []judged.Item) (n int) {
-	for i := range items {
-		n += items[i].Event.Size()
+// weigh is roughly what places keep in memory.
+func weigh(places []Read) (n int) {
+	for i := range places {
+		n += places[i].Item.Event.Size()
 	}
 	return n
 }

@@ -15,23 +15,23 @@ import (
 )
 
 // places are judged items of the own log, one for each value.
-func places(from int64, values string) (out []judged.Item) {
+func places(from int64, values string) (out []seat.Read) {
 	for i, v := range values {
 		at := from + int64(i)
-		out = append(out, judged.Item{
+		out = append(out, seat.Read{Item: judged.Item{
 			Origin: 1, Verdict: judged.Valid, Next: event.Point{Next: at + 1}, Barrier: seat.NoBarrier,
 			Event: event.Event{At: event.Dot{Region: 1, Offset: at}, Value: []byte(string(v))},
-		})
+		}})
 	}
 	return out
 }
 
-// stretch is the first and the last offset of items.
-func stretch(items []judged.Item) string {
-	if len(items) == 0 {
+// stretch is the first and the last offset of places.
+func stretch(of []seat.Read) string {
+	if len(of) == 0 {
 		return "none"
 	}
-	return fmt.Sprintf("%d-%d", items[0].Next.Next-1, items[len(items)-1].Next.Next-1)
+	return fmt.Sprintf("%d-%d", of[0].Item.Next.Next-1, of[len(of)-1].Item.Next.Next-1)
 }
 
 func TestHandover(t *testing.T) {
@@ -41,7 +41,7 @@ func TestHandover(t *testing.T) {
 		want string
 	}
 	put := func(from, first int64, values string) seat.HandOver {
-		return seat.HandOver{From: from, Items: places(first, values)}
+		return seat.HandOver{Stretch: seat.Stretch{From: from, Places: places(first, values)}}
 	}
 	for _, tc := range []struct {
 		name  string
@@ -87,7 +87,7 @@ func TestReadbackHandsOver(t *testing.T) {
 		var out []string
 		for _, e := range back.Step(seat.Fetched{Origin: 1, Entries: es}) {
 			if e, ok := e.(seat.HandOver); ok {
-				out = append(out, fmt.Sprintf("%d: %s", e.From, stretch(e.Items)))
+				out = append(out, fmt.Sprintf("%d: %s", e.From, stretch(e.Places)))
 			}
 		}
 		return strings.Join(out, ", ")
@@ -154,7 +154,7 @@ func TestHandoverGivesWhatIsCommitted(t *testing.T) {
 			from := b.LocalNext()
 			if items, ok := handover.Take(from); ok {
 				taken, next = taken+len(items), -1
-				b.step(seat.Judged{Items: items})
+				b.step(seat.Judged{Places: items})
 				continue
 			}
 			next = max(next, from)

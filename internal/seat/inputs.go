@@ -3,6 +3,7 @@ package seat
 import (
 	"fmt"
 	"maps"
+	"slices"
 	"time"
 
 	"github.com/geogate/geogate/internal/event"
@@ -19,15 +20,16 @@ type InputEvent interface{ isInputEvent() }
 // The input events.
 type (
 	// Fetched: entries of an origin's log have been read, behind those before: of
-	// the own partition, or of the remote one that holds the origin's copy.
+	// the own partition, or of the remote one that holds the origin's copy. The slice is
+	// the receiver's.
 	Fetched struct {
 		Origin  event.RegionID
 		Entries []Entry
 	}
 
 	// Judged: places of the own log that its Readback judged and a Handover gave, behind
-	// those before. They are the receiver's.
-	Judged struct{ Items []judged.Item }
+	// those before.
+	Judged struct{ Places []Read }
 
 	// BarrierKnown answers AskBarrier.
 	BarrierKnown struct {
@@ -105,11 +107,13 @@ type (
 		From, To int64 // offsets in the partition that is read
 	}
 
-	// IndexKeys: store this in the index of keys (KeyIndex.Apply).
+	// IndexKeys: store this in the index of keys (KeyIndex.Apply). Other indexes may take
+	// the stretch of the own log with it.
 	IndexKeys struct {
 		Copies   []event.Copy
 		Barriers []event.Dot
 		Applied  event.Vector
+		Stretch  Stretch
 	}
 
 	// AddToSinks: give items to the other indexes (Sink.Add).
@@ -118,12 +122,8 @@ type (
 	// FoldItems: give items to the fold (Folder.Fold).
 	FoldItems struct{ Items []judged.Item }
 
-	// HandOver: let the Inputs have these (Handover.Put). No place of the own log at or
-	// above From that was judged lies in a transaction; Items are the latest of them.
-	HandOver struct {
-		From  int64
-		Items []judged.Item
-	}
+	// HandOver: let the Inputs have these (Handover.Put).
+	HandOver struct{ Stretch }
 
 	// ReadPlaces: tell the Core what was read of the own log.
 	ReadPlaces struct{ Places []Read }
@@ -365,7 +365,7 @@ func (in *Inputs) do(e InputEffect) { in.out = append(in.out, e) }
 
 func (in *Inputs) fetched(ev Fetched) {
 	if ev.Origin == in.cfg.Region {
-		in.local.rest = append(in.local.rest, ev.Entries...)
+		in.local.add(ev.Entries)
 	} else if st := in.remotes[ev.Origin]; st != nil {
 		st.rest = append(st.rest, ev.Entries...)
 	}
@@ -375,11 +375,16 @@ func (in *Inputs) fetched(ev Fetched) {
 // the places behind them knows the barriers among them.
 func (in *Inputs) judged(ev Judged) {
 	own := in.cfg.Region
-	if n := len(ev.Items); n > 0 {
-		last := &ev.Items[n-1]
-		in.local.at = last.Next
-		in.local.log.Marker(last.Barrier, true)
-		in.pending[own] = append(in.pending[own], ev.Items...)
+	n := len(ev.Places)
+	if n == 0 {
+		return
+	}
+	last := &ev.Places[n-1].Item
+	in.local.at = last.Next
+	in.local.log.Marker(last.Barrier, true)
+	in.pending[own] = slices.Grow(in.pending[own], n)
+	for i := range ev.Places {
+		in.pending[own] = append(in.pending[own], ev.Places[i].Item)
 	}
 }
 
@@ -432,10 +437,10 @@ func (in *Inputs) round(now time.Time, mayAsk bool) {
 // takeLocal takes the own log as far as its Readback has indexed it.
 func (in *Inputs) takeLocal(items []judged.Item) []judged.Item {
 	own := in.cfg.Region
-	if len(in.pending[own]) == 0 {
+	if len(in.pending[own]) == 0 && len(in.local.rest) > 0 {
+		j := new(localItem)
 		for range takeMax {
-			j, ok := in.local.next()
-			if !ok {
+			if !in.local.next(j) {
 				break
 			}
 			in.pending[own] = append(in.pending[own], j.Item)

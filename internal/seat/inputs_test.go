@@ -347,7 +347,7 @@ func TestReadback(t *testing.T) {
 	if x, ok := effects[0].(seat.IndexKeys); !ok || len(x.Copies) != 0 || x.Applied[1].Next != 1 {
 		t.Errorf("first %#v", effects[0])
 	}
-	if x, ok := effects[1].(seat.HandOver); !ok || x.From != 1 || len(x.Items) != 0 {
+	if x, ok := effects[1].(seat.HandOver); !ok || x.From != 1 || len(x.Places) != 0 {
 		t.Errorf("handed over %#v", effects[1])
 	}
 	if x, ok := effects[2].(seat.ReadPlaces); !ok || len(x.Places) != 1 {
@@ -381,13 +381,13 @@ func TestStampsWithoutGateway(t *testing.T) {
 
 	clock := hlc.NewClock(time.Now, hlc.Bounds{})
 	back := seat.NewReadback(seat.InputsConfig{Region: 1}, clock, 0, seat.NoBarrier)
-	back.Step(seat.Fetched{Origin: 1, Entries: foreign})
+	back.Step(seat.Fetched{Origin: 1, Entries: slices.Clone(foreign)})
 	if at := clock.Last(); at != 0 {
 		t.Errorf("the own log's records without a gateway moved the clock to %v", at)
 	}
 	stamped := entries(8, 0, "i")
 	stamped[0].Headers = ours.Append(nil)
-	back.Step(seat.Fetched{Origin: 1, Entries: stamped})
+	back.Step(seat.Fetched{Origin: 1, Entries: slices.Clone(stamped)})
 	if clock.Last() != ours.Stamp {
 		t.Errorf("the clock is at %v and the log at %v", clock.Last(), ours.Stamp)
 	}
@@ -400,7 +400,7 @@ func TestStampsWithoutGateway(t *testing.T) {
 		t.Errorf("records without a gateway of another region moved the clock to %v", at)
 	}
 	stamped[0].Headers = theirs.Append(nil)
-	b.step(seat.Fetched{Origin: 2, Entries: stamped})
+	b.step(seat.Fetched{Origin: 2, Entries: slices.Clone(stamped)})
 	if b.clock.Last() != theirs.Stamp {
 		t.Errorf("the clock is at %v and the other region at %v", b.clock.Last(), theirs.Stamp)
 	}

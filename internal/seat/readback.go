@@ -55,7 +55,7 @@ func (b *Readback) Step(ev InputEvent) []InputEffect {
 	b.out = b.out[:0]
 	switch ev := ev.(type) {
 	case Fetched:
-		b.local.rest = append(b.local.rest, ev.Entries...)
+		b.local.add(ev.Entries)
 	case BarrierKnown:
 		b.local.told(ev)
 	case EndListed:
@@ -74,18 +74,20 @@ func (b *Readback) Step(ev InputEvent) []InputEffect {
 
 // take judges what is there.
 func (b *Readback) take() {
+	if len(b.local.rest) == 0 {
+		return
+	}
 	var x IndexKeys
 	var places []Read
-	var clean []judged.Item
+	j := new(localItem)
+	begins, clean := b.local.at.Next, 0 // of places, from where on none lies in a transaction
 	for range takeMax {
 		before := b.local.at.Next
-		j, ok := b.local.next()
-		if !ok {
+		if !b.local.next(j) {
 			break
 		}
 		if places == nil {
-			n := min(takeMax, 1+len(b.local.rest))
-			places, clean = make([]Read, 0, n), make([]judged.Item, 0, n)
+			places = make([]Read, 0, min(takeMax, 1+len(b.local.rest)))
 		}
 		if j.barrier != nil {
 			x.Barriers = append(x.Barriers, event.Dot{
@@ -95,6 +97,9 @@ func (b *Readback) take() {
 		// A gateway's records are never transactional; one inside a transaction may
 		// yet be aborted, and who reads uncommitted cannot tell.
 		if c, ok := keyed(&j.Item); ok && !j.transactional {
+			if x.Copies == nil {
+				x.Copies = make([]event.Copy, 0, cap(places)-len(places))
+			}
 			x.Copies = append(x.Copies, c)
 		}
 		if j.Verdict == judged.Valid && j.Event.Stamped {
@@ -106,14 +111,16 @@ func (b *Readback) take() {
 		places = append(places, Read{Item: j.Item, Barrier: j.barrier})
 		switch {
 		case j.transactional:
-			b.clean, clean = j.Next.Next, clean[:0]
+			b.clean = j.Next.Next
 		case j.Next.Next <= before: // the log has lost its tail
-			b.clean, clean = max(b.clean, before), clean[:0]
-		case j.Next.Next > b.clean:
-			clean = append(clean, j.Item)
+			b.clean = max(b.clean, before)
+		}
+		if j.Next.Next <= b.clean {
+			clean = len(places)
 		}
 	}
 	if len(places) > 0 {
-		b.out = append(b.out, x, HandOver{From: b.clean, Items: clean}, ReadPlaces{places})
+		x.Stretch = Stretch{From: b.clean, Begins: begins, Places: places[clean:len(places):len(places)]}
+		b.out = append(b.out, x, HandOver{x.Stretch}, ReadPlaces{places})
 	}
 }

@@ -196,7 +196,19 @@ func (s *Seat) askBarrier(ctx context.Context, e AskBarrier) (InputEvent, error)
 }
 
 func (s *Seat) indexKeys(e IndexKeys) error {
-	if err := s.cfg.Index.Apply(e.Copies, e.Barriers, e.Applied); err != nil {
+	store := func(with StoreWith) error {
+		if with == nil {
+			return s.cfg.Index.Apply(e.Copies, e.Barriers, e.Applied)
+		}
+		return s.cfg.Index.ApplyWith(e.Copies, e.Barriers, e.Applied, with)
+	}
+	var err error
+	if s.cfg.Joint != nil && len(e.Stretch.Places) > 0 {
+		err = s.cfg.Joint.AddWith(e.Stretch, store)
+	} else {
+		err = store(nil)
+	}
+	if err != nil {
 		return fmt.Errorf("index keys: %w", err)
 	}
 	return nil
@@ -353,15 +365,15 @@ func (in *inputs) takeLocal() InputEvent {
 		return nil
 	}
 	if in.local == nil || time.Since(in.opened) > handoverAgain {
-		items, ok := s.handover.Take(in.core.LocalNext())
+		places, ok := s.handover.Take(in.core.LocalNext())
 		switch {
 		case !ok:
-		case len(items) == 0:
+		case len(places) == 0:
 			in.closeLocal()
 			return nil
 		default:
 			in.closeLocal()
-			return Judged{items}
+			return Judged{places}
 		}
 	}
 	if in.local == nil {

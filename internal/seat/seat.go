@@ -32,6 +32,9 @@ type KeyIndex interface {
 	// which only the entries that are higher than before count, in one atomic
 	// step. What was stored before is stored again without effect.
 	Apply(copies []event.Copy, barriers []event.Dot, applied event.Vector) error
+	// ApplyWith is Apply, and has another index store what it has of the same in the
+	// same step; it is used if there is a Config.Joint.
+	ApplyWith(copies []event.Copy, barriers []event.Dot, applied event.Vector, with StoreWith) error
 }
 
 // Config of a Seat.
@@ -62,10 +65,12 @@ type Config struct {
 	Opener   *Opener
 	Index    KeyIndex
 	Sinks    []Sink // fed before the fold
-	Folder   Folder
-	Clock    *hlc.Clock
-	Phases   Phases           // that are measured
-	Wall     func() time.Time // of the clock; default time.Now
+	// Joint, if not nil, is the one of Sinks that lies in the database of Index.
+	Joint  JointSink
+	Folder Folder
+	Clock  *hlc.Clock
+	Phases Phases           // that are measured
+	Wall   func() time.Time // of the clock; default time.Now
 
 	// Moved is called when the seat has a term: it may claim more than before. Nil: nobody
 	// wants to know.

@@ -308,6 +308,9 @@ func (b *inbox) pop() (out []Entry) {
 			}
 			b.walk = b.feed.decoder.Walk(u.Batch, u.From)
 		}
+		if out == nil {
+			out = make([]Entry, 0, min(takeMax, 1+b.walk.Left()))
+		}
 		e, ok := b.walk.Next()
 		if !ok {
 			b.walk = nil
@@ -315,6 +318,9 @@ func (b *inbox) pop() (out []Entry) {
 		}
 		out = append(out, entryOf(&e))
 		bytes += len(e.Key) + len(e.Value)
+	}
+	if len(out) == 0 {
+		return nil
 	}
 	return out
 }

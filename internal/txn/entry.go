@@ -90,6 +90,9 @@ func (w *Walk) Next() (e Entry, ok bool) {
 	return Entry{}, false
 }
 
+// Left is how many entries Next gives yet, at most.
+func (w *Walk) Left() int { return int(w.left) + len(w.old) }
+
 func (w *Walk) nextOld() (e Entry, ok bool) {
 	for len(w.old) > 0 {
 		r := w.old[0]

@@ -42,10 +42,13 @@ var mutants = []mutant{
 		{"internal/seat/inputs.go", "	in.last[own] = max(in.last[own], env.LastBarrier(here.Next))", "	in.last[own] = NoBarrier"},
 	}},
 	{"handover-in-transactions", "the inputs are handed what another application wrote in a transaction, whatever becomes of it", []edit{
-		{"internal/seat/readback.go", "		case j.transactional:\n			b.clean,", "		case j.transactional && j.Verdict == judged.Skip:\n			b.clean,"},
+		{"internal/seat/readback.go", "		case j.transactional:\n			b.clean =", "		case j.transactional && j.Verdict == judged.Skip:\n			b.clean ="},
 	}},
 	{"handover-gap", "who lags behind what was handed over goes on with what is left of it", []edit{
 		{"internal/seat/handover.go", "	if from < h.first {\n", "	if from < h.first && len(h.items) == 0 {\n"},
+	}},
+	{"journal-gap", "the journal takes what was read back although it lacks what lies before", []edit{
+		{"internal/seat/folder.go", "	return next >= s.From && next >= s.Begins", "	return next >= s.From"},
 	}},
 	{"barrier-ignored", "a newer barrier does not make an older term's record void", []edit{
 		{"internal/seat/log.go", "	case l.last > ev.Barrier:\n		return true", "	case l.last > ev.At.Offset:\n		return true"},

@@ -95,6 +95,12 @@ func (s *seatRun) readBack(ev seat.InputEvent) {
 				s.askBarrier(e, s.readBack)
 			case seat.IndexKeys:
 				s.indexKeys(e)
+				if applied, _ := s.journal.Applied(); e.Stretch.Follows(&applied) {
+					s.p.w.counts["journaled as read back"] += len(e.Stretch.Places)
+					for it := range e.Stretch.Items() {
+						_ = s.journal.Add([]judged.Item{*it}) // it never fails
+					}
+				}
 			case seat.HandOver:
 				s.handover.Put(e)
 			case seat.ReadPlaces:
@@ -171,15 +177,15 @@ func (s *seatRun) takeOwn() (seat.InputEvent, bool) {
 		return nil, false
 	}
 	from := s.inputs.LocalNext()
-	items, ok := s.handover.Take(from)
+	places, ok := s.handover.Take(from)
 	switch {
 	case ok && s.ownOff != nil:
 		*s.ownOff, s.ownOff = true, nil
 		delete(s.more, own)
 		fallthrough
 	case ok:
-		s.p.w.counts["handed over"] += len(items)
-		return seat.Judged{Items: items}, len(items) > 0
+		s.p.w.counts["handed over"] += len(places)
+		return seat.Judged{Places: places}, len(places) > 0
 	case s.ownOff != nil:
 		return nil, false
 	}
