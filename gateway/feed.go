@@ -47,8 +47,8 @@ type feed struct {
 	view   sourceView
 	rd     *reader
 	name   string // of the topic that rd reads
-	next   map[int32]int64
-	ends   map[int32]int64
+	parts  map[int32]*feedPart
+	last   *feedPart // of the record before
 	listed time.Time
 	// behind: the listed ends lie below what the region has written already.
 	behind bool
@@ -63,12 +63,19 @@ type feed struct {
 	room hold // what its client buffers
 }
 
+// feedPart is a partition that a feed reads.
+type feedPart struct {
+	partition int32
+	next      int64 // to read
+	end       int64 // as it was listed
+}
+
 // newFeed opens a view and lists its ends, which cover what the region has applied
 // unless the broker takes longer than markerWait to write it down. It waits for a
 // slot: followed streams stay open, so they have slots of their own.
 func (s *Server) newFeed(ctx context.Context, v sourceView, rd *reading) (*feed, error) {
 	f := &feed{
-		s: s, view: v, next: make(map[int32]int64), held: make(map[int32][]*txn.Entry),
+		s: s, view: v, parts: make(map[int32]*feedPart), held: make(map[int32][]*txn.Entry),
 		slot: hold{of: s.reads, by: rd.by}, room: hold{of: s.unread, by: rd.by},
 	}
 	patience := s.patience
@@ -116,21 +123,22 @@ func (f *feed) refresh(ctx context.Context) error {
 	for p, least := range f.view.written() {
 		f.behind = f.behind || logs[p].end < least
 	}
-	f.ends = make(map[int32]int64, len(logs))
 	fresh := make(map[int32]span)
 	for p, l := range logs {
-		f.ends[p] = l.end
-		if _, open := f.next[p]; !open {
+		if f.parts[p] == nil {
 			fresh[p] = l
 		}
+	}
+	for p, part := range f.parts {
+		part.end = logs[p].end
 	}
 	if len(fresh) > 0 {
 		if err := f.begin(ctx, fresh); err != nil {
 			return err
 		}
 	}
-	for p, next := range f.next {
-		f.view.reached(p, next)
+	for p, part := range f.parts {
+		f.view.reached(p, part.next)
 	}
 	return nil
 }
@@ -141,9 +149,9 @@ func (f *feed) begin(ctx context.Context, logs map[int32]span) error {
 		return err
 	}
 	for p, o := range at {
-		f.next[p] = o
+		f.parts[p] = &feedPart{partition: p, next: o, end: logs[p].end}
 	}
-	if err := f.room.resize(ctx, buffered(len(f.next)), f.s.patience); err != nil {
+	if err := f.room.resize(ctx, buffered(len(f.parts)), f.s.patience); err != nil {
 		return err
 	}
 	switch {
@@ -159,8 +167,8 @@ func (f *feed) begin(ctx context.Context, logs map[int32]span) error {
 // caughtUp tells whether all was read that there was when the ends were listed,
 // but for partitions that wait.
 func (f *feed) caughtUp() bool {
-	for p, next := range f.next {
-		if next < f.ends[p] && len(f.held[p]) == 0 {
+	for p, part := range f.parts {
+		if part.next < part.end && len(f.held[p]) == 0 {
 			return false
 		}
 	}
@@ -173,30 +181,41 @@ func (f *feed) atEnd() bool {
 	return !f.behind && len(f.held) == 0 && len(f.due) == 0 && (f.rd == nil || !f.rd.ready() && (f.tailEmpty || f.caughtUp()))
 }
 
-// read gives the next record that the reader sees, or errEnd when the ends are
-// reached. It never waits longer than for what is known to be there.
-func (f *feed) read(ctx context.Context) ([]byte, error) {
+// read appends to out the next record that the reader sees, without the brace that closes
+// it, or gives errEnd when the ends are reached. It never waits longer than for what is
+// known to be there.
+func (f *feed) read(ctx context.Context, out *parts) error {
 	for {
-		rec, err := f.pull(ctx)
+		rec, err := f.pull(ctx, out)
 		if err != nil {
-			return nil, err
+			return err
 		}
-		body, err := f.judge(ctx, rec)
-		if body != nil || err != nil {
-			return body, err
+		shown, err := f.judge(ctx, rec, out)
+		if shown || err != nil {
+			return err
 		}
 	}
 }
 
-// pull gives the next record to judge.
-func (f *feed) pull(ctx context.Context) (*txn.Entry, error) {
+// pull gives the next record to judge; it is valid until the next call.
+func (f *feed) pull(ctx context.Context, out *parts) (*txn.Entry, error) {
 	if len(f.due) > 0 {
 		rec := f.due[0]
 		f.due = f.due[1:]
 		return rec, nil
 	}
-	if f.rd == nil || !f.rd.ready() && f.caughtUp() {
+	switch {
+	case f.rd == nil:
 		return nil, errEnd
+	case f.rd.ready():
+		f.tailEmpty = false
+		return f.rd.poll(ctx)
+	case f.caughtUp():
+		return nil, errEnd
+	case out.prompt:
+		if err := out.flushAll(); err != nil {
+			return nil, err
+		}
 	}
 	answers, late := f.rd.cl.answers.Load(), time.Now().Add(brokerTimeout)
 	for {
@@ -217,29 +236,36 @@ func (f *feed) pull(ctx context.Context) (*txn.Entry, error) {
 	}
 }
 
-// judge shows a record; a nil body is one that the reader does not see.
-func (f *feed) judge(ctx context.Context, rec *txn.Entry) ([]byte, error) {
+// judge appends a record to out, if the reader sees it.
+func (f *feed) judge(ctx context.Context, rec *txn.Entry, out *parts) (shown bool, err error) {
 	p := rec.Partition
-	if len(f.held[p]) > 0 {
-		f.held[p] = append(f.held[p], rec)
-		return nil, nil
+	if len(f.held) > 0 && len(f.held[p]) > 0 {
+		f.hold(rec)
+		return false, nil
 	}
-	var o object
-	shown, err := f.view.show(ctx, rec, &o)
+	buf, shown, err := f.view.show(ctx, rec, out.buf)
 	if errors.Is(err, errUndecided) {
-		f.held[p] = append(f.held[p], rec)
+		f.hold(rec)
 		f.rd.pause(p)
-		return nil, nil
+		return false, nil
 	}
 	if err != nil {
-		return nil, err
+		return false, err
 	}
-	f.next[p] = rec.Next()
-	f.view.reached(p, f.next[p])
-	if !shown {
-		return nil, nil
+	if f.last == nil || f.last.partition != p {
+		f.last = f.parts[p]
 	}
-	return o.b, nil
+	f.last.next = rec.Next()
+	f.view.reached(p, f.last.next)
+	if shown {
+		out.buf = buf
+	}
+	return shown, nil
+}
+
+// hold keeps a record until it can be judged.
+func (f *feed) hold(rec *txn.Entry) {
+	f.held[rec.Partition] = append(f.held[rec.Partition], rec.Clone())
 }
 
 // retryHeld lines up what is held to be judged once more.

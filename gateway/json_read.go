@@ -201,10 +201,15 @@ func tooDeep(raw []byte) int {
 // and come back from there as the same value: strictly valid JSON, on one line,
 // without white space around it.
 func embeddable(b []byte) bool {
-	if len(b) == 0 || bytes.ContainsAny(b, "\r\n") || isSpace(b[0]) || isSpace(b[len(b)-1]) || !utf8.Valid(b) {
+	if len(b) == 0 || isSpace(b[0]) || isSpace(b[len(b)-1]) || bytes.IndexByte(b, '\n') >= 0 || bytes.IndexByte(b, '\r') >= 0 {
 		return false
 	}
-	return jsontext.Value(b).IsValid(grammar()...) && tooDeep(b) < 0
+	s, ok := newJSONScan(b)
+	if !ok {
+		return false
+	}
+	_, ok = s.value()
+	return ok && s.end()
 }
 
 func isSpace(c byte) bool { return c == ' ' || c == '\t' }

@@ -10,20 +10,26 @@ import (
 func appendString[T string | []byte](dst []byte, text T) []byte {
 	const hex = "0123456789abcdef"
 	dst = append(dst, '"')
-	for i := range len(text) {
-		switch c := text[i]; {
-		case c == '"' || c == '\\':
+	for plain, i := 0, 0; ; i++ {
+		if i < len(text) && text[i] >= 0x20 && text[i] != '"' && text[i] != '\\' {
+			continue
+		}
+		dst = append(dst, text[plain:i]...)
+		plain = i + 1
+		if i == len(text) {
+			break
+		}
+		switch c := text[i]; c {
+		case '"', '\\':
 			dst = append(dst, '\\', c)
-		case c == '\n':
+		case '\n':
 			dst = append(dst, `\n`...)
-		case c == '\r':
+		case '\r':
 			dst = append(dst, `\r`...)
-		case c == '\t':
+		case '\t':
 			dst = append(dst, `\t`...)
-		case c < 0x20:
-			dst = append(dst, '\\', 'u', '0', '0', hex[c>>4], hex[c&15])
 		default:
-			dst = append(dst, c)
+			dst = append(dst, '\\', 'u', '0', '0', hex[c>>4], hex[c&15])
 		}
 	}
 	return append(dst, '"')

@@ -21,23 +21,23 @@ import (
 // maxIdle bounds the connected clients that are kept for the next read.
 const maxIdle = 8
 
-// fetchBytes is how much a fetch of a topic with some partitions may give of each:
-// little where there are many.
+// fetchBytes is how much a fetch of a topic with some partitions may give of each: little
+// where there are many, and where there are few so much that the fetch is worth its while.
 func fetchBytes(partitions int) int32 {
-	const few, most = 128, 64 << 10
+	const few, most, least, all = 128, 64 << 10, 8 << 10, 384 << 10
 	if partitions > few {
-		return most / 8
+		return least
 	}
-	return most
+	return int32(max(most, all/max(1, partitions)))
 }
 
 // maxBuffered bounds what is reckoned for a read of very many partitions.
 const maxBuffered = 16 << 20
 
-// buffered is what a reading client may have in memory: a fetch that is being read
-// and the next one. A batch larger than fetchBytes comes alone.
+// buffered is what a reading client may have in memory: the fetch that is being read, the
+// next one, and one more that waits to be taken. A batch larger than fetchBytes comes alone.
 func buffered(partitions int) int64 {
-	return min(2*int64(partitions)*int64(fetchBytes(partitions)), maxBuffered)
+	return min(3*int64(partitions)*int64(fetchBytes(partitions)), maxBuffered)
 }
 
 // pool has clients that read partitions from given offsets, committed, without
@@ -172,8 +172,9 @@ type reader struct {
 
 	partition int32
 	unread    []txn.Unread // of partition, not opened yet
-	walk      *txn.Walk    // through a batch of partition
-	head      txn.Entry    // the next record, if has
+	walk      txn.Walk     // through a batch of partition, if walking
+	walking   bool
+	head      txn.Entry // the next record, if has
 	has       bool
 	err       error // instead of it
 }
@@ -196,7 +197,7 @@ func (p *pool) read(topic string, derived bool, at map[int32]int64) (*reader, er
 		decoder = decoder.Derived()
 	}
 	r := &reader{
-		p: p, cl: cl, decoder: decoder, topic: topic, cursors: make(map[int32]*txn.Cursor), fetched: make(chan fetched), stop: stop, stopping: ctx.Done(),
+		p: p, cl: cl, decoder: decoder, topic: topic, cursors: make(map[int32]*txn.Cursor), fetched: make(chan fetched, len(at)), stop: stop, stopping: ctx.Done(),
 		consumer: txn.NewConsumer(cl.Client, txn.ConsumerConfig{
 			Committed: true, PartitionBytes: fetchBytes(len(at)), Wait: fetchWait, Brief: true, Logger: p.log,
 		}),
@@ -226,19 +227,12 @@ func (r *reader) add(at map[int32]int64) {
 // await blocks until poll would not wait, or ctx is done.
 func (r *reader) await(ctx context.Context) error {
 	for !r.ready() {
-		var f fetched
+		r.walk = txn.Walk{} // nobody knows for how long its memory would not be used
 		select {
 		case <-ctx.Done():
 			return ctx.Err()
-		case f = <-r.fetched:
-		}
-		switch {
-		case f.Err == nil:
-			r.partition, r.unread = f.partition, f.Batches
-		case errors.Is(f.Err, kerr.OffsetOutOfRange):
-			return fmt.Errorf("read %s: %w", r.topic, errExpired)
-		case !kerr.IsRetriable(f.Err):
-			return upstream(ctx, "read "+r.topic, f.Err)
+		case f := <-r.fetched:
+			r.take(f)
 		}
 	}
 	if errors.Is(r.err, txn.ErrBusy) {
@@ -247,15 +241,27 @@ func (r *reader) await(ctx context.Context) error {
 	return r.err
 }
 
+// take takes what was fetched of a partition, once all that was fetched before is read.
+func (r *reader) take(f fetched) {
+	switch {
+	case f.Err == nil:
+		r.partition, r.unread = f.partition, f.Batches
+	case errors.Is(f.Err, kerr.OffsetOutOfRange):
+		r.err = fmt.Errorf("read %s: %w", r.topic, errExpired)
+	case !kerr.IsRetriable(f.Err):
+		r.err = fmt.Errorf("read %s: %w: %w", r.topic, ErrUpstream, f.Err)
+	}
+}
+
 // poll gives the next record, control records included, in order for each
-// partition. It waits for one until ctx is done.
+// partition. It waits for one until ctx is done. The record is valid until the next call
+// of a method.
 func (r *reader) poll(ctx context.Context) (*txn.Entry, error) {
 	if err := r.await(ctx); err != nil {
 		return nil, err
 	}
-	rec := r.head
-	r.head, r.has = txn.Entry{}, false
-	return &rec, nil
+	r.has = false
+	return &r.head, nil
 }
 
 // pause stops fetching a partition; what was fetched already still comes.
@@ -269,18 +275,25 @@ func (r *reader) resume(p int32) { r.cursors[p].Resume() }
 func (r *reader) ready() bool {
 	for r.err == nil && !r.has {
 		switch {
-		case r.walk != nil:
-			if r.head, r.has = r.walk.Next(); r.has {
+		case r.walking:
+			if r.has = r.walk.NextInto(&r.head); r.has {
 				r.head.Topic, r.head.Partition = r.topic, r.partition
 			} else {
-				r.walk = nil
+				r.walking, r.head = false, txn.Entry{}
 			}
 		case len(r.unread) > 0:
 			u := r.unread[0]
+			r.unread[0] = txn.Unread{}
 			r.unread = r.unread[1:]
-			r.walk, r.err = r.decoder.TryWalk(u.Batch, u.From)
+			r.err = r.walk.Again(r.decoder, u.Batch, u.From)
+			r.walking = r.err == nil
 		default:
-			return false
+			select {
+			case f := <-r.fetched:
+				r.take(f)
+			default:
+				return false
+			}
 		}
 	}
 	return true

@@ -182,6 +182,9 @@ type View interface {
 	// Aliases are the other copies of the write whose record in the merged topic
 	// has the dot: covering one of them is having seen it.
 	Aliases(at event.Dot) ([]event.Dot, error)
+	// NextAliased is the first dot, from one on in its incarnation of its log, that
+	// Aliases has something for; found is false if there is none.
+	NextAliased(at event.Dot) (next event.Dot, found bool, err error)
 	// Validity is the table by which Committed was folded: what it calls an orphan
 	// does not count in the view. nil: everything does.
 	Validity() *event.ValidityTable

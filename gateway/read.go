@@ -10,6 +10,10 @@ import (
 //	decode  request.go, read_decode.go  what is asked for: view, place, limits
 //	view    view.go, view_*.go          the region has what the client has seen; a view is opened
 //	stream  feed.go, read_answer.go     records leave one by one, in a page or a followed stream
+//
+// A stream of a million records takes the third step a million times, so that one takes no
+// memory: a record lies in the memory of the one before, is appended to the part of the
+// answer that leaves next, and is gone when the next one is asked for.
 
 // readRecords is GET /v1/topics/{topic}/records.
 func (s *Server) readRecords(c *call) error {

@@ -4,11 +4,8 @@ import (
 	"context"
 	"errors"
 	"net/http"
-	"strings"
+	"strconv"
 	"time"
-	"unicode/utf8"
-
-	"github.com/geogate/geogate/internal/event"
 )
 
 // page answers with one page: up to limit records, but at least one if there is
@@ -28,8 +25,13 @@ func (f *feed) page(c *call, rd *reading, name string) error {
 	}
 	n := 0
 	for n < rd.limit && out.size() < maxPage {
-		rec, err := f.read(ctx)
+		before := len(out.buf)
+		if n > 0 && !rd.ndjson {
+			out.buf = append(out.buf, ',')
+		}
+		err := f.read(ctx, out)
 		if errors.Is(err, errEnd) {
+			out.buf = out.buf[:before]
 			if n == 0 && wait.Err() == nil {
 				if err := f.wait(wait); err != nil && wait.Err() == nil {
 					return err
@@ -41,13 +43,10 @@ func (f *feed) page(c *call, rd *reading, name string) error {
 		if err != nil {
 			return err
 		}
-		if n > 0 && !rd.ndjson {
-			out.buf = append(out.buf, ',')
-		}
 		if rd.ndjson {
-			out.buf = append(append(out.buf, f.line(rec)...), '\n')
+			out.buf = f.endLine(out.buf)
 		} else {
-			out.buf = append(append(out.buf, rec...), '}')
+			out.buf = append(out.buf, '}')
 		}
 		n++
 		if err := out.flush(); err != nil {
@@ -55,24 +54,22 @@ func (f *feed) page(c *call, rd *reading, name string) error {
 		}
 	}
 	if !rd.ndjson {
-		o := object{b: append(out.buf, ']')}
-		o.str("next", f.view.cursor().String())
-		o.bool("end", f.atEnd())
-		out.buf = o.close()
+		out.buf = append(f.view.appendCursor(append(out.buf, `],"next":"`...)), '"')
+		out.buf = append(strconv.AppendBool(append(out.buf, `,"end":`...), f.atEnd()), '}')
 	}
 	return out.close()
 }
 
-// line makes a record a line of a stream: the record with the cursor after it.
-func (f *feed) line(rec []byte) []byte {
-	o := object{b: rec}
-	o.str("cursor", f.view.cursor().String())
-	return o.close()
+// endLine makes the record that was read last a line of a stream: the cursor follows it.
+func (f *feed) endLine(dst []byte) []byte {
+	return append(f.view.appendCursor(append(dst, `,"cursor":"`...)), "\"}\n"...)
 }
 
 // follow keeps the answer open: a line for each record as it comes, and a
 // heartbeat in between, so that a reader knows a quiet stream from a dead one. It
 // ends when the client goes or the server drains.
+//
+// Lines leave together for as long as the next record is there already.
 func (s *Server) follow(c *call, f *feed) error {
 	h := c.w.Header()
 	h.Set("Content-Type", typeNDJSON)
@@ -86,34 +83,61 @@ func (s *Server) follow(c *call, f *feed) error {
 	ctx, cancel := context.WithCancel(c.r.Context())
 	defer cancel()
 	defer s.drain.onStop(cancel)()
+	out := &parts{c: c, started: true, prompt: true}
 	beat := time.Now().Add(s.cfg.Heartbeat)
 	for {
-		rec, err := f.read(ctx)
-		if err == nil {
-			err = c.write(append(f.line(rec), '\n'))
-		} else if errors.Is(err, errEnd) {
-			_ = c.rc.Flush()
-			until, cancel := context.WithDeadline(ctx, beat)
-			err = f.wait(until)
-			cancel()
-			if until.Err() != nil && ctx.Err() == nil {
-				err = nil
-			}
+		var err error
+		if len(out.buf) == 0 {
+			beat, err = f.beatWhenDue(ctx, c, beat)
 		}
-		if err == nil && !time.Now().Before(beat) {
-			beat = time.Now().Add(s.cfg.Heartbeat)
-			err = f.beat(ctx, c)
+		if err == nil {
+			err = f.follow(ctx, out, beat)
+		}
+		if err == nil {
+			continue
+		}
+		if sent := out.flushAll(); sent != nil {
+			return sent
 		}
 		switch {
-		case err == nil:
 		case s.drain.isStopping() && c.r.Context().Err() == nil && ctx.Err() != nil:
 			return nil // the end is clean: a reader goes on elsewhere with its cursor
 		case c.r.Context().Err() != nil:
 			return errGone
-		default:
-			return err
 		}
+		return err
 	}
+}
+
+// follow takes the next record as a line of a stream, or waits for it until a heartbeat is
+// due.
+func (f *feed) follow(ctx context.Context, out *parts, beat time.Time) error {
+	err := f.read(ctx, out)
+	if err == nil {
+		out.buf = f.endLine(out.buf)
+		return out.flush()
+	}
+	if !errors.Is(err, errEnd) {
+		return err
+	}
+	if err := out.flushAll(); err != nil {
+		return err
+	}
+	until, cancel := context.WithDeadline(ctx, beat)
+	defer cancel()
+	if err = f.wait(until); until.Err() != nil && ctx.Err() == nil {
+		return nil
+	}
+	return err
+}
+
+// beatWhenDue sends a heartbeat if it is time, and tells when the next one is due.
+func (f *feed) beatWhenDue(ctx context.Context, c *call, due time.Time) (next time.Time, err error) {
+	now := time.Now()
+	if now.Before(due) {
+		return due, nil
+	}
+	return now.Add(f.s.cfg.Heartbeat), f.beat(ctx, c)
 }
 
 // beat sends a heartbeat. Its cursor has passed what the reader does not see.
@@ -121,61 +145,10 @@ func (f *feed) beat(ctx context.Context, c *call) error {
 	if err := f.refresh(ctx); err != nil {
 		return err
 	}
-	var o object
-	o.bool("heartbeat", true)
-	o.str("cursor", f.view.cursor().String())
-	if err := c.write(append(o.close(), '\n')); err != nil {
+	line := f.view.appendCursor([]byte(`{"heartbeat":true,"cursor":"`))
+	if err := c.write(append(line, "\"}\n"...)); err != nil {
 		return err
 	}
 	_ = c.rc.Flush()
 	return nil
-}
-
-// appendRecord appends the members of a record as all views show it: in the
-// coordinates of its origin, and such that it can be written again once its
-// read-only members are dropped.
-func (s *Server) appendRecord(o *object, topic string, ev *event.Event) {
-	o.str("topic", topic)
-	o.str("region", s.cfg.Topology.Name(ev.At.Region))
-	o.int("partition", int64(ev.At.Partition))
-	o.int("offset", ev.At.Offset)
-	o.uint("incarnation", uint64(ev.At.Incarnation))
-	o.str("dot", ev.At.Format(s.cfg.Topology))
-	o.id("id", ev.ID)
-	o.str("stamp", ev.Stamp.String())
-	o.str("timestamp", formatTime(ev.Timestamp))
-	o.str("op", ev.Op.String())
-	o.name("key")
-	o.b = appendKey(o.b, ev.Key)
-	o.name("value")
-	o.b = appendValue(o.b, ev.Value)
-	o.name("headers")
-	o.b = append(o.b, '[')
-	first := true
-	for _, h := range ev.Headers {
-		if event.IsReserved(h.Key) {
-			continue // of a later version of the envelope
-		}
-		if !first {
-			o.b = append(o.b, ',')
-		}
-		first = false
-		o.b = appendHeader(o.b, h)
-	}
-	o.b = append(o.b, ']')
-}
-
-func appendHeader(dst []byte, h event.Header) []byte {
-	name := h.Key
-	if !utf8.ValidString(name) {
-		name = strings.ToValidUTF8(name, "\uFFFD")
-	}
-	dst = appendString(append(dst, `{"name":`...), name)
-	dst = append(dst, `,"value":`...)
-	if h.Value == nil {
-		dst = append(dst, "null"...)
-	} else {
-		dst = appendBase64(dst, h.Value)
-	}
-	return append(dst, '}')
 }

@@ -82,18 +82,41 @@ type parts struct {
 	c           *call
 	contentType string
 	buf         []byte
-	sent        int // bytes that have left
+	started     bool
+	prompt      bool // what there is leaves before the next record is waited for
+	sent        int  // bytes that have left
 }
+
+// fullPart is from which size on a part leaves: with one more record it is mostly still
+// one.
+const fullPart = partSize - 4<<10
 
 // size is how large the answer is so far.
 func (p *parts) size() int { return p.sent + len(p.buf) }
 
 // flush sends what there is once it fills a part.
 func (p *parts) flush() error {
-	if len(p.buf) < partSize {
+	if len(p.buf) < fullPart {
 		return nil
 	}
-	if p.sent == 0 {
+	return p.send()
+}
+
+// flushAll sends what there is, past what the server buffers.
+func (p *parts) flushAll() error {
+	if len(p.buf) == 0 {
+		return nil
+	}
+	if err := p.send(); err != nil {
+		return err
+	}
+	_ = p.c.rc.Flush()
+	return nil
+}
+
+func (p *parts) send() error {
+	if !p.started {
+		p.started = true
 		p.c.w.Header().Set("Content-Type", p.contentType)
 		p.c.w.WriteHeader(http.StatusOK)
 	}
@@ -108,7 +131,7 @@ func (p *parts) flush() error {
 
 // close sends the rest.
 func (p *parts) close() error {
-	if p.sent == 0 {
+	if !p.started {
 		return p.c.deliver(p.contentType, p.buf)
 	}
 	return p.c.write(p.buf)

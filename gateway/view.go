@@ -30,14 +30,14 @@ type sourceView interface {
 	written() map[int32]int64
 	// reached is called when a partition was read below next.
 	reached(partition int32, next int64)
-	// show takes the next record of a partition and appends its JSON members to
-	// o; shown is false if the reader does not see it. After errUndecided the same
-	// record is given again.
-	show(ctx context.Context, rec *txn.Entry, o *object) (shown bool, err error)
+	// show takes the next record of a partition and appends it to dst, without the
+	// brace that closes it; shown is false if the reader does not see it. After
+	// errUndecided the same record is given again. The record is valid during the call.
+	show(ctx context.Context, rec *txn.Entry, dst []byte) (out []byte, shown bool, err error)
 	// lacks are the partitions that a reader does not see, in ascending order.
 	lacks() []int32
-	// cursor is the place after all records that show has taken.
-	cursor() event.Cursor
+	// appendCursor appends the place after all records that show has taken.
+	appendCursor(dst []byte) []byte
 	// close is called once, when nothing more is read.
 	close()
 }

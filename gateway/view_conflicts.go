@@ -13,7 +13,9 @@ import (
 
 // openConflicts opens this region's conflict feed, of one topic or of all.
 func (s *Server) openConflicts(ctx context.Context, rd *reading) (*feed, error) {
-	j := &conflictFeed{s: s, filter: rd.topic, from: rd.from, at: make(map[int32]int64)}
+	j := &conflictFeed{
+		s: s, filter: rd.topic, from: rd.from, at: make(map[int32]int64), place: newViewCursor(event.ConflictView, rd.topic, s.cfg.Region),
+	}
 	if rd.topic != "" {
 		t, err := s.deps.Topics.Topic(ctx, rd.topic)
 		if err != nil {
@@ -35,6 +37,7 @@ type conflictFeed struct {
 	slots  map[int32]bool // partitions that can hold the topic's; nil for all
 	from   from
 	at     map[int32]int64
+	place  viewCursor
 }
 
 func (j *conflictFeed) derived() bool { return true }
@@ -65,15 +68,16 @@ func (j *conflictFeed) start(_ context.Context, logs map[int32]span) (map[int32]
 			}
 		}
 		out[p], j.at[p] = o, o
+		j.place.move(p)
 	}
 	return out, nil
 }
 
 // show gives a record's value as it is: it was written in the form of the answer. A record
 // of another form is none of this region's views, and is passed over.
-func (j *conflictFeed) show(_ context.Context, rec *txn.Entry, o *object) (bool, error) {
+func (j *conflictFeed) show(_ context.Context, rec *txn.Entry, dst []byte) ([]byte, bool, error) {
 	if rec.Control {
-		return false, nil
+		return dst, false, nil
 	}
 	topic, err := conflictTopic(rec.Value)
 	if rec.Refused != nil {
@@ -81,13 +85,12 @@ func (j *conflictFeed) show(_ context.Context, rec *txn.Entry, o *object) (bool,
 	}
 	if err != nil {
 		j.s.deps.Skipped.Add(control.TopicConflicts, rec.Partition, rec.Offset, err)
-		return false, nil
+		return dst, false, nil
 	}
 	if j.filter != "" && topic != j.filter {
-		return false, nil
+		return dst, false, nil
 	}
-	o.b = append(o.b, rec.Value[:len(rec.Value)-1]...)
-	return true, nil
+	return append(dst, rec.Value[:len(rec.Value)-1]...), true, nil
 }
 
 // conflictTopic is the topic of a record of the feed that can stand in an answer: an
@@ -127,14 +130,15 @@ func topicOf(value []byte) (topic string, err error) {
 	return topic, err
 }
 
-func (j *conflictFeed) reached(p int32, next int64) { j.at[p] = next }
+func (j *conflictFeed) reached(p int32, next int64) {
+	j.at[p] = next
+	j.place.move(p)
+}
 
-func (j *conflictFeed) cursor() event.Cursor {
-	c := event.Cursor{View: event.ConflictView, Topic: event.HashTopic(j.filter), Visible: j.s.cfg.Region, At: make(map[int32]event.Vector)}
-	for p, next := range j.at {
+func (j *conflictFeed) appendCursor(dst []byte) []byte {
+	return j.place.append(dst, func(w *event.CursorWriter, p int32) {
 		var v event.Vector
-		v[j.s.cfg.Region].Next = next
-		c.At[p] = v
-	}
-	return c
+		v[j.s.cfg.Region].Next = j.at[p]
+		w.Set(p, &v)
+	})
 }

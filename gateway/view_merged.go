@@ -38,10 +38,24 @@ type merged struct {
 	latest  bool
 	started bool // partitions that are opened from now on are read from their start
 
-	at       map[int32]event.Vector      // cursor
-	place    map[int32]int64             // next offset in this region's merged topic
-	ahead    map[int32][]view.Checkpoint // that the reading has not come to
-	promised map[int32]view.Checkpoint   // the end of what was folded when the ends were listed
+	parts map[int32]*mergedPart
+	last  *mergedPart // of the record before
+	known [event.MaxRegion + 1]bool
+	place viewCursor
+	form  *recordForm
+	env   event.Decoder
+}
+
+// mergedPart is a partition of the merged view.
+type mergedPart struct {
+	partition int32
+	at        event.Vector      // cursor
+	placed    bool              // next is known
+	next      int64             // offset in this region's merged topic
+	opened    bool              // it is being read
+	ahead     []view.Checkpoint // that the reading has not come to
+	promised  view.Checkpoint   // the end of what was folded when the ends were listed
+	aliases   aliasCache
 }
 
 // allSeats opens the seats of all partitions side by side, since each may have to
@@ -91,17 +105,21 @@ func (s *Server) newMerged(ctx, wait context.Context, t Topic, from from) (*merg
 		return nil, err
 	}
 	m := &merged{
-		s: s, t: t, seats: seats, given: from.given, latest: from.latest, at: make(map[int32]event.Vector),
-		place: make(map[int32]int64), ahead: make(map[int32][]view.Checkpoint), promised: make(map[int32]view.Checkpoint),
+		s: s, t: t, seats: seats, given: from.given, latest: from.latest, parts: make(map[int32]*mergedPart),
+		place: newViewCursor(event.MergedView, t.Name, s.cfg.Region), form: s.newRecordForm(t.Name),
+	}
+	for r := range m.known {
+		m.known[r] = s.cfg.Topology.Name(event.RegionID(r)) != ""
 	}
 	for p, v := range from.cursor.At {
 		if p >= placeBit {
 			if from.cursor.Visible == s.cfg.Region {
-				m.place[p-placeBit] = v[s.cfg.Region].Next
+				part := m.part(p - placeBit)
+				part.placed, part.next = true, v[s.cfg.Region].Next
 			}
 			continue
 		}
-		m.at[p] = v
+		m.part(p).at = v
 		if seats[p] == nil {
 			continue
 		}
@@ -110,6 +128,18 @@ func (s *Server) newMerged(ctx, wait context.Context, t Topic, from from) (*merg
 		}
 	}
 	return m, nil
+}
+
+// part is a partition's, with its place to be written into the next cursor.
+func (m *merged) part(p int32) *mergedPart {
+	if m.last == nil || m.last.partition != p {
+		if m.last = m.parts[p]; m.last == nil {
+			m.last = &mergedPart{partition: p}
+			m.parts[p] = m.last
+		}
+	}
+	m.place.move(p)
+	return m.last
 }
 
 func (m *merged) derived() bool { return true }
@@ -132,21 +162,23 @@ func (m *merged) beforeListing() {
 		if st == nil {
 			continue
 		}
-		p := int32(p)
+		part := m.part(int32(p))
 		cps := st.View().Checkpoints()
 		if len(cps) > 0 {
-			m.promised[p] = cps[len(cps)-1]
+			part.promised = cps[len(cps)-1]
 		}
-		if next, open := m.place[p]; open && m.ahead[p] != nil {
-			m.ahead[p] = after(cps, next)
+		if part.opened {
+			part.ahead = after(cps, part.next)
 		}
 	}
 }
 
 func (m *merged) written() map[int32]int64 {
-	out := make(map[int32]int64, len(m.promised))
-	for p, c := range m.promised {
-		out[p] = c.Offset
+	out := make(map[int32]int64, len(m.parts))
+	for p, part := range m.parts {
+		if part.promised.Offset > 0 {
+			out[p] = part.promised.Offset
+		}
 	}
 	return out
 }
@@ -158,7 +190,7 @@ func after(cps []view.Checkpoint, next int64) []view.Checkpoint {
 			return cps[i:]
 		}
 	}
-	return []view.Checkpoint{}
+	return nil
 }
 
 func (m *merged) start(ctx context.Context, logs map[int32]span) (map[int32]int64, error) {
@@ -167,21 +199,21 @@ func (m *merged) start(ctx context.Context, logs map[int32]span) (map[int32]int6
 		if !m.opened(ctx, p) {
 			continue // a stream that is followed tries again
 		}
-		cps := m.seats[p].View().Checkpoints()
+		part, cps := m.part(p), m.seats[p].View().Checkpoints()
 		if m.latest && !m.started {
 			// The end was listed before the vector is asked for, so what lies
 			// between the two is shown rather than missed.
-			m.at[p], _ = m.seats[p].View().Committed()
+			part.at, _ = m.seats[p].View().Committed()
 			out[p] = l.end
 		} else {
-			o, err := m.begin(p, l, cps)
+			o, err := m.begin(part, l, cps)
 			if err != nil {
 				return nil, err
 			}
 			out[p] = o
 		}
-		m.ahead[p] = after(cps, out[p])
-		m.place[p] = out[p]
+		part.ahead, part.opened = after(cps, out[p]), true
+		part.next, part.placed = out[p], true
 	}
 	m.started = true
 	return out, nil
@@ -211,9 +243,9 @@ func (m *merged) opened(ctx context.Context, p int32) bool {
 
 // begin is the offset after the last checkpoint that the cursor covers, or the
 // cursor's own place if it lies before the next checkpoint.
-func (m *merged) begin(p int32, l span, cps []view.Checkpoint) (int64, error) {
-	cursor := m.at[p]
-	if _, own := m.place[p]; !own && m.given && m.t.Domain.Kind == conflict.Entities {
+func (m *merged) begin(part *mergedPart, l span, cps []view.Checkpoint) (int64, error) {
+	p, cursor := part.partition, part.at
+	if !part.placed && m.given && m.t.Domain.Kind == conflict.Entities {
 		// The region that gave the cursor may not have known of a cut by then. What
 		// was corrected since lies after the checkpoint before it.
 		cursor = m.seats[p].View().Validity().Known(cursor)
@@ -226,7 +258,7 @@ func (m *merged) begin(p int32, l span, cps []view.Checkpoint) (int64, error) {
 	if i > 0 {
 		o = cps[i-1].Offset
 	}
-	if at, ok := m.place[p]; ok && at >= o && at <= l.end && (i == len(cps) || at <= cps[i].Offset) {
+	if at := part.next; part.placed && at >= o && at <= l.end && (i == len(cps) || at <= cps[i].Offset) {
 		o = at
 	}
 	if o < l.start {
@@ -242,32 +274,33 @@ func (m *merged) begin(p int32, l span, cps []view.Checkpoint) (int64, error) {
 // committed reader was reached says nothing about what is folded: a commit is
 // answered before its markers are written, so the vector may be ahead of that end.
 func (m *merged) reached(p int32, next int64) {
-	m.place[p] = next
-	v := m.at[p]
-	for len(m.ahead[p]) > 0 && m.ahead[p][0].Offset <= next {
-		v.Join(&m.ahead[p][0].Vector)
-		m.ahead[p] = m.ahead[p][1:]
+	part := m.part(p)
+	part.next, part.placed = next, true
+	for len(part.ahead) > 0 && part.ahead[0].Offset <= next {
+		part.at.Join(&part.ahead[0].Vector)
+		part.ahead = part.ahead[1:]
 	}
-	if promised := m.promised[p]; promised.Offset <= next {
-		v.Join(&promised.Vector)
+	if part.promised.Offset <= next {
+		part.at.Join(&part.promised.Vector)
 	}
-	m.at[p] = v
 }
 
-func (m *merged) show(ctx context.Context, rec *txn.Entry, o *object) (bool, error) {
+func (m *merged) show(ctx context.Context, rec *txn.Entry, dst []byte) (_ []byte, shown bool, err error) {
 	if rec.Control {
-		return false, nil
+		return dst, false, nil
 	}
-	env, rest, stamped, err := event.Decode(rec.Headers)
-	if err != nil || env.Dot == nil || env.Dot.Partition != rec.Partition {
-		return false, nil // not one of the fold's
+	rest, stamped, err := m.env.Decode(rec.Headers)
+	if err != nil || m.env.Dot == nil || m.env.Dot.Partition != rec.Partition {
+		return dst, false, nil // not one of the fold's
 	}
-	at, corrects, instead := *env.Dot, env.Merged != nil && env.Merged.Flags&event.FlagCorrects != 0, env.Replaced
-	env.Dot, env.Merged, env.Replaced = nil, nil, nil
-	ev := event.Event{Envelope: env, At: at, Stamped: stamped, Key: rec.Key, Value: rec.Value, Headers: rest, Timestamp: rec.Timestamp}
-	if instead != nil {
+	ev := event.Event{
+		Envelope: m.env.Envelope, At: *m.env.Dot, Stamped: stamped, Key: rec.Key, Value: rec.Value, Headers: rest, Timestamp: rec.Timestamp,
+	}
+	corrects := ev.Merged != nil && ev.Merged.Flags&event.FlagCorrects != 0
+	if instead := ev.Replaced; instead != nil {
 		ev.Timestamp, ev.LeftOut = instead.Timestamp, instead.LeftOut
 	}
+	ev.Dot, ev.Merged, ev.Replaced = nil, nil, nil
 	if !stamped {
 		ev.Stamp = hlc.FromMillis(ev.Timestamp)
 	}
@@ -278,20 +311,19 @@ func (m *merged) show(ctx context.Context, rec *txn.Entry, o *object) (bool, err
 	if m.t.Domain.Kind == conflict.Events {
 		shown, err := m.showEvent(ctx, &ev, corrects)
 		if !shown || err != nil {
-			return false, err
+			return dst, false, err
 		}
 	} else if gone := corrects && !stamped && ev.Value == nil; !gone && m.orphan(&ev) {
 		// What says that nothing is left of an entity bears the dot of what was
 		// shown before, and stays.
-		return false, nil
+		return dst, false, nil
 	}
 	if ev.LeftOut {
 		if shown, err := m.fill(ctx, &ev); !shown || err != nil {
-			return false, err
+			return dst, false, err
 		}
 	}
-	m.s.appendRecord(o, m.t.Name, &ev)
-	return true, nil
+	return m.form.append(dst, &ev), true, nil
 }
 
 // fill reads from the log what the merged topic did not take of an event. One that retention
@@ -322,21 +354,21 @@ func (m *merged) showEvent(ctx context.Context, ev *event.Event, retracts bool) 
 	if retracts {
 		return false, nil // of a record that is left out
 	}
-	merged, v := m.seats[p].View(), m.at[p]
-	aliases, err := merged.Aliases(at)
+	merged, part := m.seats[p].View(), m.part(p)
+	aliases, err := part.aliases.of(merged, at)
 	if err != nil {
 		return false, err
 	}
-	seen := v.Covers(at)
+	seen := part.at.Covers(at)
 	for _, alias := range aliases {
-		seen = seen || v.Covers(alias)
+		seen = seen || part.at.Covers(alias)
 	}
 	if !seen && m.orphan(ev) {
 		lost, known, err := merged.Orphan(at)
 		switch {
 		case err != nil:
 			return false, err
-		case !known || lost.Instead == (event.Dot{}) || v.Covers(lost.Instead):
+		case !known || lost.Instead == (event.Dot{}) || part.at.Covers(lost.Instead):
 			seen = true // it no longer counts, or was read as the other copy
 		default:
 			if *ev, err = m.seats[p].Fetch(ctx, lost.Instead); err != nil {
@@ -344,27 +376,26 @@ func (m *merged) showEvent(ctx context.Context, ev *event.Event, retracts bool) 
 			}
 		}
 	}
-	v.Advance(at)
-	m.at[p] = v
+	part.at.Advance(at)
 	return !seen, nil
 }
 
-func (m *merged) cursor() event.Cursor {
-	c := event.Cursor{View: event.MergedView, Topic: event.HashTopic(m.t.Name), Visible: m.s.cfg.Region, At: make(map[int32]event.Vector, 2*len(m.at))}
-	for p, v := range m.at {
+func (m *merged) appendCursor(dst []byte) []byte {
+	return m.place.append(dst, func(w *event.CursorWriter, p int32) {
+		part := m.parts[p]
+		v := part.at
 		for r := range v {
-			if m.s.cfg.Topology.Name(event.RegionID(r)) == "" {
+			if !m.known[r] {
 				v[r] = event.Point{} // of a region that has left: no read would take the cursor
 			}
 		}
-		c.At[p] = v
-	}
-	for p, next := range m.place {
-		var v event.Vector
-		v[m.s.cfg.Region].Next = next
-		c.At[p+placeBit] = v
-	}
-	return c
+		w.Set(p, &v)
+		if part.placed {
+			var place event.Vector
+			place[m.s.cfg.Region].Next = part.next
+			w.Set(p+placeBit, &place)
+		}
+	})
 }
 
 func (m *merged) close() {}

@@ -22,6 +22,8 @@ type ownLog struct {
 	latest bool
 	at     map[int32]event.Point
 	logs   map[int32]*ownPartition
+	form   *recordForm
+	place  viewCursor
 }
 
 // ownPartition judges one partition that is read from some offset on.
@@ -38,9 +40,13 @@ type ownPartition struct {
 }
 
 func (s *Server) newOwnLog(t Topic, from from) *ownLog {
-	l := &ownLog{s: s, valid: s.newValidity(t.Name), t: t, given: from.given, latest: from.latest, at: make(map[int32]event.Point), logs: make(map[int32]*ownPartition)}
+	l := &ownLog{
+		s: s, valid: s.newValidity(t.Name), t: t, given: from.given, latest: from.latest, at: make(map[int32]event.Point), logs: make(map[int32]*ownPartition),
+		form: s.newRecordForm(t.Name), place: newViewCursor(event.OriginView(s.cfg.Region), t.Name, s.cfg.Region),
+	}
 	for p, v := range from.cursor.At {
 		l.at[p] = v[s.cfg.Region]
+		l.place.move(p)
 	}
 	return l
 }
@@ -70,6 +76,7 @@ func (l *ownLog) start(_ context.Context, logs map[int32]span) (map[int32]int64,
 			o = at.Next
 		}
 		out[p], l.at[p] = o, event.Point{Incarnation: inc, Next: o}
+		l.place.move(p)
 		part := &ownPartition{log: seat.NewLog(l.s.cfg.Region, inc, seat.NoBarrier), start: log.start, from: o, searched: o, next: o}
 		if o == log.start {
 			part.searched = 0 // what lay below is gone, and with it any barrier
@@ -79,40 +86,39 @@ func (l *ownLog) start(_ context.Context, logs map[int32]span) (map[int32]int64,
 	return out, nil
 }
 
-func (l *ownLog) show(ctx context.Context, rec *txn.Entry, o *object) (bool, error) {
+func (l *ownLog) show(ctx context.Context, rec *txn.Entry, dst []byte) (_ []byte, shown bool, err error) {
 	part, inc := l.logs[rec.Partition], l.at[rec.Partition].Incarnation
 	if rec.Control {
 		if !seat.Asks(rec.Key) {
-			return false, nil
+			return dst, false, nil
 		}
 		barrier, err := l.s.deps.Logs.IsBarrier(ctx, l.t.ID, rec.Partition, rec.Producer, rec.ProducerEpoch)
 		if err != nil {
-			return false, err
+			return dst, false, err
 		}
 		part.log.Marker(rec.Offset, barrier)
 		if barrier {
 			part.seen = append(part.seen, rec.Offset)
 		}
-		return false, nil
+		return dst, false, nil
 	}
 	at := event.Dot{Region: l.s.cfg.Region, Incarnation: inc, Partition: rec.Partition, Offset: rec.Offset}
 	ev, bad := eventOf(at, rec)
 	if bad == nil && ev.Stamped && ev.Incarnation == inc && ev.Barrier < part.searched && part.log.Last() <= ev.Barrier {
 		if err := l.search(ctx, rec.Partition, part, ev.Barrier); err != nil {
-			return false, err
+			return dst, false, err
 		}
 	}
 	if part.log.Record(&ev, bad) != judged.Valid {
-		return false, nil
+		return dst, false, nil
 	}
 	switch l.valid.judge(&ev) {
 	case event.Orphan:
-		return false, nil
+		return dst, false, nil
 	case event.Unsettled:
-		return false, errUndecided
+		return dst, false, errUndecided
 	}
-	l.s.appendRecord(o, l.t.Name, &ev)
-	return true, nil
+	return l.form.append(dst, &ev), true, nil
 }
 
 // search makes the barriers known from down on: a reader that begins inside the
@@ -144,11 +150,14 @@ func (l *ownLog) reached(p int32, next int64) {
 	at := l.at[p]
 	at.Next = next
 	l.at[p] = at
+	l.place.move(p)
 }
 
 func (l *ownLog) lacks() []int32 { return nil }
 
-func (l *ownLog) cursor() event.Cursor { return originCursor(l.s, l.t, l.s.cfg.Region, l.at) }
+func (l *ownLog) appendCursor(dst []byte) []byte {
+	return appendOriginCursor(dst, &l.place, l.s.cfg.Region, l.at)
+}
 
 // close keeps the barriers that were found for the next reader.
 func (l *ownLog) close() {
@@ -157,14 +166,13 @@ func (l *ownLog) close() {
 	}
 }
 
-func originCursor(s *Server, t Topic, from event.RegionID, at map[int32]event.Point) event.Cursor {
-	c := event.Cursor{View: event.OriginView(from), Topic: event.HashTopic(t.Name), Visible: s.cfg.Region, At: make(map[int32]event.Vector, len(at))}
-	for p, point := range at {
+// appendOriginCursor appends the cursor of a view of one origin's log.
+func appendOriginCursor(dst []byte, place *viewCursor, from event.RegionID, at map[int32]event.Point) []byte {
+	return place.append(dst, func(w *event.CursorWriter, p int32) {
 		var v event.Vector
-		v[from] = point
-		c.At[p] = v
-	}
-	return c
+		v[from] = at[p]
+		w.Set(p, &v)
+	})
 }
 
 func eventOf(at event.Dot, rec *txn.Entry) (event.Event, error) {
@@ -187,15 +195,19 @@ type remoteLog struct {
 	latest  bool
 	at      map[int32]event.Point
 	covered map[int32]control.Covered
+	form    *recordForm
+	place   viewCursor
 }
 
 func (s *Server) newRemoteLog(t Topic, origin event.RegionID, from from) *remoteLog {
 	l := &remoteLog{
 		s: s, valid: s.newValidity(t.Name), t: t, from: origin, given: from.given, latest: from.latest,
 		at: make(map[int32]event.Point), covered: make(map[int32]control.Covered),
+		form: s.newRecordForm(t.Name), place: newViewCursor(event.OriginView(origin), t.Name, s.cfg.Region),
 	}
 	for p, v := range from.cursor.At {
 		l.at[p] = v[origin]
+		l.place.move(p)
 	}
 	return l
 }
@@ -245,58 +257,64 @@ func (l *remoteLog) start(_ context.Context, logs map[int32]span) (map[int32]int
 		}
 		out[p], l.at[p] = o, at
 		l.covered[p] = cov
+		l.place.move(p)
 	}
 	return out, nil
 }
 
-func (l *remoteLog) show(_ context.Context, rec *txn.Entry, o *object) (bool, error) {
+func (l *remoteLog) show(_ context.Context, rec *txn.Entry, dst []byte) (_ []byte, shown bool, err error) {
 	if rec.Control {
-		return false, nil // the link's own marker
+		return dst, false, nil // the link's own marker
 	}
 	where := l.s.deps.Logs.Locate(l.from, l.remote.ID, rec.Partition, rec.Offset, rec.LeaderEpoch)
 	switch where.State {
 	case control.Pending:
-		return false, errUndecided
+		return dst, false, errUndecided
 	case control.Foreign:
-		return false, nil
+		return dst, false, nil
 	}
 	at := event.Dot{Region: l.from, Incarnation: where.Incarnation, Partition: rec.Partition, Offset: where.Source}
 	point := l.at[rec.Partition]
 	if point.Reaches(at.Incarnation, at.Offset) {
-		return false, nil
+		return dst, false, nil
 	}
 	ev, bad := eventOf(at, rec)
-	shown := seat.NewLog(l.from, where.Incarnation, where.Barrier).Record(&ev, bad) == judged.Valid
+	shown = seat.NewLog(l.from, where.Incarnation, where.Barrier).Record(&ev, bad) == judged.Valid
 	if shown {
 		judgement := l.valid.judge(&ev)
 		if judgement == event.Unsettled {
-			return false, errUndecided
+			return dst, false, errUndecided
 		}
 		shown = judgement == event.Authoritative
 	}
 	if rec.Span > 1 { // a batch that was refused, which a link has copied whole
 		where = l.s.deps.Logs.Locate(l.from, l.remote.ID, rec.Partition, rec.Next()-1, rec.LeaderEpoch)
 		if where.State == control.Pending {
-			return false, errUndecided
+			return dst, false, errUndecided
 		}
 	}
 	if where.State != control.Foreign {
 		l.at[rec.Partition] = event.Point{Incarnation: where.Incarnation, Next: where.Source + 1}
+		l.place.move(rec.Partition)
 	}
 	if shown {
-		l.s.appendRecord(o, l.t.Name, &ev)
+		dst = l.form.append(dst, &ev)
 	}
-	return shown, nil
+	return dst, shown, nil
 }
 
 // reached moves the cursor past what the link knows to hold no record.
 func (l *remoteLog) reached(p int32, next int64) {
 	if cov, ok := l.covered[p]; ok && next >= cov.Target && l.at[p].Compare(cov.Source) < 0 {
 		l.at[p] = cov.Source
+		l.place.move(p)
 	}
 }
 
 func (l *remoteLog) lacks() []int32 { return nil }
 
-func (l *remoteLog) cursor() event.Cursor { return originCursor(l.s, l.t, l.from, l.at) }
-func (l *remoteLog) close()               {}
+func (l *remoteLog) appendCursor(dst []byte) []byte {
+	return appendOriginCursor(dst, &l.place, l.from, l.at)
+}
+
+func (l *remoteLog) close() {}

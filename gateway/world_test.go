@@ -118,7 +118,7 @@ func newWorld(t testing.TB, change func(*Config, *Deps)) *world {
 }
 
 // withKafka gives a world's server a kfake cluster with topics of two partitions.
-func withKafka(t *testing.T, topics ...string) (func(*Config, *Deps), *kgo.Client) {
+func withKafka(t testing.TB, topics ...string) (func(*Config, *Deps), *kgo.Client) {
 	t.Helper()
 	c, err := kfake.NewCluster(kfake.NumBrokers(1), kfake.SeedTopics(2, topics...), kfake.SeedTopics(control.ConflictPartitions, control.TopicConflicts))
 	if err != nil {
@@ -321,6 +321,18 @@ func (f *fakeSeat) Aliases(at event.Dot) ([]event.Dot, error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	return f.aliases[at], nil
+}
+
+func (f *fakeSeat) NextAliased(at event.Dot) (next event.Dot, found bool, err error) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	for d, aliases := range f.aliases {
+		same := d.Region == at.Region && d.Incarnation == at.Incarnation && d.Partition == at.Partition
+		if same && len(aliases) > 0 && d.Offset >= at.Offset && (!found || d.Offset < next.Offset) {
+			next, found = d, true
+		}
+	}
+	return next, found, nil
 }
 
 func (f *fakeSeat) Validity() *event.ValidityTable {

@@ -500,19 +500,6 @@ func (v *View) Entity(ctx context.Context, key []byte) (s conflict.State, ok boo
 	return e.State, ok && len(e.Live) > 0, nil
 }
 
-// Aliases are the other copies of the write whose record on an events topic has
-// the dot: a reader of one of them has read it.
-func (v *View) Aliases(at event.Dot) ([]event.Dot, error) {
-	if v.cfg.Fold.Kind != conflict.Events {
-		return nil, nil
-	}
-	dots, err := v.store.aliases(at)
-	if err != nil {
-		return nil, fmt.Errorf("read aliases: %w", err)
-	}
-	return dots, nil
-}
-
 // Checkpoints are places of the merged partition with what is folded there, in
 // ascending order, last the one at which the present vector was reached: corrections
 // that a cut has made since then may lie after it. The start, where nothing is folded, is

@@ -276,6 +276,19 @@ func TestCursors(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
+		next, found, err := v.NextAliased(it.Event.At)
+		if err != nil || found && (next.Region != it.Event.At.Region || next.Compare(it.Event.At) < 0) {
+			t.Fatalf("next aliased from %v on: %v, %v", it.Event.At, next, err)
+		}
+		for _, other := range items {
+			at := other.Event.At
+			if at.Region != it.Event.At.Region || at.Compare(it.Event.At) < 0 || found && at.Compare(next) >= 0 {
+				continue
+			}
+			if of, err := v.Aliases(at); err != nil || len(of) > 0 {
+				t.Fatalf("next aliased from %v on is %v (%v), but %v has %v, %v", it.Event.At, next, found, at, of, err)
+			}
+		}
 		aliases += len(got)
 		for _, d := range got {
 			if w.events[d].Envelope.Key != it.Event.Envelope.Key {

@@ -1,6 +1,12 @@
 package txn
 
-import "errors"
+import (
+	"bytes"
+	"errors"
+	"slices"
+
+	"github.com/twmb/franz-go/pkg/kgo"
+)
 
 // Entry is a record as a reader of a log gets it, or the marker that ends a
 // transaction there.
@@ -11,6 +17,16 @@ type Entry struct {
 	ProducerEpoch int16
 	Transactional bool
 	Control       bool // a marker: the key says which
+}
+
+// Clone is a copy of the entry that shares no memory with it.
+func (e *Entry) Clone() *Entry {
+	c := *e
+	c.Key, c.Value, c.Headers = bytes.Clone(e.Key), bytes.Clone(e.Value), slices.Clone(e.Headers)
+	for i := range c.Headers {
+		c.Headers[i].Value = bytes.Clone(c.Headers[i].Value)
+	}
+	return &c
 }
 
 // Walk goes through a batch and gives one entry at a time, so that no more memory is taken
@@ -27,28 +43,17 @@ type Walk struct {
 	headers headerReader
 	old     []Record // of a batch of an older format, in the place of raw
 	refused error    // for all of the batch, not given yet
+
+	again    bool   // the memory is used for one batch after the other
+	unfolded []byte // that raw may lie in, then
 }
 
 // Walk opens a batch, to give its records from an offset on. It always gives something
 // to go on from: of a batch that is refused, one entry with [Record.Refused] for all its
 // offsets from there on.
 func (d *Decoder) Walk(b Batch, from int64) *Walk {
-	w := &Walk{d: d, b: b, from: from, of: Entry{LeaderEpoch: -1, Producer: -1, ProducerEpoch: -1}, last: -1}
-	if b.Magic() < 2 {
-		w.refused = d.eachOld(b, func(r Record) error {
-			w.old = append(w.old, r)
-			return nil
-		})
-		return w
-	}
-	w.of = Entry{
-		LeaderEpoch: b.LeaderEpoch(), Producer: b.ProducerID(), ProducerEpoch: b.ProducerEpoch(),
-		Transactional: b.Transactional(), Control: b.Control(),
-	}
-	o, err := d.Open(b)
-	if w.refused = err; err == nil {
-		w.raw, w.left = o.raw, b.Count()
-	}
+	w := new(Walk)
+	w.open(d, b, from)
 	return w
 }
 
@@ -61,13 +66,71 @@ func (d *Decoder) TryWalk(b Batch, from int64) (*Walk, error) {
 	return w, nil
 }
 
+// Again is TryWalk with the memory of a walk that is over: what an entry of a walk that
+// was begun so has in it is valid only until the next one. [Entry.Clone] keeps it.
+func (w *Walk) Again(d *Decoder, b Batch, from int64) error {
+	*w = Walk{headers: w.headers, unfolded: w.unfolded[:0], again: true}
+	w.headers.again = true
+	w.open(d, b, from)
+	if errors.Is(w.refused, ErrBusy) {
+		return w.refused
+	}
+	return nil
+}
+
+func (w *Walk) open(d *Decoder, b Batch, from int64) {
+	w.d, w.b, w.from, w.last = d, b, from, -1
+	if b.Magic() < 2 {
+		w.of = Entry{LeaderEpoch: -1, Producer: -1, ProducerEpoch: -1}
+		w.refused = d.eachOld(b, func(r Record) error {
+			w.old = append(w.old, r)
+			return nil
+		})
+		return
+	}
+	w.of = Entry{
+		LeaderEpoch: b.LeaderEpoch(), Producer: b.ProducerID(), ProducerEpoch: b.ProducerEpoch(),
+		Transactional: b.Transactional(), Control: b.Control(),
+	}
+	raw, err := w.records()
+	if err == nil {
+		_, err = d.walk(b, raw)
+	}
+	if w.refused = err; err == nil {
+		w.raw, w.left = raw, b.Count()
+	}
+}
+
+// records are the bytes of the batch's records. A small batch is decompressed into the
+// memory of the batch before, if that may be.
+func (w *Walk) records() ([]byte, error) {
+	src, codec := []byte(w.b[HeaderSize:]), w.b.Codec()
+	if w.again && codec != kgo.CodecNone && w.b.Count() > 0 && !looksLarge(src, codec) {
+		_, err := w.d.small.into(src, codec, func(raw []byte) { w.unfolded = append(w.unfolded[:0], raw...) })
+		if err == nil {
+			return w.unfolded, nil
+		}
+	}
+	return w.d.records(w.b) // it is large, or what is wrong is said there
+}
+
 // Next gives the next entry; ok is false at the end.
 func (w *Walk) Next() (e Entry, ok bool) {
+	ok = w.NextInto(&e)
+	return e, ok
+}
+
+// NextInto puts the next entry into e and tells whether there was one.
+func (w *Walk) NextInto(e *Entry) (ok bool) {
 	switch {
 	case w.refused != nil:
-		return w.refuse(w.refused), true
+		*e = w.refuse(w.refused)
+		return true
+	case w.b == nil:
+		return false
 	case w.b.Magic() < 2:
-		return w.nextOld()
+		*e, ok = w.nextOld()
+		return ok
 	}
 	for w.left > 0 {
 		w.left--
@@ -77,17 +140,17 @@ func (w *Walk) Next() (e Entry, ok bool) {
 			if r.Offset < w.from {
 				continue
 			}
-			e = w.of
+			*e = w.of
 			e.Offset, e.Timestamp = r.Offset, r.Timestamp
 			err = w.d.decode(r.Body, &e.Record, &w.headers)
 		}
-		if err != nil { // not after Open has gone through all
-			return w.refuse(err), true
+		if err != nil { // not after walk has gone through all
+			*e = w.refuse(err)
 		}
-		return e, true
+		return true
 	}
-	w.raw = nil
-	return Entry{}, false
+	w.raw, w.b = nil, nil
+	return false
 }
 
 // Left is how many entries Next gives yet, at most.
