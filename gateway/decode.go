@@ -49,17 +49,25 @@ func decodeRecord(head *writeHead, body []byte) (rec *record, err error) {
 	return rec, nil
 }
 
-// decodeLine makes the record of a line of a stream; index counts the lines.
-func decodeLine(head *writeHead, line []byte, index int) (*record, error) {
-	rec, err := parseRecord(line, head.maxHeaders)
-	if err != nil {
-		return nil, err
+// decodeLine reads a line of a stream into rec, which is empty; index counts the lines.
+func decodeLine(head *writeHead, line []byte, index int, rec *record) error {
+	if !scanRecord(line, head.maxHeaders, rec) {
+		slow, err := explainRecord(line, head.maxHeaders)
+		if err != nil {
+			return err
+		}
+		*rec = *slow
 	}
+	head.complete(rec, index)
+	return nil
+}
+
+// complete adds what the head says to one of several records.
+func (head *writeHead) complete(rec *record, index int) {
 	rec.seen = head.seen
 	if rec.idempotency == "" && head.idempotency != "" {
 		rec.idempotency = head.idempotency + "#" + strconv.Itoa(index)
 	}
-	return rec, nil
 }
 
 // rawRecord makes the record of a body that is the value itself.

@@ -46,11 +46,7 @@ func explainRecord(body []byte, maxHeaders int) (*record, error) {
 		err = p.record()
 	}
 	if err != nil && !errors.Is(err, errEnough) {
-		var bad *syntaxError
-		if errors.As(err, &bad) {
-			return nil, invalid(codeMalformed, atPointer("", "%s", bad))
-		}
-		return nil, err
+		return nil, p.failure(err)
 	}
 	if len(p.errs) == 0 {
 		return &p.rec, nil
@@ -62,6 +58,15 @@ func explainRecord(body []byte, maxHeaders int) (*record, error) {
 		code = codeKeyInvalid
 	}
 	return nil, invalid(code, p.errs...)
+}
+
+// failure is what a client is told of an error that has ended the reading.
+func (p *parser) failure(err error) error {
+	var bad *syntaxError
+	if errors.As(err, &bad) {
+		return invalid(codeMalformed, atPointer("", "%s", bad))
+	}
+	return err
 }
 
 // complain notes a mistake at a JSON pointer.

@@ -1,7 +1,9 @@
 package gateway
 
 import (
+	"context"
 	"sync"
+	"time"
 
 	"github.com/geogate/geogate/internal/seat"
 )
@@ -15,29 +17,40 @@ type flights struct {
 
 // flight is the writes of one partition that are in flight.
 type flight struct {
-	users         int // writes that use it; flights.mu guards it
+	users         int // takings that use it; flights.mu guards it
 	writes, bytes *shares
 }
 
-// begin counts a write in; ok is false if the partition has no room for more of the
-// peer's. end counts it out.
-func (f *flights) begin(p *permitted, by peer) (end func(), ok bool) {
-	key, size := logKey{p.topic.ID, p.partition}, min(p.size, MaxShare(seat.DefaultBytes))
-	one := f.use(key)
-	if !one.writes.take(by, 1) {
+// taking is a peer's share of a partition's flight.
+type taking struct {
+	of            *flights
+	key           logKey
+	one           *flight
+	by            peer
+	writes, bytes int64
+}
+
+// begin counts writes of so many bytes in; ok is false if the partition has no room for
+// more of the peer's and gets none within patience. The taking's end counts them out.
+func (f *flights) begin(ctx context.Context, key logKey, by peer, writes, bytes int64, patience time.Duration) (t taking, ok bool) {
+	t = taking{f, key, f.use(key), by, writes, min(bytes, MaxShare(seat.DefaultBytes))}
+	if !t.one.writes.await(ctx, by, t.writes, patience) {
 		f.leave(key)
-		return nil, false
+		return taking{}, false
 	}
-	if !one.bytes.take(by, size) {
-		one.writes.give(by, 1)
+	if !t.one.bytes.await(ctx, by, t.bytes, patience) {
+		t.one.writes.give(by, t.writes)
 		f.leave(key)
-		return nil, false
+		return taking{}, false
 	}
-	return func() {
-		one.bytes.give(by, size)
-		one.writes.give(by, 1)
-		f.leave(key)
-	}, true
+	return t, true
+}
+
+// end counts the writes out.
+func (t taking) end() {
+	t.one.bytes.give(t.by, t.bytes)
+	t.one.writes.give(t.by, t.writes)
+	t.of.leave(t.key)
 }
 
 func (f *flights) use(key logKey) *flight {

@@ -92,9 +92,29 @@ func (m *metrics) refused(c code) {
 }
 
 func (m *metrics) wrote(replayed bool) {
+	var t tally
+	t.count(replayed)
+	m.add(&t)
+}
+
+// tally counts writes that were answered as stored, of which the metrics learn together.
+type tally struct{ first, replayed int }
+
+func (t *tally) count(replayed bool) {
 	if replayed {
-		m.hits.WithLabelValues("replay").Inc()
-		return
+		t.replayed++
+	} else {
+		t.first++
 	}
-	m.accepted.Inc()
+}
+
+// add takes over what was counted.
+func (m *metrics) add(t *tally) {
+	if t.replayed > 0 {
+		m.hits.WithLabelValues("replay").Add(float64(t.replayed))
+	}
+	if t.first > 0 {
+		m.accepted.Add(float64(t.first))
+	}
+	*t = tally{}
 }

@@ -382,7 +382,7 @@ func TestSeatLeavesRoom(t *testing.T) {
 	w.running()
 	for stream := range 20 {
 		c := ask(t, "127.0.0.2", w.s.DataAddr(), "POST /v1/topics/github/records HTTP/1.1\nHost: localhost\nContent-Type: application/x-ndjson\nContent-Length: 10000000\n\n")
-		for line := range streamWindow {
+		for line := range seat.DefaultInFlight / 16 {
 			if _, err := fmt.Fprintf(c, `{"key":{"type":"string","data":"%d-%d"},"value":null,"partition":0}`+"\n", stream, line); err != nil {
 				t.Fatal(err)
 			}

@@ -93,13 +93,14 @@ func (s *Server) topicOwnership(c *call) error {
 		State    *string `json:"state"`
 		Writable bool    `json:"writable"` // here and now
 	}{Topic: t.Name, Domain: t.Domain.Name, Mode: t.Domain.Mode.String()}
-	unit, err := s.writer.unit(t, key, nil)
+	unit, err := s.writer.unit(&t, key, nil)
 	var invalid *problem
 	if err != nil && !(errors.As(err, &invalid) && invalid.code == codeInvalidRecord) {
 		return err
 	}
 	if err == nil { // else it takes headers to tell
-		answer.Unit, answer.Writable = &unit, s.writer.mayWrite(t, key, nil) == nil
+		permits := s.writer.permits(&t)
+		answer.Unit, answer.Writable = &unit, permits.mayWrite(key, nil) == nil
 		if err := s.ownerOf(unit, &answer.Owner, &answer.Epoch, &answer.State); err != nil {
 			return err
 		}

@@ -26,10 +26,11 @@ type writer struct {
 	flights   flights
 }
 
-// permitted is a write that may be stored; only permit makes one.
+// permitted is a write that may be stored; only permits.permit makes one.
 type permitted struct {
-	topic     Topic
+	topic     *Topic
 	partition int32
+	astray    bool  // the partition is not where the key alone would put the record
 	size      int64 // of the record
 	request   seat.Request
 }
@@ -37,37 +38,53 @@ type permitted struct {
 // keyed tells whether the write has an idempotency key.
 func (p *permitted) keyed() bool { return !p.request.Idempotency.IsZero() }
 
-// permit decides whether a record may be stored in a topic, and in which
-// partition. Its error is a *problem, or one of Ownership.Check.
-func (w *writer) permit(t Topic, rec *record) (*permitted, error) {
-	switch n := rec.size(); {
-	case n > w.cfg.MaxRecord:
-		return nil, newProblem(codeRecordTooLarge, "key, value and headers, with the content type, have %d bytes; the limit is %d (http.max_record)", n, w.cfg.MaxRecord)
+// permits permits the records of one topic that arrived together: what cannot change
+// between them is asked once.
+type permits struct {
+	w     *writer
+	topic *Topic
+	unit  string // that ownership was asked about last
+	may   error  // what it said
+	asked bool
+}
+
+// permits makes the permits for records of a topic.
+func (w *writer) permits(t *Topic) permits { return permits{w: w, topic: t} }
+
+// permit decides whether a record may be stored, and in which partition. Its error is a
+// *problem, or one of Ownership.Check.
+func (s *permits) permit(rec *record, p *permitted) error {
+	w, t := s.w, s.topic
+	size, headers := rec.size(), rec.headerBytes()
+	switch {
+	case size > w.cfg.MaxRecord:
+		return newProblem(codeRecordTooLarge, "key, value and headers, with the content type, have %d bytes; the limit is %d (http.max_record)", size, w.cfg.MaxRecord)
 	case len(rec.key) > w.limits.Key:
-		return nil, newProblem(codeKeyTooLarge, "the key has %d bytes; the limit is %d (limits.key)", len(rec.key), w.limits.Key)
+		return newProblem(codeKeyTooLarge, "the key has %d bytes; the limit is %d (limits.key)", len(rec.key), w.limits.Key)
 	case len(rec.headers) > w.maxHeaders():
-		return nil, tooManyHeaders(w.maxHeaders())
-	case rec.headerBytes() > w.limits.HeaderBytes-txn.AddedHeaderBytes:
-		return nil, newProblem(codeRecordTooLarge, "names and values of the headers have %d bytes; the limit is %d (limits.header_bytes, less those of the gateway)",
-			rec.headerBytes(), w.limits.HeaderBytes-txn.AddedHeaderBytes)
-	case t.Limit.Bytes > 0 && n+headerFrame*int64(len(rec.headers)) > t.Limit.Bytes:
-		return nil, newProblem(codeRecordTooLarge, "key, value and headers have %d bytes and %d bytes around them; with what is derived from topic %s the limit is %d, by max.message.bytes of %s",
-			n, headerFrame*int64(len(rec.headers)), t.Name, t.Limit.Bytes, t.Limit.Topic)
+		return tooManyHeaders(w.maxHeaders())
+	case headers > w.limits.HeaderBytes-txn.AddedHeaderBytes:
+		return newProblem(codeRecordTooLarge, "names and values of the headers have %d bytes; the limit is %d (limits.header_bytes, less those of the gateway)",
+			headers, w.limits.HeaderBytes-txn.AddedHeaderBytes)
+	case t.Limit.Bytes > 0 && size+headerFrame*int64(len(rec.headers)) > t.Limit.Bytes:
+		return newProblem(codeRecordTooLarge, "key, value and headers have %d bytes and %d bytes around them; with what is derived from topic %s the limit is %d, by max.message.bytes of %s",
+			size, headerFrame*int64(len(rec.headers)), t.Name, t.Limit.Bytes, t.Limit.Topic)
 	case rec.value == nil && rec.key == nil:
-		return nil, invalid(codeInvalidRecord, atPointer("/key", "a tombstone (value null) needs a key"))
+		return invalid(codeInvalidRecord, atPointer("/key", "a tombstone (value null) needs a key"))
 	}
-	p := &permitted{topic: t, size: rec.size(), request: w.request(t, rec)}
+	p.topic, p.size = t, size
+	w.request(t, rec, &p.request)
 	var err error
-	if p.partition, err = w.partition(t, rec, p.request.Idempotency); err != nil {
-		return nil, err
+	if p.partition, p.astray, err = w.partition(t, rec, p.request.Idempotency); err != nil {
+		return err
 	}
-	if err := w.mayWrite(t, rec.key, rec.headers); err != nil {
-		return nil, err
+	if err := s.mayWrite(rec.key, rec.headers); err != nil {
+		return err
 	}
 	if t.Held != "" {
-		return nil, newProblem(codeHeld, "the topic takes no writes because %s; an operator has to give it one number of partitions everywhere", t.Held)
+		return newProblem(codeHeld, "the topic takes no writes because %s; an operator has to give it one number of partitions everywhere", t.Held)
 	}
-	return p, nil
+	return nil
 }
 
 // headerFrame is more than what a batch has around each header.
@@ -95,14 +112,12 @@ func (r *record) headerBytes() (n int) {
 	return n
 }
 
-// request is what the seat is asked to store.
-func (w *writer) request(t Topic, rec *record) seat.Request {
-	req := seat.Request{
-		Request: event.Request{
-			Topic: t.Name, Key: rec.key, Op: event.Put, Value: rec.value, Headers: rec.headers, Partition: rec.partition,
-		},
-		Token: rec.seen, ContentType: rec.contentType,
+// request makes what the seat is asked to store.
+func (w *writer) request(t *Topic, rec *record, req *seat.Request) {
+	req.Request = event.Request{
+		Topic: t.Name, Key: rec.key, Op: event.Put, Value: rec.value, Headers: rec.headers, Partition: rec.partition,
 	}
+	req.Token, req.ContentType = rec.seen, rec.contentType
 	if rec.value == nil {
 		req.Op = event.Delete
 	}
@@ -110,20 +125,18 @@ func (w *writer) request(t Topic, rec *record) seat.Request {
 		req.Idempotency = w.keys.Hash("", t.Name, rec.idempotency)
 		req.Fingerprint = req.Request.Fingerprint()
 	}
-	return req
 }
 
 // partition is where a record goes: by its key; without one by its idempotency
 // key, so that a retry meets the first try; without both to each in turn.
-func (w *writer) partition(t Topic, rec *record, key event.IdempotencyKey) (int32, error) {
+func (w *writer) partition(t *Topic, rec *record, key event.IdempotencyKey) (p int32, astray bool, err error) {
 	entity := t.Domain.Kind == conflict.Entities
 	if entity && rec.key == nil {
-		return 0, invalid(codeInvalidRecord, atPointer("/key", "a record of an entity topic needs a key"))
+		return 0, false, invalid(codeInvalidRecord, atPointer("/key", "a record of an entity topic needs a key"))
 	}
 	if n := t.LocalPartitions(); rec.partition >= n {
-		return 0, invalid(codeInvalidRecord, atPointer("/partition", "must be below %d, the number of partitions of the topic in this region", n))
+		return 0, false, invalid(codeInvalidRecord, atPointer("/partition", "must be below %d, the number of partitions of the topic in this region", n))
 	}
-	var p int32
 	switch {
 	case rec.key != nil:
 		p = router.Partition(rec.key, t.Partitions)
@@ -133,17 +146,17 @@ func (w *writer) partition(t Topic, rec *record, key event.IdempotencyKey) (int3
 		p = int32(w.turn.Add(1) % uint32(t.Partitions))
 	}
 	if rec.partition < 0 || rec.partition == p {
-		return p, nil
+		return p, false, nil
 	}
 	if entity {
-		return 0, invalid(codeInvalidRecord, atPointer("/partition", "must be %d, the partition of the key, or null", p))
+		return 0, false, invalid(codeInvalidRecord, atPointer("/partition", "must be %d, the partition of the key, or null", p))
 	}
-	return rec.partition, nil
+	return rec.partition, rec.key != nil, nil
 }
 
 // unit finds the unit that a record belongs to. A record of a by_key domain whose
 // home is no region of the deployment is 422.
-func (w *writer) unit(t Topic, key []byte, headers []event.Header) (string, error) {
+func (w *writer) unit(t *Topic, key []byte, headers []event.Header) (string, error) {
 	if t.Domain.Mode != ownership.ByKey {
 		return t.Domain.Unit(w.region), nil
 	}
@@ -159,15 +172,23 @@ func (w *writer) unit(t Topic, key []byte, headers []event.Header) (string, erro
 
 // mayWrite refuses early what the seat would refuse, and what belongs to another
 // region's unit, which no seat here is ever asked about.
-func (w *writer) mayWrite(t Topic, key []byte, headers []event.Header) error {
+func (s *permits) mayWrite(key []byte, headers []event.Header) error {
+	w, t := s.w, s.topic
+	if s.asked && t.Domain.Mode != ownership.ByKey {
+		return s.may
+	}
 	unit, err := w.unit(t, key, headers)
 	if err != nil || w.ownership == nil {
 		return err
+	}
+	if s.asked && unit == s.unit {
+		return s.may
 	}
 	err = w.ownership.Check(unit)
 	if unit != t.Domain.Unit(w.region) && (err == nil || errors.Is(err, ownership.ErrUnproven)) {
 		_, region := ownership.UnitDomain(unit)
 		err = &ownership.NotOwnerError{Unit: unit, Owner: region, State: ownership.UnitActive}
 	}
-	return inTopic(err, t.Name, w.region)
+	s.unit, s.may, s.asked = unit, inTopic(err, t.Name, w.region), true
+	return s.may
 }

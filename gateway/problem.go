@@ -297,8 +297,6 @@ func asProblem(err error) *problem {
 		return newProblem(codeTopicUnknown, "the topic does not exist in this region; writes and reads do not create topics")
 	case errors.Is(err, ErrTopicBlocked):
 		return newProblem(codeTopicBlocked, "the region cannot make what it derives from the topic; an operator finds the reason with geogate topic list")
-	case errors.Is(err, seat.ErrAfterFailure):
-		return afterFailure()
 	case errors.Is(err, seat.ErrInUse):
 		return newProblem(codeKeyInUse, "the first write with this key is still in flight; send the same request again for its result")
 	case errors.Is(err, ErrUnread):

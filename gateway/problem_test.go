@@ -79,7 +79,7 @@ func TestOpenErrors(t *testing.T) {
 
 func TestPanicIsInternal(t *testing.T) {
 	w := newWorld(t, nil)
-	w.write = func(context.Context, seat.Request, int32) (seat.Answer, error) { panic("secret payload") }
+	w.panics = true
 	r := w.do(post("flights", `{"key":{"type":"string","data":"k"},"value":null}`))
 	if p := problemOf(t, r); p["code"] != "INTERNAL" || strings.Contains(fmt.Sprint(p), "secret") {
 		t.Errorf("problem %v", p)

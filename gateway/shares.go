@@ -79,6 +79,9 @@ func (s *shares) await(ctx context.Context, p peer, n int64, patience time.Durat
 	if s.take(p, n) {
 		return true
 	}
+	if patience <= 0 {
+		return false
+	}
 	late := time.NewTimer(patience)
 	defer late.Stop()
 	for {

@@ -11,30 +11,45 @@ import (
 
 // store has the partition's seat store a permitted write, and returns what was
 // read back from the log. When Config.WriteTimeout or ctx ends the wait after the
-// seat has taken the write, the error is a *seat.OutcomeError. by is whom the write
+// seat has sent the write, the error is a *seat.OutcomeError. by is whom the write
 // counts for.
 func (w *writer) store(ctx context.Context, p *permitted, by peer) (seat.Answer, error) {
-	end, ok := w.flights.begin(p, by)
+	flight, ok := w.flights.begin(ctx, logKey{p.topic.ID, p.partition}, by, 1, p.size, 0)
 	if !ok {
 		return seat.Answer{}, seat.ErrOverloaded
 	}
-	defer end()
-	ctx, cancel := context.WithTimeout(ctx, w.cfg.WriteTimeout)
-	defer cancel()
-	st, err := w.seats.open(ctx, p.topic, p.partition)
+	defer flight.end()
+	st, err := w.seats.open(ctx, *p.topic, p.partition)
 	if err != nil {
 		return seat.Answer{}, err
 	}
-	a, err := st.Write(ctx, &p.request)
-	if err != nil && ctx.Err() != nil && errors.Is(err, ctx.Err()) {
-		// The wait has ended, not the produce.
-		return a, &seat.OutcomeError{HadKey: p.keyed()}
+	one := single{done: make(chan struct{})}
+	ws := []seat.Submission{{Request: &p.request, Deadline: time.Now().Add(w.cfg.WriteTimeout), To: &one}}
+	st.Submit(ws)
+	select {
+	case <-one.done:
+	case <-ctx.Done():
+		st.Cancel(ws)
+		<-one.done // Cancel has answered it, if nothing else had
 	}
-	if err != nil {
-		return a, inTopic(err, p.topic.Name, w.region)
+	if one.err != nil {
+		return one.answer, inTopic(one.err, p.topic.Name, w.region)
 	}
-	w.m.wrote(a.Replayed)
-	return a, nil
+	w.m.wrote(one.answer.Replayed)
+	return one.answer, nil
+}
+
+// single waits for the answer to one write.
+type single struct {
+	done   chan struct{} // closed once the rest is valid
+	answer seat.Answer
+	err    error
+}
+
+// Answered implements seat.Answerer.
+func (s *single) Answered(a seat.Answer, err error) {
+	s.answer, s.err = a, err
+	close(s.done)
 }
 
 // seatOpener opens seats for writes and reads.

@@ -11,6 +11,7 @@ import (
 	"net/http/httptest"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -43,17 +44,20 @@ type world struct {
 	mu      sync.Mutex
 	write   func(context.Context, seat.Request, int32) (seat.Answer, error)
 	openErr error
+	panics  bool             // Open does
 	held    map[string]error // what Open answers for partitions, as flights/3
 	listErr error
-	wrote   []seat.Request
-	forget  bool // wrote stays empty
-	seats   map[string]*fakeSeat
-	changed chan struct{}
-	remote  map[string]control.Topic
-	covered map[int32]control.Covered
-	runs    map[int32]map[int64]control.Location // by partition and target offset
-	barrier map[int64]bool                       // by producer id
-	ready   error
+	// topicErr is what Topic answers, if anything.
+	topicErr atomic.Pointer[UnknownTopic]
+	wrote    []seat.Request
+	atOnce   bool // submissions are accepted at once, and not in wrote
+	seats    map[string]*fakeSeat
+	changed  chan struct{}
+	remote   map[string]control.Topic
+	covered  map[int32]control.Covered
+	runs     map[int32]map[int64]control.Location // by partition and target offset
+	barrier  map[int64]bool                       // by producer id
+	ready    error
 }
 
 type fakeSeat struct {
@@ -155,6 +159,9 @@ func (w *world) Topic(_ context.Context, name string) (Topic, error) {
 	if w.listErr != nil {
 		return Topic{}, w.listErr
 	}
+	if err := w.topicErr.Load(); err != nil {
+		return Topic{}, err
+	}
 	t, ok := w.topics[name]
 	if !ok {
 		return Topic{}, fmt.Errorf("find topic: %w", ErrTopicUnknown)
@@ -173,6 +180,9 @@ func (w *world) Status(context.Context) (Status, error) {
 func (w *world) Open(ctx context.Context, topic string, p int32) (Seat, error) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
+	if w.panics {
+		panic("secret payload")
+	}
 	if w.openErr != nil {
 		return nil, w.openErr
 	}
@@ -196,9 +206,7 @@ func (w *world) seat(topic string, p int32) *fakeSeat {
 func (f *fakeSeat) Write(ctx context.Context, req *seat.Request) (seat.Answer, error) {
 	f.w.mu.Lock()
 	write := f.w.write
-	if !f.w.forget {
-		f.w.wrote = append(f.w.wrote, *req)
-	}
+	f.w.wrote = append(f.w.wrote, *req)
 	f.w.mu.Unlock()
 	return write(ctx, *req, f.p)
 }
@@ -206,10 +214,16 @@ func (f *fakeSeat) Write(ctx context.Context, req *seat.Request) (seat.Answer, e
 // Submit stores records side by side, but those of one order and record key one after
 // the other and none after one that has failed.
 func (f *fakeSeat) Submit(ws []seat.Submission) {
+	if f.w.atOnce {
+		for _, w := range ws {
+			w.To.Answered(f.w.accept(context.Background(), *w.Request, f.p))
+		}
+		return
+	}
 	f.w.mu.Lock()
 	defer f.w.mu.Unlock()
 	for _, w := range ws {
-		ctx, cancel := context.WithCancel(context.Background())
+		ctx, cancel := context.WithDeadline(context.Background(), w.Deadline)
 		f.cancels[w.Request] = cancel
 		place, done := orderPlace{w.Order, string(w.Request.Key)}, make(chan struct{})
 		before := f.last[place]
@@ -225,6 +239,9 @@ func (f *fakeSeat) Submit(ws []seat.Submission) {
 				return
 			}
 			a, err := f.Write(ctx, w.Request)
+			if err != nil && ctx.Err() != nil && errors.Is(err, ctx.Err()) {
+				err = &seat.OutcomeError{HadKey: !w.Request.Idempotency.IsZero()} // the wait has ended, not the write
+			}
 			var reused *seat.ReusedError
 			if w.Order != nil && err != nil && !errors.Is(err, seat.ErrTooLarge) && !errors.As(err, &reused) {
 				w.Order.Fail(w.Request.Key)

@@ -8,7 +8,8 @@ package gateway
 //	store   store.go                        the partition's seat stores a permitted write
 //	answer  write_answer.go                 the client is told what the log holds
 //
-// A stream takes the same steps line by line (write_stream.go).
+// A stream (write_stream.go) and a batch (write_batch.go) take the same steps with many
+// records at a time (write_sequence.go).
 func (s *Server) writeRecords(c *call) error {
 	if err := s.drain.beginWrite(); err != nil {
 		return err
@@ -27,6 +28,9 @@ func (s *Server) writeRecords(c *call) error {
 	if err != nil {
 		return err
 	}
+	if head.media == typeJSON && isBatch(body) {
+		return s.writeBatch(c, head, body)
+	}
 	rec, err := decodeRecord(head, body)
 	if err != nil {
 		return err
@@ -35,13 +39,14 @@ func (s *Server) writeRecords(c *call) error {
 	if err != nil {
 		return err
 	}
-	w, err := s.writer.permit(topic, rec)
+	permits := s.writer.permits(&topic)
+	var w permitted
+	if err := permits.permit(rec, &w); err != nil {
+		return err
+	}
+	stored, err := s.writer.store(c.r.Context(), &w, c.peer)
 	if err != nil {
 		return err
 	}
-	stored, err := s.writer.store(c.r.Context(), w, c.peer)
-	if err != nil {
-		return err
-	}
-	return s.answerWrite(c, w, &stored)
+	return s.answerWrite(c, &w, &stored)
 }

@@ -10,7 +10,7 @@ import (
 
 // answerWrite answers 200 to a single record that is stored.
 func (s *Server) answerWrite(c *call, w *permitted, a *seat.Answer) error {
-	form := s.newStoredForm(w.topic)
+	form := s.newStoredForm(*w.topic)
 	body, token := form.append(make([]byte, 0, storedSize), a)
 	h := c.w.Header()
 	h.Set(headerToken, string(token))

@@ -54,8 +54,11 @@ func BenchmarkRecord(b *testing.B) {
 			b.Fatal(err)
 		}
 		b.ReportAllocs()
+		topic := w.topics["flights"]
+		permits := w.s.writer.permits(&topic)
 		for b.Loop() {
-			if _, err := w.s.writer.permit(w.topics["flights"], rec); err != nil {
+			var p permitted
+			if err := permits.permit(rec, &p); err != nil {
 				b.Fatal(err)
 			}
 		}
@@ -78,7 +81,7 @@ func BenchmarkStream(b *testing.B) {
 		name := map[bool]string{false: "many keys", true: "one key"}[one]
 		b.Run(name, func(b *testing.B) {
 			w := newWorld(b, nil)
-			w.forget = true
+			w.atOnce = true
 			var body strings.Builder
 			for i := range lines {
 				k := i
@@ -107,7 +110,7 @@ func BenchmarkStream(b *testing.B) {
 // BenchmarkSingle sends single records of 1 kB to a seat that answers at once.
 func BenchmarkSingle(b *testing.B) {
 	w := newWorld(b, nil)
-	w.forget = true
+	w.atOnce = true
 	body := recordOf(7, 1000)
 	h := w.s.dataHandler()
 	b.ReportAllocs()
@@ -120,4 +123,29 @@ func BenchmarkSingle(b *testing.B) {
 			b.Fatal(rec.Body)
 		}
 	}
+}
+
+// BenchmarkBatch sends JSON batches of records of 1 kB to a seat that answers at once.
+func BenchmarkBatch(b *testing.B) {
+	const records = 1000
+	w := newWorld(b, nil)
+	w.atOnce = true
+	var all []string
+	for i := range records {
+		all = append(all, recordOf(i, 1000))
+	}
+	body := batchOf(all...)
+	h := w.s.dataHandler()
+	b.ReportAllocs()
+	b.SetBytes(int64(len(body)))
+	for b.Loop() {
+		r := httptest.NewRequest("POST", "http://127.0.0.1/v1/topics/flights/records", strings.NewReader(body))
+		r.Header.Set("Content-Type", "application/json")
+		rec := httptest.NewRecorder()
+		h.ServeHTTP(rec, r)
+		if n := strings.Count(rec.Body.String(), `"ack":"local"`); n != records || rec.Code != 200 {
+			b.Fatalf("%d records are stored, status %d", n, rec.Code)
+		}
+	}
+	b.ReportMetric(float64(b.Elapsed().Nanoseconds())/float64(b.N*records), "ns/record")
 }

@@ -18,6 +18,7 @@ import (
 	"github.com/geogate/geogate/internal/event"
 	"github.com/geogate/geogate/internal/expr"
 	"github.com/geogate/geogate/internal/seat"
+	"github.com/geogate/geogate/internal/sleep"
 	"github.com/geogate/geogate/router"
 	"github.com/geogate/geogate/router/ownership"
 )
@@ -160,31 +161,6 @@ func TestStreamWaitsForAColdSeat(t *testing.T) {
 	})
 }
 
-// TestFailedKeysAreBounded: a stream remembers only so many keys that have failed, and
-// stores nothing more then.
-func TestFailedKeysAreBounded(t *testing.T) {
-	o := newKeyOrder()
-	for i := 0; !o.halted; i++ {
-		if i > 4*maxFailedKeys {
-			t.Fatalf("after %d failed keys %d are remembered", i, len(o.last))
-		}
-		turn := &turn{ended: make(chan struct{}), failed: true}
-		close(turn.ended)
-		if before := o.follow(fmt.Append(nil, i), turn); before != nil {
-			t.Fatal("a key follows another")
-		}
-	}
-	ok := newKeyOrder()
-	for i := range 10 * maxFailedKeys {
-		turn := &turn{ended: make(chan struct{})}
-		close(turn.ended)
-		ok.follow(fmt.Append(nil, i), turn)
-	}
-	if ok.halted || len(ok.last) > 2*streamWindow {
-		t.Errorf("of keys that have ended well %d are remembered", len(ok.last))
-	}
-}
-
 // TestResendEndsWithTheLastLine plays streams whose lines fail at random, in all ways
 // that a resend may mend, and clients that send the whole stream again until nothing
 // fails: for each key the last line is then the one that was stored last.
@@ -241,6 +217,93 @@ func TestResendEndsWithTheLastLine(t *testing.T) {
 		for key := range maps.Keys(last) {
 			if got := log[key]; got[len(got)-1] != last[key] {
 				rt.Errorf("key %s ends with line %s, not %s: %v in partition %d", key, got[len(got)-1], last[key], got, router.Partition([]byte(key), 6))
+			}
+		}
+	})
+}
+
+// TestStreamRetriesInOrder plays seats that refuse at random what may be waited for, of
+// lines whose record keys go to more than one partition: every line is stored, once, and
+// those of a key in the order of the stream.
+func TestStreamRetriesInOrder(t *testing.T) {
+	rapid.Check(t, func(rt *rapid.T) {
+		failures := rapid.IntRange(0, 40).Draw(rt, "failures")
+		seed := rapid.Uint64().Draw(rt, "seed")
+		var lines []string
+		want := map[string][]string{}
+		for i := range rapid.IntRange(1, 80).Draw(rt, "lines") {
+			key := rapid.SampledFrom([]string{"a", "b", "c", "d"}).Draw(rt, "key")
+			line := lineOf(key, fmt.Sprint(i))
+			if p := rapid.IntRange(-2, 1).Draw(rt, "partition"); p >= 0 {
+				line = strings.TrimSuffix(line, "}") + fmt.Sprintf(`,"partition":%d}`, p)
+			}
+			lines, want[key] = append(lines, line), append(want[key], fmt.Sprint(i))
+		}
+		synctest.Test(t, func(t *testing.T) {
+			w := newWorld(t, nil)
+			log := map[string][]string{}
+			var mu sync.Mutex
+			w.write = func(ctx context.Context, req seat.Request, p int32) (seat.Answer, error) {
+				mu.Lock()
+				seed = seed*6364136223846793005 + 1442695040888963407
+				now := seed
+				mu.Unlock()
+				_ = sleep.For(ctx, time.Duration(now>>40%1000)*time.Microsecond)
+				mu.Lock()
+				defer mu.Unlock()
+				if failures > 0 && now>>60 < 6 {
+					failures--
+					if now>>50&1 == 0 {
+						return seat.Answer{}, seat.ErrNotReady
+					}
+					return seat.Answer{}, seat.ErrOverloaded
+				}
+				log[string(req.Key)] = append(log[string(req.Key)], string(req.Value))
+				return w.accept(ctx, req, p)
+			}
+			if got := w.streamed("github", lines); slices.ContainsFunc(got, func(c string) bool { return c != "ok" }) || len(got) != len(lines) {
+				rt.Errorf("answers %v", got)
+			}
+			for key := range maps.Keys(want) {
+				if !slices.Equal(log[key], want[key]) {
+					rt.Errorf("of key %s are stored %v, want %v", key, log[key], want[key])
+				}
+			}
+			w.s.writer.flights.mu.Lock()
+			defer w.s.writer.flights.mu.Unlock()
+			if len(w.s.writer.flights.of) != 0 || w.s.bodies.total() != 0 || w.s.unread.total() != 0 {
+				rt.Errorf("%d partitions are in flight, %d bytes and %d of answers are held", len(w.s.writer.flights.of), w.s.bodies.total(), w.s.unread.total())
+			}
+		})
+	})
+}
+
+// TestOneKeyElsewhere: a line whose record key is in flight in another partition waits for
+// it; one whose key is not does not.
+func TestOneKeyElsewhere(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t, nil)
+		stored := make(map[string]time.Duration)
+		var mu sync.Mutex
+		start := time.Now()
+		w.write = func(ctx context.Context, req seat.Request, p int32) (seat.Answer, error) {
+			_ = sleep.For(ctx, time.Second)
+			mu.Lock()
+			defer mu.Unlock()
+			stored[string(req.Value)] = time.Since(start)
+			return w.accept(ctx, req, p)
+		}
+		at := func(key, value string, p int32) string {
+			return strings.TrimSuffix(lineOf(key, value), "}") + fmt.Sprintf(`,"partition":%d}`, p)
+		}
+		home := router.Partition([]byte("a"), 2)
+		lines := []string{lineOf("a", "1"), lineOf("b", "2"), at("c", "3", 1-router.Partition([]byte("c"), 2)), at("a", "4", 1-home), at("a", "5", 1-home), lineOf("c", "6")}
+		if got := w.streamed("github", lines); slices.ContainsFunc(got, func(c string) bool { return c != "ok" }) {
+			t.Fatalf("answers %v", got)
+		}
+		for value, want := range map[string]time.Duration{"1": 1, "2": 1, "3": 1, "4": 2, "5": 3, "6": 2} {
+			if got := stored[value]; got != want*time.Second {
+				t.Errorf("line %s is stored after %s, want %d s", value, got, want)
 			}
 		}
 	})

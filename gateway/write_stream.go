@@ -10,48 +10,41 @@ import (
 	"net/http"
 	"os"
 	"sync"
-	"time"
-
-	"github.com/geogate/geogate/internal/seat"
-	"github.com/geogate/geogate/internal/sleep"
 )
 
 const (
-	// streamWindow bounds the lines of one stream between being read and being
-	// answered: enough to fill the produce pipeline of all partitions.
-	streamWindow = 256
-	// streamPatience is how long a line waits for its share of the byte budget
-	// before it is answered 429: a stream is slowed down before it is refused.
-	streamPatience = 10 * time.Second
+	// streamBuffer is how much of a stream is read ahead, and the most that is submitted
+	// together.
+	streamBuffer = 64 << 10
+	// blockLines bounds the lines that are submitted together.
+	blockLines = 512
 	// lineSlack is what a line may have beyond six bytes for each byte of a
 	// record (the longest escape) before it cannot hold one that is small enough.
 	lineSlack = 64 << 10
 )
 
-// stream is one NDJSON request: lines are read ahead, stored side by side, and
-// answered in order. Lines with one record key are stored in the stream's order, and
-// none after one that has failed but may yet be stored (write_order.go).
+// stream is one NDJSON request: what has arrived is submitted together, and answered in
+// order. Lines with one record key are stored in the stream's order, and none after one
+// that has failed but may yet be stored (write_sequence.go).
 type stream struct {
 	s     *Server
 	c     *call
 	head  *writeHead
-	topic Topic
+	topic Topic // as it was when the stream began
+	lines *sequence
 
+	// Of who reads:
 	in    *bufio.Reader
 	pace  *pace // of the line that is being read; nil between lines
 	read  int64 // bytes of the body so far
 	index int   // of the next line
-	order keyOrder
+	rec   record
 
-	waited waited
-}
-
-// line is one line's way from being read to its answer.
-type line struct {
-	index int
-	out   []byte // the answer, valid once the turn has ended
-	held  int64  // of the byte budget
-	turn
+	// Of who answers:
+	form   storedForm
+	out    []byte // answers that have not left
+	held   int64  // of the byte budget, by lines whose answers are in out or have left
+	unread int64  // of the budget of unread answers, likewise
 }
 
 // writeStream answers POST …/records with application/x-ndjson. What is wrong
@@ -63,8 +56,8 @@ func (s *Server) writeStream(c *call, head *writeHead) error {
 		return err
 	}
 	st := &stream{
-		s: s, c: c, head: head, topic: topic,
-		in: bufio.NewReaderSize(c.r.Body, 32<<10), order: newKeyOrder(),
+		s: s, c: c, head: head, topic: topic, lines: s.newSequence(c, form{"line", "stream"}, sequenceWindow),
+		in: bufio.NewReaderSize(c.r.Body, streamBuffer), form: s.newStoredForm(topic),
 	}
 	return st.run()
 }
@@ -83,185 +76,193 @@ func (st *stream) run() error {
 	// A stream that idles while the server drains must not hold it up.
 	defer st.s.drain.onStop(func() { st.c.readDeadline(0) })()
 
-	lines := make(chan *line, streamWindow)
 	var running sync.WaitGroup
 	running.Go(func() {
-		defer close(lines)
-		st.readAhead(ctx, lines, &running)
+		defer st.lines.close()
+		st.readAhead(ctx)
 	})
-	defer running.Wait()
-	err := st.answer(lines)
+	err := st.answer(ctx)
 	if err != nil {
 		cancel()
 		st.c.readDeadline(0)
-		for l := range lines {
-			<-l.ended
-			st.give(l.held)
-		}
 	}
+	running.Wait()
+	held, unread := st.lines.finish(ctx)
+	st.held, st.unread = st.held+held, st.unread+unread
+	st.giveBack()
 	return err
 }
 
-// answer writes the lines' answers in order. It flushes when the next one is not
-// there yet, so that a slow client costs few packets and a fast one no delay.
-func (st *stream) answer(lines <-chan *line) error {
+// answer writes the lines' answers in order, many at a time. It flushes when the next one
+// is not there yet, so that a slow client costs few packets and a fast one no delay.
+func (st *stream) answer(ctx context.Context) error {
 	for {
-		var l *line
-		select {
-		case l = <-lines:
-		default:
-			_ = st.c.rc.Flush()
-			l = <-lines
+		ready := st.lines.ready()
+		if !ready || len(st.out) >= partSize/2 {
+			if err := st.send(!ready); err != nil {
+				return err
+			}
 		}
-		if l == nil {
-			return nil
+		e := st.lines.next(ctx)
+		if e == nil {
+			return st.send(false)
 		}
-		select {
-		case <-l.ended:
-		default:
-			_ = st.c.rc.Flush()
-			<-l.ended
-		}
-		st.give(l.held)
-		if err := st.c.write(append(l.out, '\n')); err != nil {
+		st.out = append(st.lines.append(st.out, &st.form, e), '\n')
+		st.held += e.held
+		st.unread += e.unread
+	}
+}
+
+// send writes what was answered.
+func (st *stream) send(flush bool) error {
+	if len(st.out) > 0 {
+		if err := st.c.write(st.out); err != nil {
 			return err
 		}
 	}
+	st.out = st.out[:0]
+	st.giveBack()
+	st.s.m.add(&st.lines.stored)
+	if flush {
+		_ = st.c.rc.Flush()
+	}
+	return nil
 }
 
-// readAhead reads lines and starts their writes until the body ends, the client
-// has gone, or the server drains.
-//
-// HAZARD: a line's answer belongs to the goroutine of its write until its turn has
-// ended; st belongs to this one.
-func (st *stream) readAhead(ctx context.Context, lines chan<- *line, running *sync.WaitGroup) {
-	for ctx.Err() == nil {
-		text, held, err := st.next(ctx)
-		l := &line{index: st.index, held: held, turn: turn{ended: make(chan struct{})}}
+// giveBack gives back what answered lines have held.
+func (st *stream) giveBack() {
+	st.s.bodies.give(st.c.peer, st.held)
+	st.c.unread.give(st.c.peer, st.unread)
+	st.held, st.unread = 0, 0
+}
+
+// readAhead reads lines and submits them until the body ends, the client has gone, or the
+// server drains.
+func (st *stream) readAhead(ctx context.Context) {
+	for more := true; more && ctx.Err() == nil; {
+		b := new(block)
+		more = st.readBlock(ctx, b)
+		if len(b.entries) > 0 && (!st.hold(ctx, b) || !st.lines.add(ctx, b)) {
+			for i := range b.entries {
+				st.s.bodies.give(st.c.peer, b.entries[i].held)
+				st.c.unread.give(st.c.peer, b.entries[i].unread)
+			}
+			return
+		}
+	}
+}
+
+// hold takes room for the entries of a block until their answers have left. It waits as
+// long as that takes: clients that do not take their answers are cut off.
+func (st *stream) hold(ctx context.Context, b *block) bool {
+	n := min(int64(len(b.entries))*entrySize, max(MaxShare(st.c.unread.most), 1))
+	for !st.c.unread.await(ctx, st.c.peer, n, streamPatience) {
+		if ctx.Err() != nil {
+			return false
+		}
+	}
+	b.entries[len(b.entries)-1].unread = n
+	return true
+}
+
+// readBlock waits for a line and makes entries of it and of those that have arrived with
+// it. more is false if nothing is to be read after them.
+func (st *stream) readBlock(ctx context.Context, b *block) (more bool) {
+	text, held, err := st.next(ctx)
+	var p *problem
+	switch {
+	case errors.As(err, &p):
+		e := b.grow(1)
+		e.index, e.held, e.refusal = st.index, held, p
 		st.index++
-		var p *problem
-		switch {
-		case errors.As(err, &p):
-			// Whose line it was is not known.
-			st.order.halted = st.order.halted || mayStillBeStored(p, st.topic)
-			l.refuse(st, p)
-		case err != nil && len(text) == 0:
-			st.give(held)
-			return
-		case len(bytes.TrimSpace(text)) == 0:
-			st.give(held)
-			if err != nil {
-				return
-			}
-			continue
-		default:
-			st.start(ctx, l, text, running)
-		}
-		select {
-		case lines <- l:
-		case <-ctx.Done():
-			<-l.ended
-			st.give(held)
-			return
-		}
-		if err != nil && (p == nil || p.code == codeBodyTooLarge || p.code == codeDraining) {
-			return
-		}
+		return p.code != codeBodyTooLarge && p.code != codeDraining
+	case err != nil && len(text) == 0:
+		st.s.bodies.give(st.c.peer, held)
+		return false
 	}
+	arrived, lines := st.arrived()
+	topic, failed := st.topicNow(ctx)
+	permits := st.s.writer.permits(topic)
+	b.entries = make([]entry, 0, 1+lines)
+	st.line(b, &permits, failed, text, held)
+	for lines > 0 && err == nil {
+		n := bytes.IndexByte(arrived, '\n')
+		st.line(b, &permits, failed, arrived[:n:n], int64(n+1))
+		arrived = arrived[n+1:]
+		lines--
+	}
+	return err == nil
 }
 
-// start decodes a line and starts its write.
-func (st *stream) start(ctx context.Context, l *line, text []byte, running *sync.WaitGroup) {
-	rec, err := decodeLine(st.head, text, l.index)
+// grow appends an entry. Entries do not move once one is used: there is room for all of a
+// block's from the start.
+func (b *block) grow(most int) *entry {
+	if b.entries == nil {
+		b.entries = make([]entry, 0, most)
+	}
+	b.entries = b.entries[:len(b.entries)+1]
+	return &b.entries[len(b.entries)-1]
+}
+
+// topicNow is the topic as it is when a block is read; failed says why its lines cannot be
+// stored.
+func (st *stream) topicNow(ctx context.Context) (t *Topic, failed *problem) {
+	now, err := st.s.deps.Topics.Topic(ctx, st.head.topic)
 	if err != nil {
-		l.refuse(st, asProblem(err))
+		return &st.topic, asProblem(err)
+	}
+	return &now, nil
+}
+
+// line makes an entry of a line's text, unless it is blank. The entry has the text's memory.
+func (st *stream) line(b *block, permits *permits, failed *problem, text []byte, held int64) {
+	index := st.index
+	st.index++
+	if len(bytes.TrimSpace(text)) == 0 {
+		st.s.bodies.give(st.c.peer, held)
 		return
 	}
-	var before *turn
-	if rec.key != nil {
-		before = st.order.follow(rec.key, &l.turn)
-	}
-	if st.order.halted {
-		l.refuse(st, afterFailure())
+	e := b.grow(1)
+	e.index, e.held = index, held
+	st.rec = record{partition: -1}
+	if err := decodeLine(st.head, text, index, &st.rec); err != nil {
+		e.refusal = asProblem(err)
 		return
 	}
-	running.Go(func() {
-		if before != nil {
-			<-before.ended
-			if before.failed {
-				l.refuse(st, afterFailure())
-				return
-			}
-		}
-		a, err := st.write(ctx, rec)
-		if err != nil {
-			if errors.Is(err, context.Canceled) {
-				err = newProblem(codeNotReady, "the request ended before this line was stored")
-			}
-			l.refuse(st, asProblem(err))
-			return
-		}
-		form := st.s.newStoredForm(st.topic)
-		l.out, _ = form.append(nil, &a)
-		close(l.ended)
-	})
+	e.permit(permits, &st.rec, failed)
 }
 
-// write permits and stores a line's record. A seat that has too much in flight, or
-// is not ready yet, has stored nothing, so the stream waits for it as it waits for
-// the byte budget. It waits for a partition once: the lines after those that have
-// waited in vain fail at once.
-func (st *stream) write(ctx context.Context, rec *record) (seat.Answer, error) {
-	w, err := st.s.writer.permit(st.topic, rec)
-	if err != nil {
-		return seat.Answer{}, err
-	}
-	const first, longest = 5 * time.Millisecond, 200 * time.Millisecond
-	start := time.Now()
-	for wait := first; ; wait = min(2*wait, longest) {
-		a, err := st.s.writer.store(ctx, w, st.c.peer)
-		notReady := errors.Is(err, seat.ErrNotReady) && !errors.Is(err, seat.ErrSuperseded)
-		switch {
-		case notReady:
-			if st.waited.inVain(w.partition) {
-				return a, err
-			}
-			if time.Since(start) >= st.s.cfg.WriteTimeout {
-				st.waited.set(w.partition, true)
-				return a, err
-			}
-		case !errors.Is(err, seat.ErrOverloaded) || time.Since(start) >= streamPatience:
-			if err == nil {
-				st.waited.set(w.partition, false)
-			}
-			return a, err
+// arrived takes the whole lines that have arrived, as far as the byte budget has room for
+// them at once, and how many there are. What it leaves is read line by line.
+func (st *stream) arrived() (text []byte, lines int) {
+	text, _ = st.in.Peek(st.in.Buffered())
+	end := 0
+	for lines < blockLines {
+		n := bytes.IndexByte(text[end:], '\n')
+		if n < 0 || int64(n) > st.longest() {
+			break
 		}
-		if sleep.For(ctx, wait) != nil {
-			return a, err
-		}
+		end += n + 1
+		lines++
 	}
+	if lines == 0 || st.read+int64(end) > st.s.cfg.MaxBody || st.s.drain.isStopping() || !st.s.bodies.take(st.c.peer, int64(end)) {
+		return nil, 0
+	}
+	text = append([]byte(nil), text[:end]...)
+	st.read += int64(end)
+	_, _ = st.in.Discard(end)
+	return text, lines
 }
 
-// refuse answers a line with a problem.
-func (l *line) refuse(st *stream, p *problem) {
-	st.s.m.refused(p.code)
-	if p.code == codeInternal {
-		st.s.log.Error("line refused", "request_id", st.c.id, "route", "records", "err", p)
-	}
-	var o object
-	o.int("index", int64(l.index))
-	o.int("status", int64(p.code.kind().status))
-	o.raw("problem", p.append(nil, st.c.id))
-	l.out = o.close()
-	l.failed = mayStillBeStored(p, st.topic)
-	close(l.ended)
+// longest is how long a line may be.
+func (st *stream) longest() int64 {
+	return min(st.s.cfg.MaxBody, 6*st.s.cfg.MaxRecord+lineSlack)
 }
 
 // next reads one line without its end. A *problem is the line's answer, and the
 // stream goes on after that line, except after BODY_TOO_LARGE and DRAINING; any
 // other error ends the stream after the line that comes with it.
 func (st *stream) next(ctx context.Context) (text []byte, held int64, err error) {
-	most := min(st.s.cfg.MaxBody, 6*st.s.cfg.MaxRecord+lineSlack)
 	var bad *problem
 	for {
 		part, err := st.readPart(st.pace != nil)
@@ -273,8 +274,8 @@ func (st *stream) next(ctx context.Context) (text []byte, held int64, err error)
 		case st.read > st.s.cfg.MaxBody:
 			return nil, held, newProblem(codeBodyTooLarge, "the stream has more than %d bytes; send the rest in another request", st.s.cfg.MaxBody)
 		case bad != nil: // pass over the rest of a refused line
-		case int64(len(text)+len(part)) > most:
-			bad = newProblem(codeRecordTooLarge, "the line has more than %d bytes, so its record cannot be within the limit of %d (http.max_record)", most, st.s.cfg.MaxRecord)
+		case int64(len(text)+len(part)) > st.longest():
+			bad = newProblem(codeRecordTooLarge, "the line has more than %d bytes, so its record cannot be within the limit of %d (http.max_record)", st.longest(), st.s.cfg.MaxRecord)
 		default:
 			if !st.s.bodies.await(ctx, st.c.peer, int64(len(part)), streamPatience) {
 				bad = newProblem(codeOverloaded, "in-flight request bodies already use what there is of http.max_inflight (%d bytes) for this address; retry", st.s.cfg.MaxInflight)
@@ -323,6 +324,3 @@ func (st *stream) readPart(begun bool) ([]byte, error) {
 func (st *stream) draining() error {
 	return newProblem(codeDraining, "the instance is stopping; send this line and the lines after it again")
 }
-
-// give gives back what a line has held.
-func (st *stream) give(n int64) { st.s.bodies.give(st.c.peer, n) }

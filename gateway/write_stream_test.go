@@ -10,10 +10,12 @@ import (
 	"net/http/httptest"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 
 	"github.com/geogate/geogate/internal/event"
 	"github.com/geogate/geogate/internal/seat"
+	"github.com/geogate/geogate/router/ownership"
 )
 
 func TestStream(t *testing.T) {
@@ -176,5 +178,96 @@ func TestStreamWaitsForAnOverloadedSeat(t *testing.T) {
 	r := w.do(post("github", `{"value":{"type":"json","data":1}}`, "Content-Type", "application/x-ndjson"))
 	if got := text(t, r); !strings.Contains(got, `"ack":"local"`) || tries != 3 {
 		t.Errorf("after %d tries: %s", tries, got)
+	}
+}
+
+// TestStreamSeesChanges: what a stream's lines may do is asked again when more of them
+// arrive.
+func TestStreamSeesChanges(t *testing.T) {
+	may := &permission{}
+	w := newWorld(t, func(_ *Config, d *Deps) { d.Ownership = may })
+	srv := httptest.NewServer(w.s.dataHandler())
+	defer srv.Close()
+	in, out := io.Pipe()
+	req, err := http.NewRequest("POST", srv.URL+"/v1/topics/github/records", in)
+	if err != nil {
+		t.Fatal(err)
+	}
+	req.Header.Set("Content-Type", "application/x-ndjson")
+	line := func() { fmt.Fprintln(out, `{"value":{"type":"json","data":0}}`) }
+	go line()
+	r, err := srv.Client().Do(req)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer r.Body.Close()
+	answers := bufio.NewScanner(r.Body)
+	next := func(want string) {
+		t.Helper()
+		if !answers.Scan() || !strings.Contains(answers.Text(), want) {
+			t.Fatalf("answer %q, %v; want %s", answers.Text(), answers.Err(), want)
+		}
+	}
+	next(`"ack":"local"`)
+	may.set(&ownership.NotOwnerError{Unit: "repos/us", State: ownership.UnitFenced})
+	line()
+	next("NOT_OWNER")
+	may.set(nil)
+	line()
+	next(`"ack":"local"`)
+	w.topicErr.Store(&UnknownTopic{Topic: "github", Detail: "it was deleted"})
+	line()
+	next("TOPIC_UNKNOWN")
+	w.topicErr.Store(nil)
+	line()
+	next(`"ack":"local"`)
+	out.Close()
+	if answers.Scan() {
+		t.Errorf("one answer more: %q", answers.Text())
+	}
+}
+
+// permission is an Ownership that may change its mind.
+type permission struct {
+	Ownership
+	err atomic.Pointer[ownership.NotOwnerError]
+}
+
+func (p *permission) set(err *ownership.NotOwnerError) { p.err.Store(err) }
+
+func (p *permission) Check(string) error {
+	if err := p.err.Load(); err != nil {
+		return err
+	}
+	return nil
+}
+
+// TestUnreadStream: a client that sends lines and does not take the answers holds only its
+// share of what waits to be read, and others of the same address go on.
+func TestUnreadStream(t *testing.T) {
+	w := newWorld(t, func(c *Config, _ *Deps) { c.MaxRecord, c.MaxBody, c.MaxInflight = 1<<10, 4<<20, 8<<20 })
+	w.atOnce = true
+	w.running()
+	c := ask(t, "127.0.0.2", w.s.DataAddr(), "POST /v1/topics/github/records HTTP/1.1\nHost: localhost\nContent-Type: application/x-ndjson\nContent-Length: 4000000\n\n")
+	go func() { // it blocks once nothing more is read
+		for {
+			if _, err := fmt.Fprint(c, strings.Repeat(`{"value":{"type":"json","data":0}}`+"\n", 100)); err != nil {
+				return
+			}
+		}
+	}()
+	eventually(t, "a full window", func() bool { return w.s.unread.total() >= 3<<20 })
+	for range 3 {
+		if n := w.s.unread.total(); n > 4<<20 {
+			t.Errorf("unread answers hold %d bytes", n)
+		}
+		req, err := http.NewRequestWithContext(t.Context(), http.MethodPost, w.url("/v1/topics/github/records"), strings.NewReader(`{"value":{"type":"json","data":0}}`+"\n"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		req.Header.Set("Content-Type", "application/x-ndjson")
+		if got := status(t, clientOf(t, "127.0.0.3"), req); got != 200 {
+			t.Errorf("a stream beside one that is not read: %d", got)
+		}
 	}
 }
