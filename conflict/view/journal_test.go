@@ -349,3 +349,64 @@ func TestJournalIsStoredWithTheIndex(t *testing.T) {
 		t.Error("a store in memory takes what it cannot store")
 	}
 }
+
+// A key is known to have one copy from when that is added until another is, in whichever
+// order they come and however the adding fails; what is forgotten, or was there before, is not
+// known.
+func TestJournalKnowsSoleCopies(t *testing.T) {
+	db := memoryStore(t)
+	open := func() *Journal {
+		j, err := openJournal(db, space(storePrefix([16]byte{3}, 6)), conflict.Config{Kind: conflict.Events}, func() {})
+		if err != nil {
+			t.Fatal(err)
+		}
+		return j
+	}
+	j := open()
+	add := func(items ...judged.Item) {
+		t.Helper()
+		if err := j.Add(items); err != nil {
+			t.Fatal(err)
+		}
+	}
+	check := func(it judged.Item, want bool) {
+		t.Helper()
+		if got := j.sole(it.Event.Envelope.Key, it.Event.At); got != want {
+			t.Errorf("%v is known to be alone: %v, want %v", it.Event.At, got, want)
+		}
+	}
+	a, b, a2, c := journalItem(1, 0, "x", 1, nil), journalItem(1, 1, "x", 2, nil), journalItem(2, 0, "x", 1, nil), journalItem(2, 1, "x", 3, nil)
+	check(a, false)
+	add(a, b)
+	check(a, true)
+	check(b, true)
+	check(a2, false)
+	add(a2, c)
+	check(a, false)
+	check(a2, false)
+	check(c, true)
+	add(a, b, a2, c) // again
+	check(a, false)
+	check(b, true)
+	for i := range int64(2 * maxRecent) { // many others
+		it := journalItem(3, i, "x", 9, nil)
+		it.Event.Envelope.Key = event.IdempotencyKey{9, byte(i), byte(i >> 8)}
+		add(it)
+	}
+	check(b, false)
+	check(a, false)
+	j = open()
+	check(c, false)
+	c2 := journalItem(1, 2, "x", 3, nil)
+	add(c2) // of another run there is a copy
+	check(c2, false)
+	check(c, false)
+	d := journalItem(1, 3, "x", 4, nil)
+	add(d)
+	check(d, true)
+	_ = db.Close()
+	if err := j.Add([]judged.Item{journalItem(1, 4, "x", 5, nil)}); err == nil {
+		t.Fatal("a closed store takes items")
+	}
+	check(d, false)
+}

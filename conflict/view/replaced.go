@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math"
 	"slices"
 	"time"
 
@@ -21,8 +22,9 @@ import (
 // region; only what is written is replaced by something small that says where the event can
 // be read. So no record stops its partition, and none is lost.
 //
-//	refused in a batch ──► apart: fewer items a step, each record in its own batch
-//	refused apart ──► Widen once ──► refused again: replace that record ──► …
+//	refused ──► Widen once ──► refused again: the same items in steps of a sixteenth ──► …
+//	few items refused ──► apart: each record in its own batch
+//	refused apart ──► replace that record ──► …
 
 // ErrGone is wrapped by a Fetcher's error when the event is in no log of the region any
 // more, and never will be.
@@ -37,7 +39,8 @@ const (
 )
 
 const (
-	// apartItems bounds the items of a step whose records go in batches of their own.
+	// apartItems bounds the items of a step whose records go in batches of their own, and is
+	// into how many parts a larger one is divided.
 	apartItems = 16
 	// smallValue is the size up to which value and headers are kept: a pointer saves nothing.
 	smallValue = 1 << 10
@@ -51,9 +54,39 @@ const (
 // refusals is what derived topics have refused of the step in hand, until it is committed.
 // The zero value: nothing.
 type refusals struct {
-	apart   int  // items that are still to be folded apart
-	widened bool // Widen was asked
-	by      map[string]replaced
+	stretches []stretch // each is within the one before
+	widened   bool      // Widen was asked
+	by        map[string]replaced
+}
+
+// stretch is how the next items are folded, because a step of them was refused.
+type stretch struct {
+	left  int // items that it still has
+	most  int // items of a step
+	apart bool
+}
+
+// most bounds the items of a step.
+func (x *refusals) most() int {
+	if n := len(x.stretches); n > 0 {
+		return x.stretches[n-1].most
+	}
+	return math.MaxInt
+}
+
+// apart tells whether each record goes in a batch of its own.
+func (x *refusals) apart() bool {
+	n := len(x.stretches)
+	return n > 0 && x.stretches[n-1].apart
+}
+
+// narrow has a refused step of so many items folded in smaller ones, or apart.
+func (x *refusals) narrow(items int) {
+	s := stretch{left: items, most: max(apartItems, items/apartItems)}
+	if items <= apartItems {
+		s.most, s.apart = items, true
+	}
+	x.stretches = append(x.stretches, s)
 }
 
 // replaced is how a record is replaced, and why.
@@ -107,9 +140,9 @@ func (v *View) afterRefusal(ctx context.Context, err error, out *conflict.Output
 			return sleep.For(ctx, widenPause)
 		}
 	}
-	if x.apart == 0 {
-		x.apart = v.taken.items
-		v.giveBack(apartItems)
+	if !x.apart() {
+		x.narrow(v.taken.items)
+		v.giveBack(x.most())
 		return nil
 	}
 	about := v.about(out, refused.Index)
@@ -163,7 +196,14 @@ func (x *refusals) replace(name string, r replaced) {
 
 // settled forgets what was refused of a step that is committed.
 func (x *refusals) settled(items int) {
-	x.apart, x.widened, x.by = max(0, x.apart-items), false, nil
+	x.by = nil
+	for i := range x.stretches {
+		x.stretches[i].left -= items
+	}
+	x.stretches = slices.DeleteFunc(x.stretches, func(s stretch) bool { return s.left <= 0 })
+	if len(x.stretches) == 0 {
+		x.widened = false
+	}
 }
 
 // giveBack puts what was taken beyond n items back to the front of the queue.

@@ -236,8 +236,9 @@ func (v *View) commit(ctx context.Context, packing *txn.Packing) (map[txn.TopicP
 // pack packs a step's records: merged, conflicts, and state records, of which the vector
 // is the last. Where each has a batch of its own, about says which it is.
 func (v *View) pack(ctx context.Context, out *conflict.Output, states []change, now time.Time) (*txn.Packing, error) {
+	defer func() { clear(v.headers[:cap(v.headers)]) }() // they share the memory of a fetched batch
 	packing := v.producer.Pack()
-	if v.refusals.apart > 0 {
+	if v.refusals.apart() {
 		packing = v.producer.PackApart()
 	}
 	for i := range out.Merged {

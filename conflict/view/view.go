@@ -355,10 +355,7 @@ func (v *View) take() {
 	applied, _ := v.journal.Applied()
 	v.mu.Lock()
 	defer v.mu.Unlock()
-	most := v.queue.items
-	if v.refusals.apart > 0 {
-		most = min(most, apartItems)
-	}
+	most := min(v.queue.items, v.refusals.most())
 	for _, v.status.Journaled = conflict.Foldable(nil, &applied, &v.committed.Vector); v.taken.items < most && v.taken.bytes < v.limit; {
 		part := v.queue.list[0]
 		n, _ := conflict.Foldable(part[:min(len(part), most-v.taken.items)], &applied, &v.committed.Vector)

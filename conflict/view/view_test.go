@@ -16,6 +16,7 @@ import (
 	"github.com/twmb/franz-go/pkg/kmsg"
 
 	"github.com/geogate/geogate/conflict"
+	"github.com/geogate/geogate/conflict/view"
 	"github.com/geogate/geogate/internal/control"
 	"github.com/geogate/geogate/internal/event"
 	"github.com/geogate/geogate/internal/hlc"
@@ -64,6 +65,14 @@ func TestRestart(t *testing.T) {
 				}
 				return olderThan(t, db)
 			},
+			"written in part": func(t *testing.T, db *badger.DB, i int) *badger.DB {
+				if i%3 != 0 {
+					return db
+				}
+				older := olderThan(t, db)
+				copyPart(t, db, older)
+				return older
+			},
 		} {
 			t.Run(map[conflict.Kind]string{conflict.Entities: "entities", conflict.Events: "events"}[cfg.Kind]+"/"+name, func(t *testing.T) {
 				t.Parallel()
@@ -108,6 +117,37 @@ func olderThan(t *testing.T, db *badger.DB) *badger.DB {
 	}
 	backups.Store(older, &now)
 	return older
+}
+
+// copyPart writes of the entities and twins of a store every second into another: a process was
+// killed after a transaction and before all of it was in the store.
+func copyPart(t *testing.T, from, to *badger.DB) {
+	t.Helper()
+	n := 0
+	err := from.View(func(x *badger.Txn) error {
+		it := x.NewIterator(badger.DefaultIteratorOptions)
+		defer it.Close()
+		for it.Rewind(); it.Valid(); it.Next() {
+			key := it.Item().KeyCopy(nil)
+			if !bytes.HasPrefix(key, view.StateCacheKey(topicID, partition, []byte{2})) && !bytes.HasPrefix(key, view.StateCacheKey(topicID, partition, []byte{3})) {
+				continue
+			}
+			if n++; n%2 == 0 {
+				continue
+			}
+			value, err := it.Item().ValueCopy(nil)
+			if err != nil {
+				return err
+			}
+			if err := to.Update(func(y *badger.Txn) error { return y.Set(key, value) }); err != nil {
+				return err
+			}
+		}
+		return nil
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
 }
 
 // Whatever becomes unclear, the view reads what was committed and goes on: no
