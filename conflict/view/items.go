@@ -27,6 +27,11 @@ func (p *itemParts) add(part []judged.Item) {
 	}
 }
 
+func (p *itemParts) append(other itemParts) {
+	p.list = append(p.list, other.list...)
+	p.items, p.bytes = p.items+other.items, p.bytes+other.bytes
+}
+
 // move moves up to n items of the first part to the end of other, until that has a number of
 // bytes, and tells whether all n were moved.
 func (p *itemParts) move(other *itemParts, n, limit int) bool {

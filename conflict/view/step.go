@@ -222,6 +222,12 @@ func (v *View) committedBefore() {
 	defer v.mu.Unlock()
 	v.countReplaced()
 	v.refusals.settled(v.taken.items)
+	v.letGo()
+}
+
+// letGo lets the taken items go; the caller holds mu.
+func (v *View) letGo() {
+	v.leaveRoom(v.taken.bytes)
 	v.taken = itemParts{}
 }
 
@@ -323,7 +329,10 @@ func (v *View) states(out *conflict.Output) []change {
 // settle makes a committed step visible: first in the store, then in the vector.
 func (v *View) settle(out *conflict.Output, states []change, bases map[txn.TopicPartition]int64) error {
 	items := v.taken.items
-	v.taken, v.foldedAt = itemParts{}, time.Now()
+	v.mu.Lock()
+	v.letGo()
+	v.mu.Unlock()
+	v.foldedAt = time.Now()
 	v.fold.Commit(out)
 	moved := out.Position.Vector != v.at.Vector
 	v.at = v.at.after(out, v.vectorOffset) // only this goroutine changes reached

@@ -73,7 +73,8 @@ type Config struct {
 	// IdleProgressEvery is for progress that has nothing to tell but a later closed
 	// stamp, for which only the expiry of idempotency keys waits; default 10 minutes.
 	IdleProgressEvery time.Duration
-	QueueBytes        int // of items that wait to be folded, beyond which Fold blocks; default 8 MiB
+	QueueBytes        int   // of items that wait to be folded, beyond which Fold blocks; default 8 MiB
+	Room              *Room // shared by the partitions of an instance; nil: not bounded together
 	Wall              func() time.Time
 	// Skipped remembers records of the state topic that cannot be used; nil: nobody does.
 	Skipped      *warning.Skipped
@@ -151,6 +152,7 @@ type View struct {
 	mu           sync.Mutex // guards what follows
 	restored     bool
 	queue        itemParts
+	held         int   // bytes of the queue and of the step in hand
 	ended        error // set when Run has ended
 	committed    conflict.Position
 	vectorOffset int64 // merged records below it are those up to committed, but for corrections that cuts have made since
@@ -279,7 +281,14 @@ func (v *View) stopWith(err error) {
 	v.mu.Lock()
 	defer v.mu.Unlock()
 	v.ended = err
+	v.leaveRoom(v.held)
 	v.notify()
+}
+
+// leaveRoom says that so many bytes of items are not kept any more; the caller holds mu.
+func (v *View) leaveRoom(bytes int) {
+	v.held -= bytes
+	v.cfg.Room.leave(bytes)
 }
 
 // notify wakes all that wait for the view; the caller holds mu.
@@ -380,11 +389,18 @@ func (v *View) Fold(ctx context.Context, items []judged.Item) error {
 		}
 		// A journal that catches up is fed by the caller, so it must not wait; what
 		// comes meanwhile is the backlog above the committed vector.
-		if v.queue.bytes <= v.cfg.QueueBytes || !v.status.Journaled {
-			v.queue.add(withoutUnread(items))
-			v.mu.Unlock()
-			v.wakeUp()
-			return nil
+		must, room := !v.status.Journaled, (<-chan struct{})(nil)
+		if must || v.queue.bytes <= v.cfg.QueueBytes {
+			var part itemParts
+			part.add(withoutUnread(items))
+			var ok bool
+			if ok, room = v.cfg.Room.enter(part.bytes, must || v.held <= ownRoom); ok {
+				v.queue.append(part)
+				v.held += part.bytes
+				v.mu.Unlock()
+				v.wakeUp()
+				return nil
+			}
 		}
 		moved := v.moved
 		v.mu.Unlock()
@@ -392,6 +408,7 @@ func (v *View) Fold(ctx context.Context, items []judged.Item) error {
 		case <-ctx.Done():
 			return ctx.Err()
 		case <-moved:
+		case <-room:
 		}
 	}
 }

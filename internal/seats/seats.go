@@ -131,6 +131,7 @@ type Seats struct {
 	tail     *seat.Tail
 	clock    *hlc.Clock
 	fetcher  *fetcher
+	room     *view.Room // for what all folds have in hand
 	lags     lags
 	phases   *prometheus.HistogramVec // of writes, by topic and phase
 
@@ -162,6 +163,7 @@ func New(cfg Config) (*Seats, error) {
 	ids := txn.NewTopics(cfg.Client)
 	return &Seats{
 		cfg: cfg, producer: producer, admin: kadm.NewClient(cfg.Client), ids: ids, tail: tail, clock: hlc.NewClock(time.Now, hlc.Bounds{}),
+		room:    view.NewRoom(foldBytes),
 		fetcher: &fetcher{own: cfg.ID, control: cfg.Control, topics: ids, decoder: cfg.Decoder},
 		lags:    lags{asked: make(chan struct{}, 1)}, phases: newPhases(),
 		requests: make(chan *runningSeat, openRequests), admitted: make(chan struct{}),
@@ -468,7 +470,7 @@ func (s *Seats) viewConfig(h *runningSeat, topic gateway.Topic, fold conflict.Co
 		Topic: h.Topic, ID: topic.ID, Partition: h.Partition, Merged: router.Merged(h.Topic),
 		ConflictPartition: router.ConflictsPartition(h.Topic, h.Partition),
 		Region:            s.cfg.ID, Names: s.cfg.Topology, Fold: fold,
-		Client: s.cfg.Client, Topics: s.ids, Decoder: s.cfg.Decoder, Producer: producer, DB: s.cfg.Store,
+		Client: s.cfg.Client, Topics: s.ids, Decoder: s.cfg.Decoder, Producer: producer, DB: s.cfg.Store, Room: s.room,
 		Fetcher: h.fetch, Place: h.fetch.place,
 		Widen:  func(ctx context.Context) (bool, error) { return s.cfg.Topics.Widen(ctx, topic) },
 		Claims: func() (seat.Claims, bool) { return h.seat.Claims() },
@@ -485,6 +487,8 @@ func (s *Seats) viewConfig(h *runningSeat, topic gateway.Topic, fold conflict.Co
 }
 
 const (
+	// foldBytes is what the items keep in memory that all partitions have still to fold.
+	foldBytes = 64 << 20
 	// recordRoom is what the envelope may add to a record that the edge let in.
 	recordRoom = 4 << 10
 	// batchRoom is what a batch adds to its only record.
