@@ -101,7 +101,16 @@ func (r *run) stored(ctx context.Context) error {
 // each shows the committed records of a topic up to where it ends now, and keeps none
 // of them.
 func (r *region) each(ctx context.Context, topic string, show func(*kgo.Record)) error {
-	c, err := r.kafka(kgo.FetchIsolationLevel(kgo.ReadCommitted()), kgo.KeepControlRecords(), kgo.FetchMaxWait(500*time.Millisecond))
+	return r.scan(ctx, topic, kgo.ReadCommitted(), func(rec *kgo.Record) {
+		if !rec.Attrs.IsControl() {
+			show(rec)
+		}
+	})
+}
+
+// scan shows the records of a topic up to where it ends now, control records included.
+func (r *region) scan(ctx context.Context, topic string, level kgo.IsolationLevel, show func(*kgo.Record)) error {
+	c, err := r.kafka(kgo.FetchIsolationLevel(level), kgo.KeepControlRecords(), kgo.FetchMaxWait(500*time.Millisecond))
 	if err != nil {
 		return err
 	}
@@ -127,9 +136,7 @@ func (r *region) each(ctx context.Context, topic string, show func(*kgo.Record))
 			if rec.Offset >= end {
 				return
 			}
-			if !rec.Attrs.IsControl() {
-				show(rec)
-			}
+			show(rec)
 			if rec.Offset+1 == end {
 				delete(open, rec.Partition)
 			}

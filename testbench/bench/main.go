@@ -32,10 +32,12 @@ type options struct {
 	raw        time.Duration // of the raw producer
 	settle     time.Duration // before idleness is measured
 	idle       time.Duration
-	size       int // bytes of a value
-	events     int // native events
-	partitions int // of the idle region
-	count      int // of records of each load and connection; 0: as many as fit into the time
+	size       int           // bytes of a value
+	events     int           // native events
+	partitions int           // of the idle region
+	rate       int           // records each second of the load through kills
+	every      time.Duration // between kills
+	count      int           // of records of each load and connection; 0: as many as fit into the time
 }
 
 // wanted tells whether a work is to be done.
@@ -54,7 +56,7 @@ func list(into *[]string, name, value, usage string) {
 func main() {
 	var o options
 	list(&o.kafkas, "kafka", "embedded", "brokers: embedded, apache, or both with a comma")
-	list(&o.works, "work", "write,fold,start,idle", "suites, also idle1000")
+	list(&o.works, "work", "write,fold,start,idle", "suites, also idle1000 and kills")
 	flag.Func("only", "names of single works, separated by semicolons; all others are left out", func(s string) error {
 		o.only = strings.Split(s, ";")
 		return nil
@@ -76,6 +78,8 @@ func main() {
 	flag.DurationVar(&o.idle, "idle", 60*time.Second, "duration of the measurement of idleness")
 	flag.IntVar(&o.size, "size", 1000, "bytes of a value")
 	flag.IntVar(&o.events, "events", 1_000_000, "native events to fold")
+	flag.IntVar(&o.rate, "rate", 10_000, "records each second of the load through kills, over both regions")
+	flag.DurationVar(&o.every, "every", 20*time.Second, "time between kills")
 	flag.IntVar(&o.partitions, "partitions", 25, "seats of the idle region")
 	flag.Parse()
 
@@ -139,8 +143,8 @@ func (o *options) check() error {
 		}
 	}
 	for _, w := range o.works {
-		if !slices.Contains([]string{"write", "fold", "start", "idle", "idle1000"}, w) {
-			return fmt.Errorf("-work %q: want write, fold, start, idle or idle1000", w)
+		if !slices.Contains([]string{"write", "fold", "start", "idle", "idle1000", "kills"}, w) {
+			return fmt.Errorf("-work %q: want write, fold, start, idle, idle1000 or kills", w)
 		}
 	}
 	if !slices.Contains([]string{"quorum", "solo", "none"}, o.register) {
@@ -166,7 +170,7 @@ func (o *options) check() error {
 func (o options) suite(ctx context.Context, rep *report, kafka, work, label, bin string) (err error) {
 	dir := filepath.Join(o.dir, fmt.Sprintf("%s-%s-%s", label, kafka, work))
 	switch work {
-	case "write", "fold", "start":
+	case "write", "fold", "start", "kills":
 		o.partitions = partition
 	case "idle1000":
 		o.partitions = 1000
@@ -195,6 +199,8 @@ func (o options) suite(ctx context.Context, rep *report, kafka, work, label, bin
 		return r.folds(ctx)
 	case "start":
 		return r.starts(ctx)
+	case "kills":
+		return r.kills(ctx)
 	default:
 		return r.idle(ctx)
 	}

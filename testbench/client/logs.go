@@ -104,27 +104,52 @@ func Origin(ctx context.Context, seeds []string, region event.RegionID, topic st
 	if err != nil {
 		return nil, 0, err
 	}
-	barrier := make(map[int32]int64) // the last by partition
+	j := NewJudge(region, topic)
 	for _, rec := range all {
-		if rec.Attrs.IsControl() {
-			if isCommit(rec) {
-				barrier[rec.Partition] = rec.Offset
-				barriers++
-			}
-			continue
+		l, marker, err := j.Judge(rec)
+		switch {
+		case err != nil:
+			return nil, 0, err
+		case !marker:
+			log = append(log, l)
 		}
-		at := event.Dot{Region: region, Partition: rec.Partition, Offset: rec.Offset}
-		ev, err := event.FromRecord(at, rec.Timestamp.UnixMilli(), rec.Key, rec.Value, event.FromHeaders(rec.Headers))
-		if err != nil {
-			return nil, 0, fmt.Errorf("decode record %d/%d of %s: %w", rec.Partition, rec.Offset, topic, err)
-		}
-		last, seen := barrier[rec.Partition]
-		log = append(log, Logged{
-			Event: ev, Record: rec,
-			Void: ev.Stamped && (ev.Incarnation != 0 || ev.Barrier >= ev.At.Offset || seen && last > ev.Barrier),
-		})
 	}
-	return log, barriers, nil
+	return log, j.Barriers, nil
+}
+
+// Judge judges the records of a region's own log one after the other, in the order of
+// each partition, control records included.
+type Judge struct {
+	region   event.RegionID
+	topic    string
+	barrier  map[int32]int64 // the last by partition
+	Barriers int             // how many it has met
+}
+
+// NewJudge begins at the start of a region's own log of a topic.
+func NewJudge(region event.RegionID, topic string) *Judge {
+	return &Judge{region: region, topic: topic, barrier: make(map[int32]int64)}
+}
+
+// Judge takes the next record; marker is true for a control record.
+func (j *Judge) Judge(rec *kgo.Record) (l Logged, marker bool, err error) {
+	if rec.Attrs.IsControl() {
+		if isCommit(rec) {
+			j.barrier[rec.Partition] = rec.Offset
+			j.Barriers++
+		}
+		return l, true, nil
+	}
+	at := event.Dot{Region: j.region, Partition: rec.Partition, Offset: rec.Offset}
+	ev, err := event.FromRecord(at, rec.Timestamp.UnixMilli(), rec.Key, rec.Value, event.FromHeaders(rec.Headers))
+	if err != nil {
+		return l, false, fmt.Errorf("decode record %d/%d of %s: %w", rec.Partition, rec.Offset, j.topic, err)
+	}
+	last, seen := j.barrier[rec.Partition]
+	return Logged{
+		Event: ev, Record: rec,
+		Void: ev.Stamped && (ev.Incarnation != 0 || ev.Barrier >= ev.At.Offset || seen && last > ev.Barrier),
+	}, false, nil
 }
 
 // isCommit tells a commit marker from an abort marker: the key of a control record
