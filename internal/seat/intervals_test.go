@@ -111,7 +111,7 @@ func (f *folder) count() int {
 }
 
 // atTable waits until the fold has a table.
-func (f *folder) atTable(t *testing.T, revision uint64) {
+func (f *folder) atTable(t testing.TB, revision uint64) {
 	t.Helper()
 	f.until(t, fmt.Sprintf("table %d", revision), func() bool { a := f.Validity(); return a != nil && a.Revision == revision })
 }
@@ -218,7 +218,7 @@ func killedBeforeCuts(c *cluster, f *folder, g *register, in *instance, want []s
 
 // sameIndex: an index that grew while cuts came to be known holds what one holds
 // that is rebuilt under the last table.
-func sameIndex(t *testing.T, grown, fresh *instance) {
+func sameIndex(t testing.TB, grown, fresh *instance) {
 	t.Helper()
 	eventually(t, "the new index", func() bool { a, b := fresh.index.Applied(), grown.index.Applied(); return a.CoversAll(&b) })
 	for key := range byte(20) {

@@ -50,6 +50,21 @@ func TestPermitIsAskedBeforeAccepting(t *testing.T) {
 	}
 }
 
+// TestPermitIsAskedAtEachReadBack: of two writes under one grant, one is read back before
+// the permission is lost, and one after.
+func TestPermitIsAskedAtEachReadBack(t *testing.T) {
+	d, o := newOwned(t)
+	first, second := d.write(1, "a"), d.write(2, "b")
+	d.openTerm(0)
+	d.land(first)
+	d.readAll()
+	d.wantAnswer(first, 1, false)
+	o.err = errFenced
+	d.land(second)
+	d.readAll()
+	d.wantErr(second, seat.ErrOutcomeUnknown)
+}
+
 func TestPermitIsAskedAfterTheReadBack(t *testing.T) {
 	for name, change := range map[string]func(*owner){
 		"lost":                func(o *owner) { o.err = errFenced },

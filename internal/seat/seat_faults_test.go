@@ -23,7 +23,7 @@ func (c *cluster) produceFault(err *kerr.Error, count int) *kfake.FaultHandle {
 }
 
 // eventually polls what no channel tells.
-func eventually(t *testing.T, what string, ok func() bool) {
+func eventually(t testing.TB, what string, ok func() bool) {
 	t.Helper()
 	tick := time.NewTicker(2 * time.Millisecond)
 	defer tick.Stop()

@@ -31,7 +31,7 @@ const (
 // cluster is a broker, embedded or real, with the topics that a seat needs. A test
 // has its own local topic.
 type cluster struct {
-	t     *testing.T
+	t     testing.TB
 	seeds []string
 	topic string
 	fake  *kfake.Cluster // nil for a real one
@@ -39,7 +39,7 @@ type cluster struct {
 	ids   map[string]event.TopicID
 }
 
-func fakeCluster(t *testing.T) *cluster {
+func fakeCluster(t testing.TB) *cluster {
 	t.Helper()
 	leaks := goleak.IgnoreCurrent()
 	t.Cleanup(func() { goleak.VerifyNone(t, leaks) }) // runs last
@@ -51,7 +51,7 @@ func fakeCluster(t *testing.T) *cluster {
 	return prepare(t, c.ListenAddrs(), c, "flights")
 }
 
-func prepare(t *testing.T, seeds []string, fake *kfake.Cluster, topic string) *cluster {
+func prepare(t testing.TB, seeds []string, fake *kfake.Cluster, topic string) *cluster {
 	t.Helper()
 	cl, err := kgo.NewClient(kgo.SeedBrokers(seeds...), kgo.MetadataMinAge(50*time.Millisecond))
 	if err != nil {
@@ -142,7 +142,7 @@ func (f *folder) values(r event.RegionID) (vs []string) {
 }
 
 // until waits for the fold to satisfy ok.
-func (f *folder) until(t *testing.T, what string, ok func() bool) {
+func (f *folder) until(t testing.TB, what string, ok func() bool) {
 	t.Helper()
 	deadline := time.After(20 * time.Second)
 	for {
@@ -162,7 +162,7 @@ func (f *folder) until(t *testing.T, what string, ok func() bool) {
 
 // instance is one process of region us.
 type instance struct {
-	t        *testing.T
+	t        testing.TB
 	seat     *seat.Seat
 	follower *control.Follower
 	producer *seat.Producer

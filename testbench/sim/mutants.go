@@ -37,6 +37,30 @@ var mutants = []mutant{
 	{"no-second-lookup", "a write that waited for the term is not looked up again", []edit{
 		{"internal/seat/accept.go", "		if c.writes[w.Ref] == w && !c.replay(w, found[i], failed) && c.mayFollow(w) {", "		if c.writes[w.Ref] == w && (found[i] != nil || !c.replay(w, found[i], failed)) && c.mayFollow(w) {"},
 	}},
+	{"batch-key-twice", "two writes of one key that come together are both accepted", []edit{
+		{"internal/seat/accept.go", "	if _, held := c.byKey[w.Request.Idempotency]; held && !w.Request.Idempotency.IsZero() {\n		return", "	if by, held := c.byKey[w.Request.Idempotency]; held && by.sent && !w.Request.Idempotency.IsZero() {\n		return"},
+	}},
+	{"batch-found-misplaced", "what the index has of a key answers another write of the batch", []edit{
+		{"internal/seat/accept.go", "		found[at] = copies[i]\n", "		found[min(at, i)] = copies[i]\n"},
+	}},
+	{"batch-one-stamp", "the writes of a batch have one stamp", []edit{
+		{"internal/seat/accept.go", "		stamp++\n", ""},
+	}},
+	{"order-not-awaited", "a write is sent while one before it in its order is in flight", []edit{
+		{"internal/seat/chain.go", "	if w.leader != nil && (w.leader.step != c.step || !c.proven) {\n", "	if w.Ref == 0 {\n"},
+	}},
+	{"order-not-stopped", "what waits behind a write of its order that has failed is sent", []edit{
+		{"internal/seat/chain.go", "		if !w.sent {\n			c.finish(w, Answer{}, ErrAfterFailure)", "		if w.Ref == 0 {\n			c.finish(w, Answer{}, ErrAfterFailure)"},
+	}},
+	{"order-forgets", "an order does not remember what has failed", []edit{
+		{"internal/seat/order.go", "	o.Fail(key)\n	return true\n", "	return true\n"},
+	}},
+	{"seen-not-added", "a key that was stored is not noted as seen", []edit{
+		{"dedupe/seen.go", "	for i := range copies {\n		s.add(", "	for i := range copies[:0] {\n		s.add("},
+	}},
+	{"seen-not-read", "an index that is opened takes the keys of its store for unused", []edit{
+		{"dedupe/seen.go", "	for i := range keys {\n		s.add(", "	for i := range keys[:0] {\n		s.add("},
+	}},
 	{"start-without-barrier", "a reader starts inside the log without the last barrier", []edit{
 		{"internal/seat/readback.go", "	return from, max(last, lastBarrier(from))", "	return from, NoBarrier"},
 		{"internal/seat/inputs.go", "	in.last[own] = max(in.last[own], env.LastBarrier(here.Next))", "	in.last[own] = NoBarrier"},

@@ -36,6 +36,7 @@ func (w *World) schedule() {
 	for n := range w.cfg.writes {
 		w.After(w.Between(100*time.Millisecond, w.cfg.length*4/5), func() { w.write(n) })
 	}
+	w.some(3, w.stream)
 	w.some(3, w.cut)
 	if w.cfg.regime != linkFights {
 		w.some(4, w.kill)
@@ -116,6 +117,7 @@ func (w *World) attempt(o *op, r *region) {
 	w.open++
 	closed := false
 	life := p.life
+	twice := !o.req.Idempotency.IsZero() && w.Chance(0.1) // on two connections at a time
 	finish := func(ok bool) {
 		if !closed {
 			closed = true
@@ -129,6 +131,13 @@ func (w *World) attempt(o *op, r *region) {
 			return
 		}
 		p.soon(func() {
+			if twice {
+				p.write(o, func(a seat.Answer, err error) {
+					if err == nil {
+						o.answers = append(o.answers, answered{r, p.name, w.Now(), a})
+					}
+				})
+			}
 			p.write(o, func(a seat.Answer, err error) {
 				if err != nil {
 					p.logf("write %d: %v", o.n, err)

@@ -87,7 +87,7 @@ func (p *proc) reassign(tp kafka.TP) {
 func (p *proc) openSeat(tp kafka.TP) {
 	s := &seatRun{
 		p: p, tp: tp, clock: hlc.NewClock(p.wall, hlc.Bounds{}),
-		out:    &appender{p: p, tp: tp, c: p.dial(p.region)},
+		out:    &appender{p: p, tp: tp, c: p.dial(p.region), fails: true},
 		opener: p.producer(p.region, seat.TransactionalID(tp.Topic, tp.Partition)),
 	}
 	p.seats[tp] = s
@@ -274,13 +274,18 @@ func (p *proc) appendControl(r seat.Record, done func(error)) {
 }
 
 // write hands a client's request to the seat.
-func (p *proc) write(o *op, done func(seat.Answer, error)) {
-	s := p.seats[o.tp]
+func (p *proc) write(o *op, done func(seat.Answer, error)) { p.submit(o.tp, o.req, nil, done) }
+
+func (p *proc) submit(tp kafka.TP, req seat.Request, o *seat.Order, done func(seat.Answer, error)) {
+	s := p.seats[tp]
 	if s == nil || s.core == nil {
+		if o != nil {
+			o.Fail(req.Key)
+		}
 		done(seat.Answer{}, seat.ErrNotReady)
 		return
 	}
-	s.submit(o.req, nil, done)
+	s.submit(req, o, done)
 }
 
 // submit gives a write to the core, with what else comes at about that time.
@@ -326,8 +331,12 @@ type appender struct {
 	seq   int32
 	queue []pending
 	busy  bool
+	fails bool          // a broker may answer that a batch failed, and have nothing of it
 	late  time.Duration // how late the next batch comes; 0: as it may be
 }
+
+// errBroker does not say what became of a batch.
+var errBroker = errors.New("world: unknown error of the broker")
 
 type pending struct {
 	rec  seat.Record
@@ -389,6 +398,9 @@ func (a *appender) send(batch []pending, retries int) {
 		a.pump()
 	}
 	a.c.call(func(k *kafka.Cluster) func() {
+		if a.fails && a.p.w.Chance(0.03) {
+			return func() { finish(errBroker) }
+		}
 		_, err := k.Produce("", num, 0, seq, a.tp, recs)
 		return func() { finish(err) }
 	}, func() {
