@@ -67,6 +67,9 @@ type Follower struct {
 
 	listingWanted chan struct{} // holds one: a position waits for a listing
 	ready         chan struct{}
+	syncs         *line[struct{}] // those who want everything read to its end
+	undecided     *seldom
+	decisions     *line[int64] // those who want the own control topic read to its end, which it gives
 
 	mu            sync.Mutex
 	changed       chan struct{} // closed and replaced at every change
@@ -114,6 +117,7 @@ func newFollower(cfg Config) *Follower {
 	f := &Follower{
 		cfg: cfg, log: cmp.Or(cfg.Logger, slog.New(slog.DiscardHandler)),
 		listingWanted: make(chan struct{}, 1), ready: make(chan struct{}), changed: make(chan struct{}),
+		syncs: newLine[struct{}](), decisions: newLine[int64](), undecided: &seldom{log: cmp.Or(cfg.Logger, slog.New(slog.DiscardHandler))},
 		highestClosed: make(map[progressKey]event.Stamp),
 		progress:      make(map[progressKey][]Progress),
 		heard:         make(map[progressKey]time.Time),
@@ -172,19 +176,25 @@ func (f *Follower) Run(ctx context.Context) error {
 	g.Go(func() error { return f.ownControl.run(ctx) })
 	g.Go(func() error { return f.committed.run(ctx) })
 	g.Go(func() error { f.listRuns(ctx); return nil })
+	g.Go(func() error {
+		f.syncs.run(ctx, func(ctx context.Context) (struct{}, error) { return struct{}{}, f.syncNow(ctx) })
+		return nil
+	})
+	g.Go(func() error { f.decisions.run(ctx, f.readBarriers); return nil })
 	g.Go(func() error { f.awaitReady(ctx); return nil })
 	return g.Wait()
 }
 
 // awaitReady closes ready once everything that exists has been read.
 func (f *Follower) awaitReady(ctx context.Context) {
+	said := seldom{log: f.log}
 	for ctx.Err() == nil {
 		err := f.Sync(ctx)
 		if err == nil {
 			close(f.ready)
 			return
 		}
-		f.log.Warn("cannot read control topics to their ends; will try again", "err", err)
+		said.warn("cannot read control topics to their ends; will try again", err)
 		_ = sleep.For(ctx, discoverEvery) // the loop looks at the context
 	}
 }
@@ -198,7 +208,14 @@ func (f *Follower) Ready() <-chan struct{} { return f.ready }
 // start of an open transaction nothing is committed, and its producer may be a killed process
 // that only time, or the seat that waits for this call, can end. Barriers are read
 // uncommitted and so to the high watermark.
+//
+// All who call at a time wait in one line: the ends are listed once for them.
 func (f *Follower) Sync(ctx context.Context) error {
+	_, err := f.syncs.do(ctx)
+	return err
+}
+
+func (f *Follower) syncNow(ctx context.Context) error {
 	ends, err := f.ownControl.highWatermarks(ctx, f.ownControl.wanted...)
 	if err == nil {
 		err = f.ownControl.awaitAll(ctx, ends)
@@ -425,24 +442,16 @@ func (f *Follower) IsBarrier(ctx context.Context, topic event.TopicID, num int32
 // It reads the control topic once for all of them: a partition that takes hundreds of
 // transactions a second has that many markers.
 func (f *Follower) Decide(ctx context.Context, markers []Marker) error {
-	p := txn.TopicPartition{Topic: TopicControl}
 	f.mu.Lock()
 	open := slices.DeleteFunc(slices.Clone(markers), func(m Marker) bool { _, ok := f.barriers.Known(m); return ok })
 	f.mu.Unlock()
 	for len(open) > 0 {
-		ends, err := f.ownControl.highWatermarks(ctx, TopicControl)
-		end, exists := ends[p]
-		if err == nil && !exists {
-			err = errors.New("topic does not exist")
-		}
-		if err == nil {
-			err = f.ownControl.await(ctx, p, end)
-		}
-		if err != nil {
-			if ctx.Err() != nil {
-				return fmt.Errorf("decide whether a marker is a barrier: %w", ctx.Err())
-			}
-			f.log.Warn("cannot read the control topic to decide whether a marker is a barrier; will try again", "err", err)
+		end, err := f.decisions.do(ctx)
+		switch {
+		case ctx.Err() != nil:
+			return fmt.Errorf("decide whether a marker is a barrier: %w", ctx.Err())
+		case err != nil:
+			f.undecided.warn("cannot read the control topic to decide whether a marker is a barrier; will try again", err)
 			_ = sleep.For(ctx, discoverEvery) // the loop looks at the context
 			continue
 		}
@@ -451,6 +460,21 @@ func (f *Follower) Decide(ctx context.Context, markers []Marker) error {
 		f.mu.Unlock()
 	}
 	return nil
+}
+
+// readBarriers reads the own control topic, uncommitted, to its high watermark, and gives
+// that.
+func (f *Follower) readBarriers(ctx context.Context) (end int64, err error) {
+	p := txn.TopicPartition{Topic: TopicControl}
+	ends, err := f.ownControl.highWatermarks(ctx, TopicControl)
+	if err != nil {
+		return 0, err
+	}
+	end, exists := ends[p]
+	if !exists {
+		return 0, errors.New("topic does not exist")
+	}
+	return end, f.ownControl.await(ctx, p, end)
 }
 
 // Locate says where a remote record comes from: the region it was copied from,

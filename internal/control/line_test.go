@@ -1,0 +1,106 @@
+package control
+
+import (
+	"context"
+	"errors"
+	"testing"
+	"testing/synctest"
+	"time"
+)
+
+// However many call, the work runs once at a time, and for each caller once after the call.
+func TestLineIsShared(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		l := newLine[time.Time]()
+		turns := 0
+		ctx, stop := context.WithCancel(t.Context())
+		go l.run(ctx, func(context.Context) (time.Time, error) {
+			turns++
+			began := time.Now()
+			time.Sleep(time.Second)
+			return began, nil
+		})
+		answered := 0
+		for range 1000 {
+			go func() {
+				called := time.Now()
+				began, err := l.do(ctx)
+				switch {
+				case err != nil:
+					t.Error(err)
+				case began.Before(called):
+					t.Errorf("a caller got what began %s before its call", called.Sub(began))
+				case time.Since(called) > 2*time.Second:
+					t.Errorf("a caller waited %s", time.Since(called))
+				}
+				answered++
+			}()
+			time.Sleep(3 * time.Millisecond) // some while a turn runs, some before
+		}
+		time.Sleep(5 * time.Second)
+		synctest.Wait()
+		if answered != 1000 || turns > 5 {
+			t.Errorf("%d callers were answered by %d turns", answered, turns)
+		}
+		stop()
+		synctest.Wait()
+		if _, err := l.do(t.Context()); !errors.Is(err, errLineEnded) {
+			t.Errorf("after the end: %v", err)
+		}
+	})
+}
+
+// A turn that fails is an error for those who waited for it, and for nobody else; one that
+// is stuck ends.
+func TestLineOutlivesFailure(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		l := newLine[int]()
+		broken := errors.New("broken")
+		turns := 0
+		ctx, stop := context.WithCancel(t.Context())
+		go l.run(ctx, func(ctx context.Context) (int, error) {
+			switch turns++; turns {
+			case 1:
+				return 0, broken
+			case 2:
+				<-ctx.Done()
+				return 0, ctx.Err()
+			}
+			return turns, nil
+		})
+		if _, err := l.do(ctx); !errors.Is(err, broken) {
+			t.Errorf("the first turn: %v", err)
+		}
+		if _, err := l.do(ctx); !errors.Is(err, context.DeadlineExceeded) {
+			t.Errorf("the turn that is stuck: %v", err)
+		}
+		if n, err := l.do(ctx); n != 3 || err != nil {
+			t.Errorf("the third turn: %d, %v", n, err)
+		}
+		gone, cancel := context.WithCancel(ctx)
+		cancel()
+		if _, err := l.do(gone); err != nil && !errors.Is(err, context.Canceled) {
+			t.Errorf("a caller that has gone: %v", err)
+		}
+		stop()
+		synctest.Wait()
+	})
+}
+
+// A caller that is waiting when the line ends is told so.
+func TestLineEndsForThoseWhoWait(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		l := newLine[int]()
+		ctx, stop := context.WithCancel(t.Context())
+		go l.run(ctx, func(ctx context.Context) (int, error) { <-ctx.Done(); return 0, ctx.Err() })
+		go func() { _, _ = l.do(t.Context()) }()
+		synctest.Wait()
+		errs := make(chan error, 1)
+		go func() { _, err := l.do(t.Context()); errs <- err }()
+		synctest.Wait()
+		stop()
+		if err := <-errs; !errors.Is(err, errLineEnded) {
+			t.Errorf("told %v", err)
+		}
+	})
+}
