@@ -76,6 +76,9 @@ type Deps struct {
 	Ownership Ownership
 	Status    StatusSource
 	Probes    []Probe
+	// Started is closed when the instance takes writes, or is known not to: writes that
+	// come before wait a moment. Nil: it has started.
+	Started <-chan struct{}
 	// Kafka are the options with which the region's cluster is reached: seeds,
 	// security, logger. The server adds its own options for reading.
 	Kafka []kgo.Opt

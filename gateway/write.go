@@ -15,6 +15,7 @@ func (s *Server) writeRecords(c *call) error {
 		return err
 	}
 	defer s.drain.endWrite()
+	s.awaitStart(c.r.Context())
 	head, err := c.writeHead(s.cfg.MaxBody, s.writer.maxHeaders())
 	if err != nil {
 		return err

@@ -115,7 +115,7 @@ func (d *demo) run() error {
 	fmt.Fprintf(d.out, "Starting regions us and eu, and a witness; log in %s.\n", logFile.Name())
 	// The witness starts first and stops last: the regions give their leases back to
 	// the register.
-	app := fx.New(witness(log, third), instances(log, false, false, configs...), fx.Invoke(func(lc fx.Lifecycle, sd fx.Shutdowner) {
+	app := fx.New(witness(log, third, false), instances(log, false, false, configs...), fx.Invoke(func(lc fx.Lifecycle, sd fx.Shutdowner) {
 		own(lc, sd, node.Component{Name: "demo", Run: func(ctx context.Context) error { return d.guide(ctx, sd, log) }})
 	}))
 	return runApp(app, configs[0].Drain, log)

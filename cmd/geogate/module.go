@@ -44,6 +44,14 @@ func instances(log *slog.Logger, batches uncompressed, accept acceptSettings, co
 	for _, c := range configs {
 		options = append(options, instance(c, log))
 	}
+	if len(configs) == 1 {
+		// The last hook that is added is the first to stop: all still works then.
+		options = append(options, fx.Invoke(func(lc fx.Lifecycle, nats servers) {
+			for _, server := range nats {
+				lc.Append(handOver(server, log))
+			}
+		}))
+	}
 	return fx.Options(options...)
 }
 
@@ -117,6 +125,21 @@ func openNATS(lc fx.Lifecycle, configs []node.Config) (servers, error) {
 		open[c.Region] = server
 	}
 	return open, nil
+}
+
+// handOverTime bounds the handing over of what an embedded server of the register leads.
+const handOverTime = 2 * time.Second
+
+// handOver has a server of the register hand over what it leads before it stops: else the
+// others notice after seconds that they have no leader, and no lease is renewed meanwhile.
+func handOver(server *embed.NATSServer, log *slog.Logger) fx.Hook {
+	return fx.StopHook(func(ctx context.Context) {
+		ctx, cancel := context.WithTimeout(ctx, handOverTime)
+		defer cancel()
+		if err := server.HandOver(ctx, register.StreamName); err != nil {
+			log.Warn("the register may be without a leader for some seconds", "err", err)
+		}
+	})
 }
 
 // startNATS starts an embedded server with its streams under the data directory.

@@ -32,15 +32,16 @@ directory comes back under another nats.embedded.name, and replaces the old one:
 			}
 			log := newLogger(cmd.ErrOrStderr(), c.Log.Level)
 			log.Info("starting witness", "version", node.Version, "name", c.NATS.Embedded.Name, "cluster", c.NATS.Embedded.Cluster, "pid", os.Getpid())
-			return runApp(fx.New(fxLog(log), witness(log, c)), node.WitnessDrain, log)
+			return runApp(fx.New(fxLog(log), witness(log, c, true)), node.WitnessDrain, log)
 		},
 	}
 	cmd.Flags().StringVar(&file, "config", env["CONFIG"], "configuration `file` ($GEOGATE_CONFIG)")
 	return cmd
 }
 
-// witness wires a witness: its server of the register, and its probes.
-func witness(log *slog.Logger, c node.WitnessConfig) fx.Option {
+// witness wires a witness: its server of the register, and its probes. alone: the other
+// servers are in other processes, and one of them can take the lead.
+func witness(log *slog.Logger, c node.WitnessConfig, alone bool) fx.Option {
 	return fx.Invoke(func(lc fx.Lifecycle, sd fx.Shutdowner) error {
 		server, err := startNATS(*c.NATS.Embedded, c.DataDir)
 		if err != nil {
@@ -54,6 +55,9 @@ func witness(log *slog.Logger, c node.WitnessConfig) fx.Option {
 		}
 		log.Info("listening", "management", management.Addr())
 		own(lc, sd, node.Component{Name: "witness/management", Run: management.Run})
+		if alone {
+			lc.Append(handOver(server, log))
+		}
 		return nil
 	})
 }

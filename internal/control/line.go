@@ -69,6 +69,9 @@ func (l *line[T]) run(ctx context.Context, work func(context.Context) (T, error)
 			return
 		case <-l.wake:
 		}
+		if ctx.Err() != nil {
+			return
+		}
 		l.mu.Lock()
 		t := l.next
 		l.next = nil

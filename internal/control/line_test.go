@@ -17,7 +17,7 @@ func TestLineIsShared(t *testing.T) {
 		go l.run(ctx, func(context.Context) (time.Time, error) {
 			turns++
 			began := time.Now()
-			time.Sleep(time.Second)
+			<-time.After(time.Second)
 			return began, nil
 		})
 		answered := 0
@@ -35,9 +35,9 @@ func TestLineIsShared(t *testing.T) {
 				}
 				answered++
 			}()
-			time.Sleep(3 * time.Millisecond) // some while a turn runs, some before
+			<-time.After(3 * time.Millisecond) // some while a turn runs, some before
 		}
-		time.Sleep(5 * time.Second)
+		<-time.After(5 * time.Second)
 		synctest.Wait()
 		if answered != 1000 || turns > 5 {
 			t.Errorf("%d callers were answered by %d turns", answered, turns)

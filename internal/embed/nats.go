@@ -1,6 +1,7 @@
 package embed
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"net"
@@ -11,6 +12,8 @@ import (
 	"time"
 
 	"github.com/nats-io/nats-server/v2/server"
+
+	"github.com/geogate/geogate/internal/sleep"
 )
 
 const (
@@ -251,6 +254,41 @@ func (s *NATSServer) StepDown(stream string) error {
 		return fmt.Errorf("step down from %s: %w", stream, err)
 	}
 	return nil
+}
+
+// handOverWait is the pause between two looks whether another server leads.
+const handOverWait = 10 * time.Millisecond
+
+// HandOver hands what the server leads to other servers of its cluster, if it leads
+// anything, and returns when it leads nothing any more, or when ctx ends. A server that
+// stops without it leaves a cluster that has no leader for seconds.
+func (s *NATSServer) HandOver(ctx context.Context, streams ...string) error {
+	if !s.clustered {
+		return nil
+	}
+	for asked := false; ; asked = true {
+		leads := false
+		for _, stream := range streams {
+			if s.Leads(stream) {
+				leads = true
+				if !asked {
+					_ = s.StepDown(stream) // whether it worked is seen below
+				}
+			}
+		}
+		if s.srv.JetStreamIsLeader() {
+			leads = true
+			if !asked {
+				_, _ = s.system(ctx, "$JS.API.META.LEADER.STEPDOWN", "")
+			}
+		}
+		if !leads {
+			return nil
+		}
+		if err := sleep.For(ctx, handOverWait); err != nil {
+			return fmt.Errorf("hand the lead of the nats cluster over: %w", err)
+		}
+	}
 }
 
 // Close stops the server, waits until its stores are closed and releases the

@@ -99,3 +99,76 @@ func TestReplacedServer(t *testing.T) {
 		t.Errorf("the cluster has %+v, %v", peers, err)
 	}
 }
+
+// TestHandOver: a server that is about to stop hands over what it leads, the cluster and
+// the stream, and writes go on.
+func TestHandOver(t *testing.T) {
+	ctx, cancel := context.WithTimeout(context.Background(), 2*time.Minute)
+	defer cancel()
+	const stream = "OWN"
+	names := []string{"ctl-0", "ctl-1", "ctl-2"}
+	at := make(map[string]string)
+	for _, n := range names {
+		at[n] = freeAddress(t)
+	}
+	var servers []*embed.NATSServer
+	for _, name := range names {
+		c := embed.NATS{Name: name, StoreDir: t.TempDir(), ClusterListen: at[name], Secret: shared}
+		for _, other := range names {
+			if other != name {
+				c.Routes = append(c.Routes, "nats-route://"+at[other])
+			}
+		}
+		s, err := embed.StartNATS(c)
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { s.Close() })
+		servers = append(servers, s)
+	}
+	js := connect(t, servers[0])
+	again := func(what string, try func(context.Context) error) {
+		t.Helper()
+		for {
+			short, cancel := context.WithTimeout(ctx, 2*time.Second)
+			err := try(short)
+			cancel()
+			if err == nil {
+				return
+			}
+			if ctx.Err() != nil {
+				t.Fatalf("%s: %v", what, err)
+			}
+		}
+	}
+	again("create the stream", func(ctx context.Context) error {
+		_, err := js.CreateStream(ctx, jetstream.StreamConfig{Name: stream, Subjects: []string{"own.>"}, Replicas: 3})
+		return err
+	})
+	leader := func() *embed.NATSServer {
+		for ctx.Err() == nil {
+			for _, s := range servers {
+				if s.Leads(stream) {
+					return s
+				}
+			}
+			<-time.After(10 * time.Millisecond)
+		}
+		t.Fatal("no leader")
+		return nil
+	}
+	first := leader()
+	if err := first.HandOver(ctx, stream); err != nil {
+		t.Fatal(err)
+	}
+	if first.Leads(stream) {
+		t.Error("the server still leads the stream")
+	}
+	if next := leader(); next == first {
+		t.Error("the server leads the stream again")
+	}
+	again("write after it", func(ctx context.Context) error { _, err := js.Publish(ctx, "own.x", nil); return err })
+	if err := first.HandOver(ctx, stream); err != nil {
+		t.Errorf("a server that leads nothing: %v", err)
+	}
+}

@@ -116,6 +116,7 @@ func (n *Node) assembleGateway(secret []byte) error {
 		n.log.Warn(reduced)
 	}
 	owner := &gatewayOwnership{n.cfg.Region, n.ownership, n.tables, n.policy, n.topology, n.seats}
+	n.starting = newStarting(n.log, n.startPhases(owner.writable)...)
 	n.server, err = gateway.New(gateway.Config{
 		Region: n.own, Topology: n.topology,
 		Data:   gateway.ListenerConfig{Listen: h.Listen, AllowedHosts: h.AllowedHosts, MaxConnections: connections},
@@ -124,7 +125,7 @@ func (n *Node) assembleGateway(secret []byte) error {
 		Secret: secret, Drain: n.cfg.Drain,
 	}, gateway.Deps{
 		Topics: &topicList{n.topics, n.links}, Seats: n.seats, Logs: n.control, Status: n,
-		Ownership: owner, Forgetter: n.seats,
+		Ownership: owner, Forgetter: n.seats, Started: n.starting.over,
 		Probes: []gateway.Probe{
 			{Name: "kafka", Ready: n.kafka.Ready},
 			{Name: "seats", Ready: n.seats.Ready},

@@ -80,6 +80,7 @@ type Node struct {
 	disk      *disk
 	residency *policyfile.Follower // nil without a residency policy
 	settings  *settings
+	starting  *starting
 	skipped   warning.Skipped // by all readers of internal topics
 	defects   defect.Log      // panics that were recovered
 	decoder   *txn.Decoder    // of all that read batches
@@ -264,7 +265,7 @@ func (n *Node) Components() []Component {
 	for _, l := range n.links {
 		cs = append(cs, Component{Name: "link " + l.name, Run: l.Run})
 	}
-	return append(cs, Component{Name: "gateway", Run: n.server.Run})
+	return append(cs, Component{Name: "start", Run: n.starting.Run}, Component{Name: "gateway", Run: n.server.Run})
 }
 
 // DataAddr and ManagementAddr are where the instance listens.

@@ -7,6 +7,8 @@ import (
 	"slices"
 	"time"
 
+	"golang.org/x/sync/errgroup"
+
 	"github.com/geogate/geogate/gateway"
 	"github.com/geogate/geogate/internal/control"
 	"github.com/geogate/geogate/internal/seat"
@@ -14,6 +16,9 @@ import (
 	"github.com/geogate/geogate/internal/topics"
 	"github.com/geogate/geogate/internal/txn"
 )
+
+// openAtOnce is how many topics, and of each how many partitions, are opened at a time.
+const openAtOnce = 8
 
 // prepare waits for control, makes the declared topics, and opens the seats that
 // run from the start.
@@ -111,8 +116,16 @@ func (s *Seats) openAll(ctx context.Context) error {
 	}
 	unopened := make(map[string]error)
 	var errs []error
-	for _, topic := range s.used() {
-		err := s.openTopic(ctx, topic)
+	names := s.used()
+	results := make([]error, len(names))
+	var g errgroup.Group
+	g.SetLimit(openAtOnce)
+	for i, topic := range names {
+		g.Go(func() error { results[i] = s.openTopic(ctx, topic); return nil })
+	}
+	_ = g.Wait() // each result is its topic's
+	for i, topic := range names {
+		err := results[i]
 		if err == nil || ctx.Err() != nil {
 			continue
 		}
@@ -140,15 +153,21 @@ func (s *Seats) openTopic(ctx context.Context, name string) error {
 	if err != nil {
 		return fmt.Errorf("open topic %s: %w", name, err)
 	}
-	var errs []error
+	errs := make([]error, topic.ViewPartitions())
+	var g errgroup.Group
+	g.SetLimit(openAtOnce)
 	for p := range topic.ViewPartitions() {
 		if p > 0 && s.cfg.Topics.Incomplete(name, p) != nil {
 			continue // status says so, and openAdded tries again
 		}
-		if _, err := s.hold(ctx, txn.TopicPartition{Topic: name, Partition: p}); err != nil && !errors.Is(err, seat.ErrHeld) {
-			errs = append(errs, fmt.Errorf("open seat %s/%d: %w", name, p, err))
-		}
+		g.Go(func() error {
+			if _, err := s.hold(ctx, txn.TopicPartition{Topic: name, Partition: p}); err != nil && !errors.Is(err, seat.ErrHeld) {
+				errs[p] = fmt.Errorf("open seat %s/%d: %w", name, p, err)
+			}
+			return nil
+		})
 	}
+	_ = g.Wait()
 	return errors.Join(errs...)
 }
 

@@ -136,11 +136,13 @@ type Seats struct {
 	phases   *prometheus.HistogramVec // of writes, by topic and phase
 
 	requests chan *runningSeat // to be run
+	ended    chan struct{}     // closed when Run runs no more seats
 	admitted chan struct{}     // closed when Admit has said yes
 	started  atomic.Bool       // the seats that run from the start were ready once, or had their time
 
 	mu         sync.Mutex
 	held       map[txn.TopicPartition]*runningSeat
+	making     map[txn.TopicPartition]*making
 	troubles   map[txn.TopicPartition]*trouble
 	current    map[string]event.TopicID // by name, of topics that were recreated
 	stopped    bool                     // no new ones
@@ -166,9 +168,9 @@ func New(cfg Config) (*Seats, error) {
 		room:    view.NewRoom(foldBytes),
 		fetcher: &fetcher{own: cfg.ID, control: cfg.Control, topics: ids, decoder: cfg.Decoder},
 		lags:    lags{asked: make(chan struct{}, 1)}, phases: newPhases(),
-		requests: make(chan *runningSeat, openRequests), admitted: make(chan struct{}),
+		requests: make(chan *runningSeat, openRequests), ended: make(chan struct{}), admitted: make(chan struct{}),
 		troubles: make(map[txn.TopicPartition]*trouble),
-		held:     make(map[txn.TopicPartition]*runningSeat), current: make(map[string]event.TopicID),
+		held:     make(map[txn.TopicPartition]*runningSeat), making: make(map[txn.TopicPartition]*making), current: make(map[string]event.TopicID),
 	}, nil
 }
 
@@ -210,6 +212,7 @@ func (s *Seats) Run(ctx context.Context) error {
 	s.mu.Lock()
 	s.stopped = true
 	s.mu.Unlock()
+	close(s.ended)
 	s.producer.Close()
 	return err
 }
@@ -369,16 +372,87 @@ func (s *Seats) hold(ctx context.Context, at txn.TopicPartition) (*runningSeat, 
 	if ok {
 		return h, nil
 	}
-	select {
-	case <-s.cfg.Control.Ready():
-	default:
-		return nil, fmt.Errorf("open seat: control topics are still being read: %w", seat.ErrNotReady)
+	if err := s.awaitAdmission(ctx); err != nil {
+		return nil, err
 	}
-	select {
-	case <-s.admitted:
-	default:
-		return nil, fmt.Errorf("open seat: settings are still being compared: %w", seat.ErrNotReady)
+	return s.openOnce(ctx, at)
+}
+
+// admissionWait bounds how long somebody waits for what comes before the first seat.
+const admissionWait = 5 * time.Second
+
+// awaitAdmission waits, for a bounded time, until control has been read and the instance
+// may run.
+func (s *Seats) awaitAdmission(ctx context.Context) error {
+	late := time.NewTimer(admissionWait)
+	defer late.Stop()
+	for _, step := range []struct {
+		done <-chan struct{}
+		what string
+	}{
+		{s.cfg.Control.Ready(), "control topics are still being read"},
+		{s.admitted, "settings are still being compared"},
+	} {
+		select {
+		case <-step.done:
+			continue
+		default:
+		}
+		select {
+		case <-step.done:
+			continue
+		case <-ctx.Done():
+		case <-late.C:
+		}
+		return fmt.Errorf("open seat: %s: %w", step.what, seat.ErrNotReady)
 	}
+	return nil
+}
+
+// making is a seat that is being made; whoever wants it meanwhile waits.
+type making struct {
+	done chan struct{}
+	seat *runningSeat
+	err  error
+}
+
+// makeTime bounds the making of a seat, for whoever waits for it.
+const makeTime = 30 * time.Second
+
+// openOnce makes the seat of a partition and has it run, once for all who ask meanwhile.
+func (s *Seats) openOnce(ctx context.Context, at txn.TopicPartition) (*runningSeat, error) {
+	s.mu.Lock()
+	if h, ok := s.held[at]; ok {
+		s.mu.Unlock()
+		return h, nil
+	}
+	m, begun := s.making[at]
+	if !begun {
+		m = &making{done: make(chan struct{})}
+		s.making[at] = m
+	}
+	s.mu.Unlock()
+	if begun {
+		select {
+		case <-m.done:
+			return m.seat, m.err
+		case <-ctx.Done():
+			return nil, fmt.Errorf("open seat: it is being made: %w", seat.ErrNotReady)
+		}
+	}
+	// That the first of them goes is no reason for the others to fail.
+	mctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), makeTime)
+	defer cancel()
+	m.seat, m.err = s.makeSeat(mctx, at)
+	s.mu.Lock()
+	delete(s.making, at)
+	s.mu.Unlock()
+	close(m.done)
+	return m.seat, m.err
+}
+
+// makeSeat makes a seat and has it run.
+func (s *Seats) makeSeat(ctx context.Context, at txn.TopicPartition) (*runningSeat, error) {
 	h, err := s.newSeat(ctx, at, nil)
 	if s.stopAt(at, err) {
 		return nil, errHeld(at)
@@ -387,20 +461,26 @@ func (s *Seats) hold(ctx context.Context, at txn.TopicPartition) (*runningSeat, 
 		return nil, err
 	}
 	s.mu.Lock()
-	defer s.mu.Unlock()
-	if other, ok := s.held[at]; ok {
-		return other, nil
+	stopped := s.stopped
+	if !stopped {
+		s.held[at] = h
 	}
-	if s.stopped {
+	s.mu.Unlock()
+	if stopped {
 		return nil, fmt.Errorf("open seat: %w", seat.ErrDraining)
 	}
 	select {
 	case s.requests <- h:
+		return h, nil
+	case <-s.ended:
+		err = seat.ErrDraining
 	case <-ctx.Done():
-		return nil, fmt.Errorf("open seat: %w", seat.ErrNotReady)
+		err = seat.ErrNotReady
 	}
-	s.held[at] = h
-	return h, nil
+	s.mu.Lock()
+	delete(s.held, at)
+	s.mu.Unlock()
+	return nil, fmt.Errorf("open seat: %w", err)
 }
 
 // newSeat builds a seat without running it. Its error is a *defect.Error after a panic.

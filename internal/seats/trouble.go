@@ -96,7 +96,7 @@ func errHeld(at txn.TopicPartition) error {
 // startGrace is how long, after the declared topics are there, an instance counts as
 // starting while some of its partitions still read their logs. After it those
 // that take writes decide: one long log must not keep all others out of service.
-const startGrace = 30 * time.Second
+const startGrace = 2 * time.Second
 
 // Ready is the readiness of the seats for reads: nil unless the instance is starting, or
 // none of its partitions works.

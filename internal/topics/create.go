@@ -8,12 +8,14 @@ import (
 	"time"
 
 	"github.com/twmb/franz-go/pkg/kerr"
+	"golang.org/x/sync/errgroup"
 
 	"github.com/geogate/geogate/conflict"
 	"github.com/geogate/geogate/gateway"
 	"github.com/geogate/geogate/internal/control"
 	"github.com/geogate/geogate/internal/event"
 	"github.com/geogate/geogate/router"
+	"github.com/geogate/geogate/router/ownership"
 	"github.com/geogate/geogate/router/ownership/mirror"
 )
 
@@ -74,8 +76,24 @@ func (c *Catalogue) internals() []spec {
 
 // PrepareInternal makes the internal topics. It comes before anything reads them.
 func (c *Catalogue) PrepareInternal(ctx context.Context) error {
-	for _, s := range c.internals() {
-		if err := c.ensure(ctx, s); err != nil {
+	all := c.internals()
+	return atOnce(len(all), func(i int) error { return c.ensure(ctx, all[i]) })
+}
+
+// topicsAtOnce is how many topics are made or checked at a time.
+const topicsAtOnce = 8
+
+// atOnce does something n times, some of them at a time. The error is the first by number.
+func atOnce(n int, do func(i int) error) error {
+	errs := make([]error, n)
+	var g errgroup.Group
+	g.SetLimit(topicsAtOnce)
+	for i := range n {
+		g.Go(func() error { errs[i] = do(i); return nil })
+	}
+	_ = g.Wait()
+	for _, err := range errs {
+		if err != nil {
 			return err
 		}
 	}
@@ -85,31 +103,44 @@ func (c *Catalogue) PrepareInternal(ctx context.Context) error {
 // PrepareDeclared makes or checks the topics that the policy declares, with what
 // is derived from them. It comes after the registry has been read.
 func (c *Catalogue) PrepareDeclared(ctx context.Context) error {
-	for _, d := range c.policy.Declared() {
-		if x, ok, err := c.registry.Registered(ctx, d.Topic, event.TopicID{}); err != nil {
-			return err
-		} else if ok {
-			return fmt.Errorf("declare topic %s: %w: geogate writes a topic of that name itself (%s); declare another name", d.Topic, gateway.ErrTopicBlocked, describe(x))
-		}
-		s := spec{name: d.Topic, partitions: d.Partitions, cleanup: deleted, mayHave: c.policy.Domain(d.Topic).Kind == conflict.Events}
-		if err := c.ensure(ctx, s); err != nil {
-			return fmt.Errorf("declare topic: %w", err)
-		}
-		if err := c.checkRetention(ctx, d.Topic); err != nil {
-			return fmt.Errorf("declare topic: %w", err)
-		}
-		if err := c.Refresh(ctx); err != nil {
-			return err
-		}
-		topic, err := c.Topic(ctx, d.Topic)
+	declared := c.policy.Declared()
+	if err := atOnce(len(declared), func(i int) error { return c.prepareDeclared(ctx, declared[i]) }); err != nil {
+		return err
+	}
+	// One list for all: a topic that was made just now is not in an older one.
+	if err := c.Refresh(ctx); err != nil {
+		return err
+	}
+	err := atOnce(len(declared), func(i int) error {
+		topic, err := c.Topic(ctx, declared[i].Topic)
 		if err != nil {
-			return fmt.Errorf("declare topic %s: %w", d.Topic, err)
+			return fmt.Errorf("declare topic %s: %w", declared[i].Topic, err)
 		}
-		if err := c.Derive(ctx, topic); err != nil {
-			return err
-		}
+		return c.Derive(ctx, topic)
+	})
+	if err != nil {
+		return err
 	}
 	c.prepared.Store(true)
+	return nil
+}
+
+// prepareDeclared makes or checks one topic that the policy declares.
+func (c *Catalogue) prepareDeclared(ctx context.Context, d ownership.Declared) error {
+	x, ok, err := c.registry.Registered(ctx, d.Topic, event.TopicID{})
+	switch {
+	case err != nil:
+		return err
+	case ok:
+		return fmt.Errorf("declare topic %s: %w: geogate writes a topic of that name itself (%s); declare another name", d.Topic, gateway.ErrTopicBlocked, describe(x))
+	}
+	s := spec{name: d.Topic, partitions: d.Partitions, cleanup: deleted, mayHave: c.policy.Domain(d.Topic).Kind == conflict.Events}
+	if err := c.ensure(ctx, s); err != nil {
+		return fmt.Errorf("declare topic: %w", err)
+	}
+	if err := c.checkRetention(ctx, d.Topic); err != nil {
+		return fmt.Errorf("declare topic: %w", err)
+	}
 	return nil
 }
 

@@ -55,6 +55,7 @@ const (
 	ResidencyStopped    Code = "RESIDENCY_STOPPED"
 	SettingsDiffer      Code = "SETTINGS_DIFFER"
 	SettingsDisagree    Code = "SETTINGS_DISAGREE"
+	Starting            Code = "STARTING"
 	TopicBlocked        Code = "TOPIC_BLOCKED"
 	UnknownRecord       Code = "UNKNOWN_RECORD"
 	ViewIncomplete      Code = "VIEW_INCOMPLETE"
@@ -68,7 +69,7 @@ func Codes() []Code {
 		IntervalPastEnd, KafkaUnreachable, LinkFailed, LinkParked, MalformedRecord, MoreWarnings, NativeOrphans, OutputReplaced,
 		PartitionHeld, PartitionNotReady, PartitionsDiffer, PartitionsUneven, PartitionsUnused, PatternUnmatched, Quarantined,
 		RegisterDegraded, RegisterRegressed, RegisterRumour, RegisterUnreachable, ResidencyInvalid, ResidencyStopped,
-		SettingsDiffer, SettingsDisagree, TopicBlocked, UnknownRecord, ViewIncomplete, WaitsForRegister,
+		SettingsDiffer, SettingsDisagree, Starting, TopicBlocked, UnknownRecord, ViewIncomplete, WaitsForRegister,
 	}
 }
 
@@ -87,7 +88,7 @@ const (
 // highest of the warnings that it stands for.
 func (c Code) Severity() Severity {
 	switch c {
-	case CopyKeepsAll, PartitionsUneven, PatternUnmatched, UnknownRecord:
+	case CopyKeepsAll, PartitionsUneven, PatternUnmatched, Starting, UnknownRecord:
 		return Notice
 	}
 	return Error

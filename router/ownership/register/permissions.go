@@ -1,5 +1,8 @@
 package register
 
+// StreamName is the stream that the register is.
+const StreamName = streamName
+
 // Permissions are the subjects that the register's client uses, in the form in which a
 // NATS server takes them: no more is needed. What deletes, purges, changes or restores a
 // stream, or takes messages out of it, is not among them.
