@@ -2,6 +2,7 @@ package gateway
 
 import (
 	"context"
+	"maps"
 	"sync"
 	"time"
 
@@ -12,8 +13,11 @@ import (
 // writes as much as it can leaves room for others in the same partition.
 type flights struct {
 	mu sync.Mutex
-	of map[logKey]*flight
+	of map[logKey]*flight // those without users too, as long as there are few
 }
+
+// idleFlights is how many partitions are remembered before those without users go.
+const idleFlights = 4096
 
 // flight is the writes of one partition that are in flight.
 type flight struct {
@@ -61,6 +65,9 @@ func (f *flights) use(key logKey) *flight {
 	}
 	one := f.of[key]
 	if one == nil {
+		if len(f.of) >= idleFlights {
+			maps.DeleteFunc(f.of, func(_ logKey, o *flight) bool { return o.users == 0 })
+		}
 		one = &flight{writes: newShares(seat.DefaultInFlight), bytes: newShares(seat.DefaultBytes)}
 		f.of[key] = one
 	}
@@ -71,9 +78,17 @@ func (f *flights) use(key logKey) *flight {
 func (f *flights) leave(key logKey) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	if one := f.of[key]; one.users > 1 {
-		one.users--
-		return
+	f.of[key].users--
+}
+
+// inUse is how many partitions have writes in flight.
+func (f *flights) inUse() (n int) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	for _, one := range f.of {
+		if one.users > 0 {
+			n++
+		}
 	}
-	delete(f.of, key)
+	return n
 }

@@ -406,8 +406,6 @@ func TestSeatLeavesRoom(t *testing.T) {
 	}
 	close(leave)
 	eventually(t, "the end of all writes", func() bool {
-		w.s.writer.flights.mu.Lock()
-		defer w.s.writer.flights.mu.Unlock()
-		return len(w.s.writer.flights.of) == 0
+		return w.s.writer.flights.inUse() == 0
 	})
 }

@@ -54,7 +54,8 @@ func (s *Server) writeBatch(c *call, head *writeHead, body []byte) error {
 func (s *Server) answerBatch(c *call, q *sequence, topic Topic) error {
 	ctx := c.r.Context()
 	form := s.newStoredForm(topic)
-	body := []byte(`{"results":[`)
+	body := make([]byte, 0, q.window*storedSize+storedSize) // for which there is room
+	body = append(body, `{"results":[`...)
 	status := http.StatusOK
 	for e := q.next(ctx); e != nil; e = q.next(ctx) {
 		if body[len(body)-1] != '[' {

@@ -184,9 +184,7 @@ func TestCanceledBatch(t *testing.T) {
 		t.Fatalf("answer %v, %v", r, err)
 	}
 	eventually(t, "the end of the batch", func() bool {
-		w.s.writer.flights.mu.Lock()
-		defer w.s.writer.flights.mu.Unlock()
-		return len(w.s.writer.flights.of) == 0 && w.s.unread.total() == 0
+		return w.s.writer.flights.inUse() == 0 && w.s.unread.total() == 0
 	})
 }
 

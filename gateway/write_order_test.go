@@ -269,10 +269,8 @@ func TestStreamRetriesInOrder(t *testing.T) {
 					rt.Errorf("of key %s are stored %v, want %v", key, log[key], want[key])
 				}
 			}
-			w.s.writer.flights.mu.Lock()
-			defer w.s.writer.flights.mu.Unlock()
-			if len(w.s.writer.flights.of) != 0 || w.s.bodies.total() != 0 || w.s.unread.total() != 0 {
-				rt.Errorf("%d partitions are in flight, %d bytes and %d of answers are held", len(w.s.writer.flights.of), w.s.bodies.total(), w.s.unread.total())
+			if w.s.writer.flights.inUse() != 0 || w.s.bodies.total() != 0 || w.s.unread.total() != 0 {
+				rt.Errorf("%d partitions are in flight, %d bytes and %d of answers are held", w.s.writer.flights.inUse(), w.s.bodies.total(), w.s.unread.total())
 			}
 		})
 	})
@@ -307,4 +305,21 @@ func TestOneKeyElsewhere(t *testing.T) {
 			}
 		}
 	})
+}
+
+// TestFlightsAreForgotten: of partitions without writes in flight only so many are kept.
+func TestFlightsAreForgotten(t *testing.T) {
+	var f flights
+	used, _ := f.begin(t.Context(), logKey{event.TopicID{1}, 0}, peerN(1), 1, 1, 0)
+	for p := range int32(3 * idleFlights) {
+		one, ok := f.begin(t.Context(), logKey{event.TopicID{2}, p}, peerN(1), 1, 1, 0)
+		if !ok {
+			t.Fatalf("partition %d has no room", p)
+		}
+		one.end()
+	}
+	if len(f.of) > idleFlights || f.inUse() != 1 || f.of[used.key].writes.total() != 1 {
+		t.Errorf("%d partitions, %d in use", len(f.of), f.inUse())
+	}
+	used.end()
 }

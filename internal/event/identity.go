@@ -46,7 +46,7 @@ func NewID() (ID, error) {
 func (id ID) IsZero() bool { return id == ID{} }
 
 // String is the usual hyphenated UUID.
-func (id ID) String() string { return string(id.Append(nil)) }
+func (id ID) String() string { return string(id.Append(make([]byte, 0, 36))) }
 
 // Append appends what String gives.
 func (id ID) Append(b []byte) []byte {
