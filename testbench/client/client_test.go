@@ -75,6 +75,47 @@ func TestStoreAllAsksAgainForOpenLinesOnly(t *testing.T) {
 	}
 }
 
+// TestStoreBatchAsksAgainForOpenRecordsOnly: of a batch that is stored in part, only what
+// is open is sent again.
+func TestStoreBatchAsksAgainForOpenRecordsOnly(t *testing.T) {
+	tries := make(map[string]int)
+	srv := httptest.NewServer(http.HandlerFunc(func(rw http.ResponseWriter, req *http.Request) {
+		var batch struct {
+			Records []struct {
+				Idem string `json:"idempotency_key"`
+			}
+		}
+		if err := json.NewDecoder(req.Body).Decode(&batch); err != nil || req.Header.Get("Content-Type") != "application/json" {
+			t.Errorf("batch of type %s: %v", req.Header.Get("Content-Type"), err)
+		}
+		var results []string
+		for i, r := range batch.Records {
+			switch tries[r.Idem]++; {
+			case r.Idem == "bad":
+				results = append(results, fmt.Sprintf(`{"index":%d,"status":422,"problem":{"status":422,"code":"INVALID_RECORD","retriable":false}}`, i))
+			case r.Idem == "late" && tries[r.Idem] < 3:
+				results = append(results, fmt.Sprintf(`{"index":%d,"status":503,"problem":{"status":503,"code":"NOT_READY","retriable":true}}`, i))
+			default:
+				results = append(results, fmt.Sprintf(`{"id":%q}`, r.Idem))
+			}
+		}
+		rw.WriteHeader(http.StatusMultiStatus)
+		fmt.Fprintf(rw, `{"results":[%s]}`, strings.Join(results, ","))
+	}))
+	t.Cleanup(srv.Close)
+	c := client.Client{HTTP: srv.Client(), Address: client.At(srv.URL, ""), Retry: time.Millisecond}
+	answers, err := c.StoreBatch(t.Context(), []client.Write{{Topic: "t", Idem: "a"}, {Topic: "t", Idem: "late"}, {Topic: "t", Idem: "c"}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if answers[0].ID != "a" || answers[1].ID != "late" || answers[2].ID != "c" || tries["a"] != 1 || tries["late"] != 3 || tries["c"] != 1 {
+		t.Errorf("answers %+v, tries %v", answers, tries)
+	}
+	if _, err := c.StoreBatch(t.Context(), []client.Write{{Topic: "t", Idem: "bad"}}); err == nil || !strings.Contains(err.Error(), "INVALID_RECORD") {
+		t.Errorf("a record refused for good: %v", err)
+	}
+}
+
 // TestWritesAreSentUnchanged: the value's bytes are those that were given, and what
 // is absent is null.
 func TestWritesAreSentUnchanged(t *testing.T) {

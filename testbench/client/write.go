@@ -142,6 +142,17 @@ func (c Client) Store(ctx context.Context, w Write) (Answer, error) {
 // StoreAll sends writes of one topic, each with an idempotency key, as one stream,
 // and sends those lines again that were not answered with a success.
 func (c Client) StoreAll(ctx context.Context, writes []Write) ([]Answer, error) {
+	return c.storeAll(ctx, writes, c.stream)
+}
+
+// StoreBatch is StoreAll with a JSON batch in place of a stream.
+func (c Client) StoreBatch(ctx context.Context, writes []Write) ([]Answer, error) {
+	return c.storeAll(ctx, writes, c.batch)
+}
+
+// storeAll has send send the writes until all are stored. send is told which are open; it
+// fills in answers and returns those that still are, with the reason of one of them.
+func (c Client) storeAll(ctx context.Context, writes []Write, send func(context.Context, []Write, []int, []Answer) ([]int, error)) ([]Answer, error) {
 	answers := make([]Answer, len(writes))
 	open := make([]int, len(writes))
 	for i := range open {
@@ -150,7 +161,7 @@ func (c Client) StoreAll(ctx context.Context, writes []Write) ([]Answer, error) 
 	var last error
 	for {
 		var err error
-		open, err = c.stream(ctx, writes, open, answers)
+		open, err = send(ctx, writes, open, answers)
 		if len(open) == 0 {
 			return answers, nil
 		}
@@ -158,13 +169,12 @@ func (c Client) StoreAll(ctx context.Context, writes []Write) ([]Answer, error) 
 			last = err
 		}
 		if err != nil && !MayRetry(err) || sleep.For(ctx, c.pause()) != nil {
-			return nil, fmt.Errorf("write %d lines from %s to %s: %w", len(open), writes[open[0]].Idem, writes[0].Topic, errors.Join(last, ctx.Err()))
+			return nil, fmt.Errorf("write %d records from %s to %s: %w", len(open), writes[open[0]].Idem, writes[0].Topic, errors.Join(last, ctx.Err()))
 		}
 	}
 }
 
-// stream sends the open lines in one request, fills in their answers and returns
-// those still open, with the reason of one of them.
+// stream sends the open writes as lines of one request.
 func (c Client) stream(ctx context.Context, writes []Write, open []int, answers []Answer) ([]int, error) {
 	var body bytes.Buffer
 	for _, i := range open {
@@ -177,26 +187,59 @@ func (c Client) stream(ctx context.Context, writes []Write, open []int, answers 
 	}
 	lines := bufio.NewScanner(bytes.NewReader(raw))
 	lines.Buffer(nil, 1<<20)
-	var left []int
-	at := 0
-	for ; at < len(open) && lines.Scan(); at++ {
-		var line struct {
+	var got []json.RawMessage
+	for len(got) < len(open) && lines.Scan() {
+		got = append(got, bytes.Clone(lines.Bytes()))
+	}
+	return take(got, open, answers)
+}
+
+// batch sends the open writes as one JSON document.
+func (c Client) batch(ctx context.Context, writes []Write, open []int, answers []Answer) ([]int, error) {
+	body := []byte(`{"records":[`)
+	for i, at := range open {
+		if i > 0 {
+			body = append(body, ',')
+		}
+		body = append(body, writes[at].document(true)...)
+	}
+	raw, _, err := c.Do(ctx, http.MethodPost, recordsPath(writes[0].Topic), append(body, "]}"...), http.Header{"Content-Type": {"application/json"}})
+	if err != nil {
+		return open, err
+	}
+	var got struct {
+		Results []json.RawMessage `json:"results"`
+	}
+	if err := Decode(raw, &got); err != nil {
+		return open, err
+	}
+	if len(got.Results) != len(open) {
+		return open, fmt.Errorf("a batch of %d records has %d results", len(open), len(got.Results))
+	}
+	return take(got.Results, open, answers)
+}
+
+// take fills in the answers to the open writes, as far as there are any. It returns the
+// writes that are still open, with the reason of one of them; a reason that stays ends it.
+func take(got []json.RawMessage, open []int, answers []Answer) (left []int, err error) {
+	for i, raw := range got {
+		var one struct {
 			Answer
 			Status  int      `json:"status"`
 			Problem *Problem `json:"problem"`
 		}
-		if err := Decode(lines.Bytes(), &line); err != nil {
-			return append(left, open[at:]...), err
+		if err := Decode(raw, &one); err != nil {
+			return append(left, open[i:]...), err
 		}
-		if line.Problem != nil {
-			left, err = append(left, open[at]), line.Problem
-			if !line.Problem.Retriable {
-				return append(left, open[at+1:]...), err
+		if one.Problem != nil {
+			left, err = append(left, open[i]), one.Problem
+			if !one.Problem.Retriable {
+				return append(left, open[i+1:]...), err
 			}
 			continue
 		}
-		answers[open[at]] = line.Answer
-		answers[open[at]].Raw = lines.Text()
+		answers[open[i]] = one.Answer
+		answers[open[i]].Raw = string(raw)
 	}
-	return append(left, open[at:]...), err
+	return append(left, open[len(got):]...), err
 }
