@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"net/http"
 	"slices"
+	"strconv"
 	"strings"
 	"time"
 
@@ -113,7 +114,8 @@ func (s *Server) answerEntity(c *call, t Topic, key []byte, stale time.Duration)
 	if err := s.fillEntity(ctx, st, t, live, win, &room); err != nil {
 		return err
 	}
-	return s.deliverEntity(c, &room, s.appendEntity(t, key, p, version, live, win))
+	body := make([]byte, 0, entityRoom*len(live)+len(key)+int(sizeOf(&conflict.State{Live: live})))
+	return s.deliverEntity(c, &room, s.appendEntity(body, t, key, p, version, live, win))
 }
 
 // deliverEntity answers with an entity once there is room for it.
@@ -124,8 +126,18 @@ func (s *Server) deliverEntity(c *call, room *hold, body []byte) error {
 	return c.deliver(typeJSON, body)
 }
 
+// over is a context that has ended: who is given it does not wait.
+var over = func() context.Context {
+	ctx, cancel := context.WithCancel(context.Background())
+	cancel()
+	return ctx
+}()
+
 // caughtUp waits, for a time, until a seat's view shows what its topic held at the start.
 func caughtUp(ctx context.Context, st Seat, atMost time.Duration) error {
+	if st.CaughtUp(over) == nil {
+		return nil // mostly; a timer is not needed then
+	}
 	ctx, cancel := context.WithTimeout(ctx, atMost)
 	defer cancel()
 	return st.CaughtUp(ctx)
@@ -195,61 +207,67 @@ func (s *Server) readToken(t Topic, p int32, seen event.Vector, stamp event.Stam
 
 // version names a state by its live dots, region ids descending.
 func (s *Server) version(live []conflict.Live) string {
-	dots := make([]string, 0, len(live))
-	for _, l := range slices.Backward(live) {
-		dots = append(dots, l.Event.At.Format(s.cfg.Topology))
+	const room = 48 // what a dot mostly takes at most
+	b := make([]byte, 0, room*len(live))
+	for i := range slices.Backward(live) {
+		if len(b) > 0 {
+			b = append(b, '+')
+		}
+		b = live[i].Event.At.AppendFormat(b, s.cfg.Topology)
 	}
-	return strings.Join(dots, "+")
+	return string(b)
 }
 
-// appendEntity is the body of an entity: a pure function of its state. live is in
+// entityRoom is more than the body of an entity takes beside keys and values, and what each
+// sibling takes.
+const entityRoom = 512
+
+// appendEntity appends the body of an entity: a pure function of its state. live is in
 // ascending order of region ids, at most one of each.
-func (s *Server) appendEntity(t Topic, key []byte, p int32, version string, live []conflict.Live, win int) []byte {
+func (s *Server) appendEntity(dst []byte, t Topic, key []byte, p int32, version string, live []conflict.Live, win int) []byte {
 	w := &live[win].Event
-	var o object
-	o.str("topic", t.Name)
-	o.name("key")
-	o.b = appendKey(o.b, key)
-	o.int("partition", int64(p))
-	o.str("version", version)
-	o.name("value")
-	o.b = appendValue(o.b, w.Value)
-	s.appendParty(&o, w)
-	o.str("timestamp", formatTime(w.Timestamp))
-	o.str("policy", conflict.PolicyOf(t.Domain.Rule).Name)
-	o.name("siblings")
-	o.b = append(o.b, '[')
+	dst = appendString(append(dst, `{"topic":`...), t.Name)
+	dst = appendKey(append(dst, `,"key":`...), key)
+	dst = strconv.AppendInt(append(dst, `,"partition":`...), int64(p), 10)
+	dst = appendString(append(dst, `,"version":`...), version)
+	dst = appendValue(append(dst, `,"value":`...), w.Value)
+	dst = s.appendParty(append(dst, ','), w)
+	dst = appendTime(append(dst, `,"timestamp":"`...), w.Timestamp)
+	policy := conflict.PolicyOf(t.Domain.Rule)
+	dst = appendString(append(dst, `","policy":`...), policy.Name)
+	dst = append(dst, `,"siblings":[`...)
 	first := true
 	for i := range slices.Backward(live) {
 		if i == win {
 			continue
 		}
 		if !first {
-			o.b = append(o.b, ',')
+			dst = append(dst, ',')
 		}
 		first = false
-		o.b = append(o.b, s.appendSibling(t, &live[i].Event)...)
+		ev := &live[i].Event
+		dst = s.appendParty(append(dst, '{'), ev)
+		dst = append(append(append(dst, `,"op":"`...), ev.Op.String()...), '"')
+		if policy.ShowsSiblings {
+			dst = appendValue(append(dst, `,"value":`...), ev.Value)
+		}
+		dst = append(dst, '}')
 	}
-	o.b = append(o.b, ']')
-	return o.close()
+	return append(dst, "]}"...)
 }
 
-func (s *Server) appendSibling(t Topic, ev *event.Event) []byte {
-	var o object
-	s.appendParty(&o, ev)
-	o.str("op", ev.Op.String())
-	if conflict.PolicyOf(t.Domain.Rule).ShowsSiblings {
-		o.name("value")
-		o.b = appendValue(o.b, ev.Value)
+// appendParty appends the members that name a live value.
+func (s *Server) appendParty(dst []byte, ev *event.Event) []byte {
+	dst = ev.At.AppendFormat(append(dst, `"dot":"`...), s.cfg.Topology)
+	dst = append(dst, `","id":`...)
+	if ev.ID.IsZero() {
+		dst = append(dst, "null"...)
+	} else {
+		dst = append(ev.ID.Append(append(dst, '"')), '"')
 	}
-	return o.close()
-}
-
-func (s *Server) appendParty(o *object, ev *event.Event) {
-	o.str("dot", ev.At.Format(s.cfg.Topology))
-	o.id("id", ev.ID)
-	o.str("region", s.cfg.Topology.Name(ev.At.Region))
-	o.str("stamp", ev.Stamp.String())
+	dst = appendString(append(dst, `,"region":`...), s.cfg.Topology.Name(ev.At.Region))
+	dst = ev.Stamp.AppendHex(append(dst, `,"stamp":"`...))
+	return append(dst, '"')
 }
 
 // matches tells whether If-None-Match names the version. A version is the same

@@ -247,3 +247,32 @@ func BenchmarkReadEntity(b *testing.B) {
 	})
 	reportCPU(b, b.N, before)
 }
+
+// discard is a ResponseWriter that keeps nothing of an answer but its status.
+type discard struct {
+	header http.Header
+	status int
+}
+
+func (d *discard) Header() http.Header         { return d.header }
+func (d *discard) Write(b []byte) (int, error) { return len(b), nil }
+func (d *discard) WriteHeader(status int)      { d.status = status }
+
+// BenchmarkEntityHandler is what an entity read takes but for HTTP and the state.
+func BenchmarkEntityHandler(b *testing.B) {
+	w := newWorld(b, nil)
+	ev := stamped(us, 3, 4711, 0, "DTW", `{"date":"2001/01/01 00:47","delay":66,"distance":1750,"origin":"DTW","destination":"LAS"}`)
+	for p := range int32(6) {
+		w.seat("flights", p).entities["DTW"] = conflict.State{Live: []conflict.Live{{Event: ev}}}
+	}
+	h := w.s.dataHandler()
+	r := httptest.NewRequest(http.MethodGet, "/v1/topics/flights/entities/DTW", http.NoBody)
+	r.Host = "127.0.0.1"
+	b.ReportAllocs()
+	for b.Loop() {
+		d := &discard{header: make(http.Header)}
+		if h.ServeHTTP(d, r); d.status != http.StatusOK {
+			b.Fatalf("status %d", d.status)
+		}
+	}
+}

@@ -78,6 +78,9 @@ func (c *call) writeHead(most int64, maxHeaders int) (h *writeHead, err error) {
 // query reads the request's parameters: each at most once, and none that the
 // resource does not know: a misspelt one would silently take its default.
 func (c *call) query(known ...string) (url.Values, error) {
+	if c.r.URL.RawQuery == "" {
+		return nil, nil // which has no parameter
+	}
 	q, err := url.ParseQuery(c.r.URL.RawQuery)
 	if err != nil {
 		return nil, invalid(codeMalformed, fieldError{Parameter: "", Detail: "the query string is not valid"})
