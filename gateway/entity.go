@@ -88,7 +88,7 @@ func (s *Server) answerEntity(c *call, t Topic, key []byte, stale time.Duration)
 	h := c.w.Header()
 	h.Set("Cache-Control", "no-cache")
 	if t.Held != "" || !st.Complete() {
-		setIncomplete(h, t.Name, p)
+		setIncomplete(h, headerIncomplete, t.Name, p)
 	}
 	win := conflict.PolicyOf(t.Domain.Rule).Winner(state.Live)
 	if win < 0 {

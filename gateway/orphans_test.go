@@ -8,6 +8,7 @@ import (
 	"testing"
 
 	"github.com/geogate/geogate/conflict"
+	"github.com/geogate/geogate/conflict/view"
 	"github.com/geogate/geogate/internal/control"
 	"github.com/geogate/geogate/internal/event"
 	"github.com/geogate/geogate/router/ownership"
@@ -155,6 +156,16 @@ func TestMergedLeavesOrphansOut(t *testing.T) {
 	if p.dots() != "eu/0/0/0 eu/0/0/1 us/0/0/5" || string(p.Records[2].Value) != `{"type":"json","data":"retried"}` || !p.End {
 		t.Errorf("under the cut: %+v", p)
 	}
+	st.mu.Lock()
+	st.fetchErr = view.ErrGone // retention has deleted the copy
+	st.mu.Unlock()
+	r := w.do(get(read))
+	if body := text(t, r); r.StatusCode != 200 || strings.Contains(body, "retried") || r.Header.Get("Geogate-Incomplete") != "github/0" {
+		t.Errorf("without the copy: status %d, lacks %q: %s", r.StatusCode, r.Header.Get("Geogate-Incomplete"), body)
+	}
+	st.mu.Lock()
+	st.fetchErr = nil
+	st.mu.Unlock()
 	// Who has read it as an orphan, or as the copy, does not read it again.
 	for _, seen := range []event.Vector{vector(0, 4), vector(6, 2)} {
 		c := event.Cursor{View: event.MergedView, Topic: event.HashTopic("github"), Visible: eu, At: map[int32]event.Vector{0: seen}}

@@ -26,8 +26,8 @@ func (s *Server) readRecords(c *call) error {
 		return err
 	}
 	defer f.close()
-	setIncomplete(c.w.Header(), rd.topic, f.view.lacks()...)
 	if rd.follow {
+		setIncomplete(c.w.Header(), headerIncomplete, rd.topic, f.view.lacks()...)
 		return s.follow(c, f)
 	}
 	return f.page(c, rd, "records")
@@ -56,9 +56,9 @@ const (
 	maxIncomplete = 4 << 10
 )
 
-// setIncomplete says in a header which partitions of a topic an answer lacks, or has
+// setIncomplete says in a header, or the trailer of that name, which partitions of a topic an answer lacks, or has
 // without what other regions wrote.
-func setIncomplete(h http.Header, topic string, partitions ...int32) {
+func setIncomplete(h http.Header, name, topic string, partitions ...int32) {
 	var b []byte
 	for _, p := range partitions {
 		if len(b) > maxIncomplete {
@@ -70,6 +70,6 @@ func setIncomplete(h http.Header, topic string, partitions ...int32) {
 		b = strconv.AppendInt(append(append(b, topic...), '/'), int64(p), 10)
 	}
 	if len(b) > 0 {
-		h.Set(headerIncomplete, string(b))
+		h.Set(name, string(b))
 	}
 }

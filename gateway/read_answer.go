@@ -18,6 +18,7 @@ func (f *feed) page(c *call, rd *reading, name string) error {
 	defer f.s.drain.onStop(cancel)() // nobody waits for a gateway that stops
 	c.w.Header().Set("Cache-Control", "no-store")
 	out := &parts{c: c, contentType: typeJSON}
+	out.begin = func() { f.setLacks(out) }
 	if rd.ndjson {
 		out.contentType = typeNDJSON
 	} else {
@@ -53,11 +54,22 @@ func (f *feed) page(c *call, rd *reading, name string) error {
 			return err
 		}
 	}
+	f.setLacks(out)
 	if !rd.ndjson {
 		out.buf = append(f.view.appendCursor(append(out.buf, `],"next":"`...)), '"')
 		out.buf = append(strconv.AppendBool(append(out.buf, `,"end":`...), f.atEnd()), '}')
 	}
 	return out.close()
+}
+
+// setLacks says in a header what the answer lacks or, once the header has left, in a trailer:
+// a record whose event the log has lost is found only when it is read.
+func (f *feed) setLacks(out *parts) {
+	name := headerIncomplete
+	if out.started {
+		name = http.TrailerPrefix + headerIncomplete
+	}
+	setIncomplete(out.c.w.Header(), name, f.of, f.view.lacks()...)
 }
 
 // endLine makes the record that was read last a line of a stream: the cursor follows it.
@@ -101,6 +113,7 @@ func (s *Server) follow(c *call, f *feed) error {
 		}
 		switch {
 		case s.drain.isStopping() && c.r.Context().Err() == nil && ctx.Err() != nil:
+			f.setLacks(out)
 			return nil // the end is clean: a reader goes on elsewhere with its cursor
 		case c.r.Context().Err() != nil:
 			return errGone

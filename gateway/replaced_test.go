@@ -3,6 +3,7 @@ package gateway
 import (
 	"encoding/json"
 	"fmt"
+	"strings"
 	"testing"
 
 	"github.com/geogate/geogate/conflict"
@@ -58,16 +59,19 @@ func TestReadsFollowPointers(t *testing.T) {
 			replace(all[3], event.Replaced{LeftOut: true, OwnTime: true, Code: 10})
 			s.commit(vector(4, 0), 4)
 			w.seat(topic, 1)
-			read := func() []json.RawMessage {
+			read := func() (records []json.RawMessage, lacks string) {
 				t.Helper()
 				r := w.do(get("/v1/topics/" + topic + "/records?from=earliest"))
 				var page struct{ Records []json.RawMessage }
 				if err := json.Unmarshal([]byte(text(t, r)), &page); err != nil || r.StatusCode != 200 {
 					t.Fatalf("status %d: %v", r.StatusCode, err)
 				}
-				return page.Records
+				return page.Records, r.Header.Get("Geogate-Incomplete")
 			}
-			records := read()
+			records, lacks := read()
+			if lacks != "" {
+				t.Errorf("%s lacks nothing, and says %q", topic, lacks)
+			}
 			if len(records) != len(all) {
 				t.Fatalf("%d records, want %d", len(records), len(all))
 			}
@@ -80,8 +84,19 @@ func TestReadsFollowPointers(t *testing.T) {
 			s.mu.Lock()
 			s.fetchErr = view.ErrGone
 			s.mu.Unlock()
-			if records = read(); len(records) != len(all)-1 {
-				t.Errorf("%d records, want all but the lost one", len(records))
+			if records, lacks = read(); len(records) != len(all)-1 || lacks != topic+"/0" {
+				t.Errorf("%d records, want all but the lost one; it says that it lacks %q", len(records), lacks)
+			}
+			// In an answer that has begun to leave before, it is said at the end.
+			for i := range int64(80) {
+				merge(t, cl, topic, rule, stamped(us, 1, i, 0, "large", `"`+strings.Repeat("x", 1024)+`"`))
+			}
+			last := all[1]
+			last.At.Offset = 100
+			replace(last, event.Replaced{LeftOut: true, Code: 10})
+			r := w.do(get("/v1/topics/" + topic + "/records?from=earliest&limit=1000"))
+			if n := len(text(t, r)); n < partSize || r.Trailer.Get("Geogate-Incomplete") != topic+"/0" {
+				t.Errorf("%d bytes with the trailer %q", n, r.Trailer)
 			}
 		})
 	}

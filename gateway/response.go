@@ -81,6 +81,7 @@ func (c *call) readDeadline(d time.Duration) { _ = c.rc.SetReadDeadline(time.Now
 type parts struct {
 	c           *call
 	contentType string
+	begin       func() // called before the header leaves
 	buf         []byte
 	started     bool
 	prompt      bool // what there is leaves before the next record is waited for
@@ -116,6 +117,7 @@ func (p *parts) flushAll() error {
 
 func (p *parts) send() error {
 	if !p.started {
+		p.begin()
 		p.started = true
 		p.c.w.Header().Set("Content-Type", p.contentType)
 		p.c.w.WriteHeader(http.StatusOK)
@@ -132,6 +134,7 @@ func (p *parts) send() error {
 // close sends the rest.
 func (p *parts) close() error {
 	if !p.started {
+		p.begin()
 		return p.c.deliver(p.contentType, p.buf)
 	}
 	return p.c.write(p.buf)

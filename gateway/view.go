@@ -34,7 +34,8 @@ type sourceView interface {
 	// brace that closes it; shown is false if the reader does not see it. After
 	// errUndecided the same record is given again. The record is valid during the call.
 	show(ctx context.Context, rec *txn.Entry, dst []byte) (out []byte, shown bool, err error)
-	// lacks are the partitions that a reader does not see, in ascending order.
+	// lacks are the partitions that a reader does not see, or not all of what was read
+	// of them, in ascending order.
 	lacks() []int32
 	// appendCursor appends the place after all records that show has taken.
 	appendCursor(dst []byte) []byte

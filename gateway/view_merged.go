@@ -55,6 +55,7 @@ type mergedPart struct {
 	opened    bool              // it is being read
 	ahead     []view.Checkpoint // that the reading has not come to
 	promised  view.Checkpoint   // the end of what was folded when the ends were listed
+	lost      bool              // of a record that was read the log has no more what it refers to
 	aliases   aliasCache
 }
 
@@ -146,11 +147,12 @@ func (m *merged) derived() bool { return true }
 
 func (m *merged) topic() string { return router.Merged(m.t.Name) }
 
-// lacks are the partitions whose seats are not there and, of a topic that is held, all:
-// each may lack records of other regions.
+// lacks are the partitions whose seats are not there, those of which something was lost and,
+// of a topic that is held, all: each may lack records of other regions.
 func (m *merged) lacks() (out []int32) {
 	for p, st := range m.seats {
-		if st == nil || m.t.Held != "" || !st.Complete() {
+		part := m.parts[int32(p)]
+		if st == nil || m.t.Held != "" || !st.Complete() || part != nil && part.lost {
 			out = append(out, int32(p))
 		}
 	}
@@ -327,12 +329,15 @@ func (m *merged) show(ctx context.Context, rec *txn.Entry, dst []byte) (_ []byte
 }
 
 // fill reads from the log what the merged topic did not take of an event. One that retention
-// has deleted there is no longer shown, like any that retention has deleted; that an entity
-// was deleted is.
+// has deleted there cannot be shown, and the answer says that it lacks something; that an
+// entity was deleted is shown.
 func (m *merged) fill(ctx context.Context, ev *event.Event) (shown bool, err error) {
 	whole, err := m.seats[ev.At.Partition].Fetch(ctx, ev.At)
 	switch {
 	case errors.Is(err, view.ErrGone):
+		if ev.Value != nil {
+			m.part(ev.At.Partition).lost = true
+		}
 		return ev.Value == nil, nil
 	case err != nil:
 		return false, fmt.Errorf("%w: read a value from the log: %w", ErrUpstream, err)
@@ -371,7 +376,10 @@ func (m *merged) showEvent(ctx context.Context, ev *event.Event, retracts bool) 
 		case !known || lost.Instead == (event.Dot{}) || part.at.Covers(lost.Instead):
 			seen = true // it no longer counts, or was read as the other copy
 		default:
-			if *ev, err = m.seats[p].Fetch(ctx, lost.Instead); err != nil {
+			switch *ev, err = m.seats[p].Fetch(ctx, lost.Instead); {
+			case errors.Is(err, view.ErrGone):
+				seen, part.lost = true, true
+			case err != nil:
 				return false, fmt.Errorf("%w: %w", ErrUpstream, err)
 			}
 		}
