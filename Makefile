@@ -40,7 +40,7 @@ tests = status=0; all=$$($(GO) list $(PKG)) || exit 1; \
 	  exit $$status
 
 .DEFAULT_GOAL := help
-.PHONY: help demo build test test-slow race hostile flaky check fmt lint vuln fuzz sim soak bench bench-write bench-fold bench-start bench-idle bench-kills bench-table accept gcc
+.PHONY: help demo build test test-slow race hostile flaky check fmt lint vuln fuzz sim soak bench bench-write bench-fold bench-start bench-idle bench-kills bench-table alerts accept gcc
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  %-11s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -132,6 +132,9 @@ bench-kills: build ## Load both regions while their gateways are killed in turn,
 
 bench-table: build ## Measure everything on both Kafkas and print the rows of docs/benchmarks.md (BEFORE=PATH, JSON=FILE)
 	$(call measure,-kafka apache$(,)embedded -work write$(,)fold$(,)start$(,)idle$(,)idle1000 -markdown)
+
+alerts: ## Test the alert rules with Prometheus' rule engine, a module of its own
+	cd deploy/prometheus && $(GO) vet . && $(GO) test .
 
 accept: build ## Run the acceptance against bin/geogate (KAFKA=apache on real brokers)
 	$(GO) run ./testbench/accept -geogate $(BIN)/geogate -kafka $(or $(KAFKA),embedded)

@@ -90,6 +90,7 @@ func (s *Server) status(c *call) error {
 	if err != nil {
 		return err
 	}
+	st.Writes = s.m.writes.status(time.Now())
 	c.w.Header().Set("Cache-Control", "no-store")
 	return c.send(typeJSON, append(marshal(st.complete()), '\n'))
 }

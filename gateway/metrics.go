@@ -16,6 +16,7 @@ type metrics struct {
 	hits     *prometheus.CounterVec
 	accepted prometheus.Counter
 	dropped  *prometheus.CounterVec
+	writes   *writeMeter
 	gauges   []prometheus.Collector
 }
 
@@ -41,6 +42,7 @@ func newMetrics(s *Server) *metrics {
 		dropped: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "geogate_http_connections_refused_total", Help: "Connections that were closed at once because too many were open, or too many of their address.",
 		}, []string{"listener"}),
+		writes: newWriteMeter(),
 		gauges: []prometheus.Collector{
 			gauge("geogate_http_inflight_bytes", "Bytes of bodies that requests hold.", s.bodies),
 			gauge("geogate_http_unread_bytes", "Bytes that open reads and large answers hold until clients take them.", s.unread),
@@ -56,7 +58,7 @@ func gauge(name, help string, of *shares) prometheus.Collector {
 }
 
 func (m *metrics) register(reg prometheus.Registerer) error {
-	for _, c := range append([]prometheus.Collector{m.requests, m.seconds, m.rejected, m.hits, m.accepted, m.dropped}, m.gauges...) {
+	for _, c := range append([]prometheus.Collector{m.requests, m.seconds, m.rejected, m.hits, m.accepted, m.dropped, m.writes.seconds, m.writes.refusals}, m.gauges...) {
 		if err := reg.Register(c); err != nil {
 			return fmt.Errorf("register metrics: %w", err)
 		}

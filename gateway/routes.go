@@ -18,7 +18,7 @@ func (s *Server) dataRoutes() []route {
 	get := func(h handler) map[string]handler { return map[string]handler{http.MethodGet: h} }
 	return []route{
 		{"records", []string{"v1", "topics", "*", "records"}, map[string]handler{
-			http.MethodPost: s.writeRecords, http.MethodGet: s.readRecords,
+			http.MethodPost: s.measured(s.writeRecords), http.MethodGet: s.readRecords,
 		}},
 		{"entities", []string{"v1", "topics", "*", "entities"}, get(s.entityByQuery)},
 		{"entity", []string{"v1", "topics", "*", "entities", "*"}, get(s.entityByPath)},

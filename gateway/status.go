@@ -28,6 +28,8 @@ type Status struct {
 	Links     []LinkStatus   `json:"links"`
 	Units     []UnitStatus   `json:"units"`
 	Residency Residency      `json:"residency"`
+	// Writes are the topics that had any in the last minutes.
+	Writes []WriteStatus `json:"writes"`
 	// Warnings are what an operator should know, errors first.
 	Warnings []warning.Warning `json:"warnings"`
 }
@@ -37,6 +39,7 @@ type Status struct {
 func (st Status) complete() Status {
 	st.Regions, st.Links = append([]RegionStatus{}, st.Regions...), append([]LinkStatus{}, st.Links...)
 	st.Units, st.Warnings = append([]UnitStatus{}, st.Units...), append([]warning.Warning{}, st.Warnings...)
+	st.Writes = append([]WriteStatus{}, st.Writes...)
 	for i := range st.Links {
 		st.Links[i].Parked = append([]ParkedStatus{}, st.Links[i].Parked...)
 		st.Links[i].Stopped = append([]StoppedStatus{}, st.Links[i].Stopped...)
@@ -114,6 +117,20 @@ type ParkedStatus struct {
 	Partition int32  `json:"partition"`
 	Reason    string `json:"reason"`
 	Since     Time   `json:"since"`
+}
+
+// WriteStatus is how the writes of a topic through this instance fared in the last
+// minutes.
+type WriteStatus struct {
+	Topic   string  `json:"topic"`
+	Seconds float64 `json:"seconds"` // that are looked back on
+	Stored  int     `json:"stored"`  // records; replays are not counted
+	// P50 and P99 are upper bounds of how long these took; null if there were none.
+	P50 *float64 `json:"p50_ms"`
+	P99 *float64 `json:"p99_ms"`
+	// Refused are records that were not stored, or of which that is not known, by
+	// problem code.
+	Refused map[string]int `json:"refused"`
 }
 
 // UnitStatus is one unit of ownership.

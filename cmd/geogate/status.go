@@ -4,6 +4,9 @@ import (
 	"cmp"
 	"fmt"
 	"io"
+	"maps"
+	"slices"
+	"strings"
 
 	"github.com/spf13/cobra"
 
@@ -129,8 +132,26 @@ func printStatus(out io.Writer, s gateway.Status) error {
 		}
 		p.row(u.Unit, owner, u.Epoch, u.State, lease, u.Orphans)
 	}
+	if len(s.Writes) > 0 {
+		p.section("WRITES", "STORED", "IN", "P50", "P99", "REFUSED")
+	}
+	for _, w := range s.Writes {
+		p.row(w.Topic, w.Stored, fmt.Sprintf("%.0f s", w.Seconds), orUnknown("%.1f ms", w.P50), orUnknown("%.1f ms", w.P99), refusals(w.Refused))
+	}
 	printNotes(p, s)
 	return p.flush()
+}
+
+// refusals are numbers by problem code, the largest first.
+func refusals(by map[string]int) string {
+	codes := slices.SortedFunc(maps.Keys(by), func(a, b string) int { return cmp.Or(cmp.Compare(by[b], by[a]), cmp.Compare(a, b)) })
+	for i, c := range codes {
+		codes[i] = fmt.Sprintf("%d %s", by[c], c)
+	}
+	if len(codes) == 0 {
+		return "-"
+	}
+	return strings.Join(codes, ", ")
 }
 
 // printNotes prints what an operator should know, a line each.

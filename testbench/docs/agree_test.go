@@ -151,6 +151,38 @@ func TestMetricsAreDocumented(t *testing.T) {
 	}
 }
 
+// TestAlertsAskForWhatIsThere holds the alert rules against the metrics and their labels,
+// and the operators' guide against the alerts. What the rules do is tested beside them.
+func TestAlertsAskForWhatIsThere(t *testing.T) {
+	rules := read(t, "deploy/prometheus/geogate.rules.yaml")
+	table := metricTable(t)
+	asked := regexp.MustCompile(`\b(geogate_[a-z_]+)(?:\{([^}]*)\})?`).FindAllStringSubmatch(rules, -1)
+	if len(asked) < 20 {
+		t.Fatalf("only %d metrics were found", len(asked))
+	}
+	for _, m := range asked {
+		name := m[1]
+		if _, ok := table[name]; !ok {
+			name = strings.TrimSuffix(strings.TrimSuffix(name, "_count"), "_bucket")
+			if table[name].kind != "histogram" {
+				t.Errorf("the alert rules ask for %s, which the code does not have", m[1])
+				continue
+			}
+		}
+		for _, l := range regexp.MustCompile(`(\w+)=`).FindAllStringSubmatch(m[2], -1) {
+			if !slices.Contains(strings.Split(table[name].labels, ","), l[1]) {
+				t.Errorf("the alert rules ask for label %s of %s, which has %s", l[1], m[1], table[name].labels)
+			}
+		}
+	}
+	guide := read(t, "docs/guide/operators.md")
+	for _, m := range regexp.MustCompile(`(?m)^ +- alert: (\w+)$`).FindAllStringSubmatch(rules, -1) {
+		if !strings.Contains(guide, "`"+m[1]+"`") {
+			t.Errorf("the operators' guide does not tell of the alert %s", m[1])
+		}
+	}
+}
+
 // TestExitCodes holds the operators' table against the constants.
 func TestExitCodes(t *testing.T) {
 	codes := regexp.MustCompile(`(?m)^\texit[A-Z]\w+ += (\d+)`).FindAllStringSubmatch(read(t, "cmd/geogate/exit.go"), -1)

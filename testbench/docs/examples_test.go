@@ -170,18 +170,24 @@ func (d *demo) runPrinted(t *testing.T) {
 
 // rare are metrics that a demo need not have: they begin with the first of what
 // they count.
-var rare = []string{"geogate_beyond_limits_total", "geogate_fold_quarantined_total", "geogate_fold_replaced_records_total", "geogate_rejected_total"}
+var rare = []string{"geogate_beyond_limits_total", "geogate_fold_quarantined_total", "geogate_fold_replaced_records_total", "geogate_rejected_total", "geogate_write_refusals_total"}
 
 // checkMetrics holds what the demo measures against the operators' table: each
 // metric is there with its type and its labels.
 func (d *demo) checkMetrics(t *testing.T) {
 	gateway := client.Client{HTTP: client.NewHTTP(), Address: client.At("", "http://"+d.management)}
 	defer gateway.HTTP.CloseIdleConnections()
-	body, _, err := gateway.DoManagement(t.Context(), http.MethodGet, "/metrics", nil, nil)
+	var text string
+	err := client.Poll(t.Context(), 200*time.Millisecond, func() error { // what is looked at because somebody scrapes comes with the next scrape
+		body, _, err := gateway.DoManagement(t.Context(), http.MethodGet, "/metrics", nil, nil)
+		if text = string(body); err == nil && !strings.Contains(text, "\ngeogate_fold_lag_records{") {
+			err = errors.New("the metrics do not say how far folds are behind")
+		}
+		return err
+	})
 	if err != nil {
 		t.Fatal(err)
 	}
-	text := string(body)
 	table := metricTable(t)
 	label := regexp.MustCompile(`(\w+)="`)
 	types := regexp.MustCompile(`(?m)^# TYPE (geogate_\w+) (\w+)$`).FindAllStringSubmatch(text, -1)
