@@ -29,6 +29,8 @@ type call struct {
 	args []string // the path's variable segments, decoded
 	peer peer     // whom it counts for
 
+	measured bool // how it fares as a write is told elsewhere
+
 	partTime time.Duration // in which a part of a body or answer has to move
 	patience time.Duration // for a share of unread
 	unread   *shares       // of answers that wait to be read; nil: not limited

@@ -33,12 +33,13 @@ type storedForm struct {
 	topic event.TopicHash
 	name  []byte // the topic, as a JSON string
 	unit  func(region string) string
+	meter *topicMeter
 	// units are the units of the regions whose records it has met, as JSON strings.
 	units [event.MaxRegion + 1][]byte
 }
 
 func (s *Server) newStoredForm(t Topic) storedForm {
-	return storedForm{names: s.cfg.Topology, topic: event.HashTopic(t.Name), name: appendString(nil, t.Name), unit: t.Domain.Unit}
+	return storedForm{names: s.cfg.Topology, topic: event.HashTopic(t.Name), name: appendString(nil, t.Name), unit: t.Domain.Unit, meter: s.m.writes.of(t.Name)}
 }
 
 // append appends the body of a 200: a pure function of the record as the log has it, so

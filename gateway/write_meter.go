@@ -175,18 +175,16 @@ func quantile(took *[latencyBuckets]uint32, n int, q float64) float64 {
 	return endOf(latencyBuckets - 1)
 }
 
-// measured is the handler of writes with what a request fares. Records of a stream are
-// measured one by one, where they are answered.
+// measured is the handler of writes with how a request fares. Records of streams and
+// batches are measured one by one, where they are answered.
 func (s *Server) measured(h handler) handler {
 	return func(c *call) error {
 		began := time.Now()
 		err := h(c)
-		media, bad := c.contentType()
-		if bad != nil || media == typeNDJSON || errors.Is(err, errGone) {
+		if c.measured || errors.Is(err, errGone) || errors.Is(err, ErrTopicUnknown) {
 			return err
 		}
 		switch now := time.Now(); {
-		case errors.Is(err, ErrTopicUnknown):
 		case err != nil:
 			if _, unknown := s.deps.Topics.Topic(c.r.Context(), c.args[0]); !errors.Is(unknown, ErrTopicUnknown) {
 				s.m.writes.of(c.args[0]).refused(now, asProblem(err).code)

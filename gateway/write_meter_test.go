@@ -99,15 +99,22 @@ func TestWritesAreMeasuredByTopic(t *testing.T) {
 	w.do(post("nowhere", body))
 	w.do(post("nowhere", `{"vlaue":1}`))
 
+	// Lines and records of batches are measured one by one.
+	w.do(post("flights", `{"key":{"type":"string","data":"a"},"value":{"type":"json","data":1}}`+"\n{}\n"+`{"key":{"type":"string","data":"b"},"value":{"type":"json","data":1}}`+"\n", "Content-Type", "application/x-ndjson"))
+	w.do(post("flights", `{"records":[{"key":{"type":"string","data":"a"},"value":{"type":"json","data":1}},{"value":{"type":"json","data":1}}]}`))
+
 	var status Status
 	r := do(t, w.s.managementHandler(), get("/v1/status"))
 	if err := json.Unmarshal([]byte(text(t, r)), &status); err != nil {
 		t.Fatal(err)
 	}
-	if len(status.Writes) != 1 {
+	if len(status.Writes) != 2 {
 		t.Fatalf("%+v", status.Writes)
 	}
-	got := status.Writes[0]
+	if many := status.Writes[0]; many.Topic != "flights" || many.Stored != 3 || !maps.Equal(many.Refused, map[string]int{"MALFORMED": 1, "INVALID_RECORD": 1}) {
+		t.Errorf("%+v", many)
+	}
+	got := status.Writes[1]
 	if got.Topic != "github" || got.Stored != 1 || got.P50 == nil || *got.P50 != *got.P99 || !maps.Equal(got.Refused, map[string]int{"NOT_READY": 1, "MALFORMED": 1}) {
 		t.Errorf("%+v", got)
 	}

@@ -112,6 +112,7 @@ type group struct {
 }
 
 func (s *Server) newSequence(c *call, form form, window int) *sequence {
+	c.measured = true // each entry is
 	return &sequence{
 		s: s, peer: c.peer, id: c.id, form: form, window: window, lanes: make(map[int32]*lane), turn: make(chan struct{}, 1), ended: make(chan struct{}, 1),
 		order: seat.NewOrder(), failed: seat.NewOrder(), groups: make(map[*group]struct{}),
@@ -532,11 +533,15 @@ func (q *sequence) finish(ctx context.Context) (held, unread int64) {
 func (q *sequence) append(dst []byte, form *storedForm, e *entry) []byte {
 	if e.refusal == nil {
 		q.stored.count(e.answer.Replayed)
+		if now := time.Now(); !e.answer.Replayed {
+			form.meter.stored(now, now.Sub(e.since))
+		}
 		dst, _ = form.append(dst, &e.answer)
 		return dst
 	}
 	p := e.refusal
 	q.s.m.refused(p.code)
+	form.meter.refused(time.Now(), p.code)
 	if p.code == codeInternal {
 		q.s.log.Error("line refused", "request_id", q.id, "route", "records", "err", p)
 	}

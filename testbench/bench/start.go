@@ -100,6 +100,13 @@ func (r *run) starts(ctx context.Context) error {
 		if err := r.w.us.create(ctx, topic, partition); err != nil {
 			return err
 		}
+		err := client.Poll(ctx, retry, func() error { // the brokers tell each other of a topic a little later
+			_, err := r.w.us.client.Store(ctx, client.Write{Topic: topic, Key: "first", Value: []byte(`1`)})
+			return err
+		})
+		if err != nil {
+			return err
+		}
 	}
 	for _, s := range []struct {
 		name   string
