@@ -15,7 +15,7 @@
 //
 // # First uses
 //
-// Nearly every key that is looked up was never used. Filters in memory (seen) know most
+// Nearly every key that is looked up was never used. Filters in memory (internal/keyset) know most
 // such keys without the store; they are complete only once they have read every key that
 // the store had when it was opened, and until then they know nothing.
 //

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/geogate/geogate/internal/event"
+	"github.com/geogate/geogate/internal/keyset"
 )
 
 // Copy is one accepted record of an idempotency key.
@@ -63,7 +64,7 @@ type Config struct {
 type Index struct {
 	cfg   Config
 	store Store
-	seen  seen
+	seen  *keyset.Set
 
 	mu      sync.Mutex
 	state   State
@@ -84,7 +85,7 @@ func New(cfg Config, store Store) (*Index, error) {
 		return nil, fmt.Errorf("read index state: %w", err)
 	}
 	x := &Index{cfg: cfg, store: store, state: st}
-	newSeen(x)
+	x.seen = keyset.New(x)
 	return x, nil
 }
 
@@ -127,7 +128,11 @@ func (x *Index) ApplyWith(copies []Copy, barriers []event.Dot, applied event.Vec
 			return nil
 		}
 	}
-	if err := x.seen.store(copies, x.store); err != nil {
+	keys := make([]event.IdempotencyKey, len(copies))
+	for i := range copies {
+		keys[i] = copies[i].Key
+	}
+	if err := x.seen.Note(keys, x.store.Keys); err != nil {
 		return fmt.Errorf("list keys: %w", err)
 	}
 	if err := x.store.Apply(b); err != nil {
@@ -170,7 +175,7 @@ func (x *Index) Find(key event.IdempotencyKey, closed event.Stamp, in *event.Val
 // FindAll is Find for many keys at once: nil where a key is free.
 func (x *Index) FindAll(keys []event.IdempotencyKey, closed event.Stamp, in *event.ValidityTable) ([]*Copy, error) {
 	found := make([]*Copy, len(keys))
-	at := x.seen.maybe(keys)
+	at := x.seen.Maybe(keys)
 	if len(at) == 0 {
 		return found, nil
 	}
@@ -261,7 +266,7 @@ func (x *Index) Sweep(closed event.Stamp, in *event.ValidityTable) (int, error) 
 		n += len(remove)
 		return remove
 	})
-	x.seen.sweep(n)
+	x.seen.Swept(n)
 	if err != nil {
 		return n, fmt.Errorf("sweep keys: %w", err)
 	}

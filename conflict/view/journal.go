@@ -14,6 +14,7 @@ import (
 	"github.com/geogate/geogate/internal/event"
 	"github.com/geogate/geogate/internal/hlc"
 	"github.com/geogate/geogate/internal/judged"
+	"github.com/geogate/geogate/internal/keyset"
 	"github.com/geogate/geogate/internal/seat"
 )
 
@@ -44,6 +45,8 @@ type Journal struct {
 	// comes right after, need not read the store: two generations, the older dropped when
 	// the younger is full.
 	young, old map[event.IdempotencyKey]place
+
+	known *keyset.Set // which keys may have copies
 }
 
 // place is a dot of the journal's partition.
@@ -62,6 +65,7 @@ const maxRecent = 8192
 // openJournal reads how far the journal goes.
 func openJournal(db *badger.DB, sp space, cfg conflict.Config, wake func()) (*Journal, error) {
 	j := &Journal{db: db, space: sp, cfg: cfg, wake: wake, barriers: seat.NoBarriers(), young: map[event.IdempotencyKey]place{}}
+	j.known = keyset.New(j)
 	outdated := false
 	err := db.View(func(t *badger.Txn) error {
 		value, err := get(t, sp.key(spaceApplied))
@@ -274,6 +278,9 @@ func (j *Journal) after(items iter.Seq[*judged.Item], n int) (next addition) {
 
 // write writes what a batch adds, the new position last.
 func (j *Journal) write(next *addition, mem *arena, get func([]byte) ([]byte, error), set func(key, value []byte) error) error {
+	if err := j.known.Note(nil, j.keys); err != nil {
+		return fmt.Errorf("list keys: %w", err)
+	}
 	for _, ev := range next.items {
 		if err := j.put(ev, mem, get, set); err != nil {
 			return err
@@ -299,14 +306,17 @@ func (j *Journal) put(ev *event.Event, mem *arena, get func([]byte) ([]byte, err
 		return nil
 	}
 	at := mem.key(j.space, spaceCopies, k[:])
-	old, err := get(at)
-	if err != nil {
-		return err
+	var known []conflict.Copy
+	if j.known.Has(k) {
+		old, err := get(at)
+		if err != nil {
+			return err
+		}
+		if known, err = parseCopies(old, ev.At.Partition); err != nil {
+			return err
+		}
 	}
-	known, err := parseCopies(old, ev.At.Partition)
-	if err != nil {
-		return err
-	}
+	j.known.Add(k)
 	if slices.ContainsFunc(known, func(c conflict.Copy) bool { return c.At == ev.At }) {
 		return nil
 	}
@@ -325,6 +335,27 @@ func (j *Journal) put(ev *event.Event, mem *arena, get func([]byte) ([]byte, err
 		}
 	}
 	return nil
+}
+
+// keys are up to n of those that have copies, in order from one on.
+func (j *Journal) keys(from event.IdempotencyKey, n int) (keys []event.IdempotencyKey, more bool, err error) {
+	err = j.db.View(func(t *badger.Txn) error {
+		prefix := j.space.key(spaceCopies)
+		it := t.NewIterator(badger.IteratorOptions{Prefix: prefix})
+		defer it.Close()
+		for it.Seek(append(prefix[:len(prefix):len(prefix)], from[:]...)); it.Valid(); it.Next() {
+			if more = len(keys) == n; more {
+				return nil
+			}
+			var k event.IdempotencyKey
+			if copy(k[:], it.Item().Key()[len(prefix):]) < len(k) {
+				continue // none of the journal's
+			}
+			keys = append(keys, k)
+		}
+		return nil
+	})
+	return keys, more, err
 }
 
 // metas are those of an entity, in no order that matters.

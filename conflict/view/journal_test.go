@@ -404,6 +404,12 @@ func TestJournalKnowsSoleCopies(t *testing.T) {
 	d := journalItem(1, 3, "x", 4, nil)
 	add(d)
 	check(d, true)
+	b2 := journalItem(2, 2, "x", 2, nil) // by now all keys of the store are known without it
+	add(b2)
+	check(b2, false)
+	if copies, err := j.copies(b.Event.Envelope.Key); err != nil || len(copies) != 2 {
+		t.Errorf("copies %+v: %v", copies, err)
+	}
 	_ = db.Close()
 	if err := j.Add([]judged.Item{journalItem(1, 4, "x", 5, nil)}); err == nil {
 		t.Fatal("a closed store takes items")

@@ -38,6 +38,7 @@ var mayImport = map[string][]string{
 	"docs/schema":       {},
 	"internal/event":    {"internal/hlc"},
 	"internal/judged":   {"internal/event"},
+	"internal/keyset":   {"internal/event"},
 	"internal/offsets":  {"internal/event"},
 	"internal/expr":     {"internal/event"},
 	"internal/txn":      {"internal/sleep", "internal/event"},
@@ -45,10 +46,10 @@ var mayImport = map[string][]string{
 	"internal/seat":     {"internal/sleep", "internal/defect", "internal/event", "internal/judged", "internal/hlc", "internal/txn", "internal/control"},
 	"conflict":          {"internal/event", "internal/judged", "internal/hlc"},
 	"conflict/view": {
-		"internal/warning", "internal/defect", "conflict", "internal/sleep", "internal/event", "internal/judged", "internal/hlc", "internal/txn", "internal/control", "internal/seat",
+		"internal/warning", "internal/defect", "conflict", "internal/sleep", "internal/event", "internal/judged", "internal/hlc", "internal/txn", "internal/control", "internal/seat", "internal/keyset",
 	},
 	"residency":        {"internal/event", "internal/names", "internal/strict", "internal/expr"},
-	"dedupe":           {"internal/event"},
+	"dedupe":           {"internal/event", "internal/keyset"},
 	"router":           {"internal/event", "internal/names", "internal/control"},
 	"router/ownership": {"conflict", "internal/sleep", "internal/event", "internal/expr", "internal/strict", "router"},
 	// The client takes both by interface: whoever wires connects them.

@@ -56,10 +56,10 @@ var mutants = []mutant{
 		{"internal/seat/order.go", "	o.Fail(key)\n	return true\n", "	return true\n"},
 	}},
 	{"seen-not-added", "a key that was stored is not noted as seen", []edit{
-		{"dedupe/seen.go", "	for i := range copies {\n		s.add(", "	for i := range copies[:0] {\n		s.add("},
+		{"internal/keyset/keyset.go", "	for i := range stored {\n		s.add(", "	for i := range stored[:0] {\n		s.add("},
 	}},
 	{"seen-not-read", "an index that is opened takes the keys of its store for unused", []edit{
-		{"dedupe/seen.go", "	for i := range keys {\n		s.add(", "	for i := range keys[:0] {\n		s.add("},
+		{"internal/keyset/keyset.go", "	for i := range keys {\n		s.add(", "	for i := range keys[:0] {\n		s.add("},
 	}},
 	{"start-without-barrier", "a reader starts inside the log without the last barrier", []edit{
 		{"internal/seat/readback.go", "	return from, max(last, lastBarrier(from))", "	return from, NoBarrier"},

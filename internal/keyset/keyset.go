@@ -1,4 +1,7 @@
-package dedupe
+// Package keyset has sets of idempotency keys that know without a store which keys are not in
+// it: nearly every key is new. The index of keys (dedupe) and the fold's journal (conflict/view)
+// have one each.
+package keyset
 
 import (
 	"encoding/binary"
@@ -9,15 +12,14 @@ import (
 	"github.com/geogate/geogate/internal/event"
 )
 
-// seen knows without the store which keys have no copy there: nearly every first use of a
-// key. It never says so of a key that has one. Until it has read all keys that were in
-// the store when the index was opened, it says nothing of any; it reads some at a time,
-// whenever copies are stored.
+// Set knows without the store which keys have nothing there: nearly every first use of a
+// key. It never says so of a key that has something. Until it has read all keys that were in
+// the store when it was made, it says nothing of any; it reads some at a time (Note).
 //
 // It is a list of Bloom filters, each four times as large as the one before, which say of
 // about one unknown key in a hundred that it may be there: then the store is asked. It is
 // safe for concurrent use.
-type seen struct {
+type Set struct {
 	mu      sync.Mutex
 	filters []filter
 	whole   bool                 // every key of the store is in
@@ -38,22 +40,23 @@ const (
 	sweptAtLeast = 64 << 10 // keys before filters are made anew
 )
 
-// maxSeen is what the filters of all indexes of a process take at most, in bytes: those
-// of 40 million keys.
-const maxSeen = 64 << 20
+// maxBytes is what the filters of all sets of a process take at most: those of 40 million
+// keys.
+const maxBytes = 64 << 20
 
-var seenBytes atomic.Int64
+var allBytes atomic.Int64
 
-// newSeen makes the filters of an index, which are given back with it.
-func newSeen(of *Index) {
-	of.seen.taken = new(atomic.Int64)
-	runtime.AddCleanup(of, func(taken *atomic.Int64) { seenBytes.Add(-taken.Load()) }, of.seen.taken)
+// New makes the set of an owner, with which its memory is given back.
+func New[T any](owner *T) *Set {
+	s := &Set{taken: new(atomic.Int64)}
+	runtime.AddCleanup(owner, func(taken *atomic.Int64) { allBytes.Add(-taken.Load()) }, s.taken)
+	return s
 }
 
 // take reserves memory; ok is false if there is no more.
-func (s *seen) take(bytes int64) (ok bool) {
-	if seenBytes.Add(bytes) > maxSeen && bytes > 0 {
-		seenBytes.Add(-bytes)
+func (s *Set) take(bytes int64) (ok bool) {
+	if allBytes.Add(bytes) > maxBytes && bytes > 0 {
+		allBytes.Add(-bytes)
 		return false
 	}
 	s.taken.Add(bytes)
@@ -89,8 +92,8 @@ func (f *filter) has(key *event.IdempotencyKey) bool {
 	return true
 }
 
-// maybe is the places of the keys that may have copies in the store.
-func (s *seen) maybe(keys []event.IdempotencyKey) []int {
+// Maybe is the places of the keys that may be in the store.
+func (s *Set) Maybe(keys []event.IdempotencyKey) []int {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	var out []int
@@ -102,7 +105,14 @@ func (s *seen) maybe(keys []event.IdempotencyKey) []int {
 	return out
 }
 
-func (s *seen) has(key *event.IdempotencyKey) bool {
+// Has tells whether a key may be in the store.
+func (s *Set) Has(key event.IdempotencyKey) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return !s.whole || s.has(&key)
+}
+
+func (s *Set) has(key *event.IdempotencyKey) bool {
 	for i := range s.filters {
 		if s.filters[i].has(key) {
 			return true
@@ -112,7 +122,7 @@ func (s *seen) has(key *event.IdempotencyKey) bool {
 }
 
 // add notes a key; the caller holds mu.
-func (s *seen) add(key *event.IdempotencyKey) {
+func (s *Set) add(key *event.IdempotencyKey) {
 	if s.over || s.has(key) {
 		return
 	}
@@ -136,24 +146,34 @@ func (s *seen) add(key *event.IdempotencyKey) {
 }
 
 // forget begins with nothing; the caller holds mu.
-func (s *seen) forget() {
+func (s *Set) forget() {
 	for _, f := range s.filters {
 		s.take(-int64(8 * len(f.bits)))
 	}
 	s.filters, s.whole, s.after, s.keys, s.swept = nil, false, event.IdempotencyKey{}, 0, 0
 }
 
-// store notes the keys of copies, before they are stored, and reads on in the store.
-func (s *seen) store(copies []Copy, from Store) error {
+// Add notes a key, before it is stored.
+func (s *Set) Add(key event.IdempotencyKey) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	for i := range copies {
-		s.add(&copies[i].Key)
+	s.add(&key)
+}
+
+// Lister gives up to n keys of a store, in order from one on, and whether there are more.
+type Lister func(from event.IdempotencyKey, n int) (keys []event.IdempotencyKey, more bool, err error)
+
+// Note notes keys, before they are stored, and reads on in the store.
+func (s *Set) Note(stored []event.IdempotencyKey, list Lister) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for i := range stored {
+		s.add(&stored[i])
 	}
 	if s.whole || s.over {
 		return nil
 	}
-	keys, more, err := from.Keys(s.after, readAtOnce)
+	keys, more, err := list(s.after, readAtOnce)
 	if err != nil {
 		return err
 	}
@@ -165,9 +185,9 @@ func (s *seen) store(copies []Copy, from Store) error {
 	return nil
 }
 
-// sweep notes that the store has removed some copies. When most of what the filters know
+// Swept notes that the store has removed some keys. When most of what the filters know
 // is gone, they are made anew.
-func (s *seen) sweep(removed int) {
+func (s *Set) Swept(removed int) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.swept += removed; s.swept > max(s.keys/2, sweptAtLeast) || s.over && removed > 0 {
