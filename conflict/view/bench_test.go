@@ -4,6 +4,7 @@ package view_test
 
 import (
 	"fmt"
+	"math/rand/v2"
 	"syscall"
 	"testing"
 	"time"
@@ -101,15 +102,18 @@ func loadNative(n int) []judged.Item {
 
 func load(n int) []judged.Item {
 	items := make([]judged.Item, n)
+	rng := rand.NewChaCha8([32]byte{1})
 	var next [3]int64
 	for i := range items {
 		r := event.RegionID(1 + i%2)
+		var key event.IdempotencyKey // as a hash is
+		_, _ = rng.Read(key[:])
 		ev := event.Event{
 			At: event.Dot{Region: r, Partition: partition, Offset: next[r]}, Stamped: true, Timestamp: int64(i),
 			Key: fmt.Appendf(nil, "entity-%d", i%300), Value: fmt.Appendf(nil, `{"n":%d,"text":"%0180d"}`, i, i),
 			Envelope: event.Envelope{
 				ID: event.ID{1, byte(i), byte(i >> 8), byte(i >> 16)}, Region: r, Epoch: event.FirstEpoch(r), Op: event.Put, Stamp: hlc.FromMillis(int64(i)),
-				Key: event.IdempotencyKey{1, byte(i), byte(i >> 8), byte(i >> 16)}, Fingerprint: event.Fingerprint{1},
+				Key: key, Fingerprint: event.Fingerprint{1},
 			},
 		}
 		o := 3 - r

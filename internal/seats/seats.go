@@ -568,7 +568,7 @@ func (s *Seats) viewConfig(h *runningSeat, topic gateway.Topic, fold conflict.Co
 
 const (
 	// foldBytes is what the items keep in memory that all partitions have still to fold.
-	foldBytes = 64 << 20
+	foldBytes = 32 << 20
 	// recordRoom is what the envelope may add to a record that the edge let in.
 	recordRoom = 4 << 10
 	// batchRoom is what a batch adds to its only record.
