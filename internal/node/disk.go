@@ -8,6 +8,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/geogate/geogate/internal/sleep"
 	"github.com/geogate/geogate/internal/strict"
 	"github.com/geogate/geogate/internal/warning"
 )
@@ -19,8 +20,11 @@ const (
 	leastFree = 64 * strict.MiB
 	// lowFree is where the status begins to warn.
 	lowFree = 512 * strict.MiB
-	// diskEvery is short enough for what an instance can write meanwhile.
-	diskEvery = 250 * time.Millisecond
+	// diskEvery is short enough for what an instance can write meanwhile, and so is
+	// diskSeldom where there is plenty.
+	diskEvery  = 250 * time.Millisecond
+	diskSeldom = 2 * time.Second
+	plentyFree = 8 * strict.GiB
 )
 
 // ErrDiskFull is returned by New, and by a component, when the data directory has too
@@ -57,13 +61,13 @@ func (d *disk) look() error {
 
 // Run watches until ctx is done. It ends by itself when there is too little room.
 func (d *disk) Run(ctx context.Context) error {
-	tick := time.NewTicker(diskEvery)
-	defer tick.Stop()
 	for {
-		select {
-		case <-ctx.Done():
+		pause := diskEvery
+		if d.free.Load() > int64(plentyFree) {
+			pause = diskSeldom
+		}
+		if sleep.For(ctx, pause) != nil {
 			return nil
-		case <-tick.C:
 		}
 		if err := d.look(); err != nil {
 			return err

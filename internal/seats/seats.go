@@ -287,24 +287,25 @@ var errGrown = errors.New("the partition was added to the region's own topic")
 // its name: offsets, index and view would be those of a log that is no more. A topic that
 // is missing from one list may come with the next.
 func (s *Seats) watch(ctx context.Context, h *runningSeat) error {
-	tick := time.NewTicker(topics.DiscoverEvery)
-	defer tick.Stop()
-	for missing := 0; ; {
-		select {
-		case <-ctx.Done():
-			return nil
-		case <-tick.C:
-		}
-		id, ok := s.cfg.Topics.ID(h.Topic)
-		if ok && id == h.id {
-			missing = 0
+	for missing := false; ; {
+		changed := s.cfg.Topics.Changed()
+		var again <-chan time.Time
+		switch id, ok := s.cfg.Topics.ID(h.Topic); {
+		case ok && id == h.id:
+			missing = false
 			if h.noLog && s.cfg.Topics.HasPartition(h.Topic, h.Partition) {
 				return errGrown
 			}
-			continue
-		}
-		if missing++; ok || missing > 1 {
+		case ok || missing:
 			return errReplaced
+		default:
+			missing, changed, again = true, nil, time.After(2*topics.DiscoverEvery)
+		}
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-changed:
+		case <-again:
 		}
 	}
 }

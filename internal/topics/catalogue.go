@@ -77,6 +77,7 @@ type Catalogue struct {
 
 	mu      sync.Mutex
 	known   kadm.TopicDetails
+	changed chan struct{} // closed and replaced when known has other topics, or other partitions
 	derived map[derivedOf]*derivation
 	differs map[string]string              // derived topics, and what of their settings is not as it should be
 	blocked map[string]string              // local topics of which nothing can be derived, and why
@@ -91,7 +92,7 @@ func New(cfg Config) *Catalogue {
 	return &Catalogue{
 		region: cfg.Region, own: cfg.ID, register: cfg.Register, window: cfg.Window, topology: cfg.Topology, policy: cfg.Policy,
 		client: cfg.Client, admin: kadm.NewClient(cfg.Client), registry: follower{cfg.Control}, follower: cfg.Control, log: cfg.Logger,
-		derived: make(map[derivedOf]*derivation), blocked: make(map[string]string), differs: make(map[string]string), limits: make(map[string]gateway.RecordLimit), ungrown: make(map[string]string), local: make(map[string]event.TopicID),
+		changed: make(chan struct{}), derived: make(map[derivedOf]*derivation), blocked: make(map[string]string), differs: make(map[string]string), limits: make(map[string]gateway.RecordLimit), ungrown: make(map[string]string), local: make(map[string]event.TopicID),
 	}
 }
 
@@ -157,9 +158,35 @@ func (c *Catalogue) Refresh(ctx context.Context) error {
 		return fmt.Errorf("list topics: %w", err)
 	}
 	c.mu.Lock()
+	defer c.mu.Unlock()
+	if !sameTopics(c.known, all) {
+		close(c.changed)
+		c.changed = make(chan struct{})
+	}
 	c.known = all
-	c.mu.Unlock()
 	return nil
+}
+
+// Changed returns a channel that is closed when a list of topics has others than the one
+// before, or other partitions. Take it before looking at what is waited for.
+func (c *Catalogue) Changed() <-chan struct{} {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.changed
+}
+
+// sameTopics tells whether two lists have the same topics with the same partitions.
+func sameTopics(a, b kadm.TopicDetails) bool {
+	if len(a) != len(b) {
+		return false
+	}
+	for name, x := range a {
+		y, ok := b[name]
+		if !ok || x.ID != y.ID || len(x.Partitions) != len(y.Partitions) || (x.Err == nil) != (y.Err == nil) {
+			return false
+		}
+	}
+	return true
 }
 
 // Topic implements gateway.Topics: it finds a local topic, asking the cluster

@@ -58,7 +58,13 @@ func newCluster(t *testing.T, before ...existing) *kfake.Cluster {
 // open makes another catalogue over a cluster, as a process that starts does.
 func open(t *testing.T, cluster *kfake.Cluster) (*topics.Catalogue, *kadm.Client) {
 	t.Helper()
-	opts := []kgo.Opt{kgo.SeedBrokers(cluster.ListenAddrs()...), kgo.RecordPartitioner(kgo.ManualPartitioner()), kgo.MetadataMinAge(20 * time.Millisecond)}
+	return openAt(t, cluster.ListenAddrs())
+}
+
+// openAt is open for a cluster of any kind.
+func openAt(t *testing.T, seeds []string) (*topics.Catalogue, *kadm.Client) {
+	t.Helper()
+	opts := []kgo.Opt{kgo.SeedBrokers(seeds...), kgo.RecordPartitioner(kgo.ManualPartitioner()), kgo.MetadataMinAge(20 * time.Millisecond)}
 	client, err := kgo.NewClient(opts...)
 	if err != nil {
 		t.Fatal(err)

@@ -35,6 +35,7 @@ type spec struct {
 	mayHave    bool              // more partitions than that
 	grows      bool              // gets them where it has fewer
 	configs    map[string]string // further settings
+	tuned      map[string]string // settings of an internal topic that keep it short
 }
 
 // settings are what the topic is created with.
@@ -54,21 +55,21 @@ func (s spec) settings() map[string]*string {
 // internals are the topics that every instance of the region needs.
 func (c *Catalogue) internals() []spec {
 	out := []spec{
-		{name: control.TopicControl, partitions: 1, cleanup: compacted},
-		{name: control.TopicTopics, partitions: 1, cleanup: compacted},
-		{name: control.TopicIncarnations, partitions: 1, cleanup: compacted},
+		{name: control.TopicControl, partitions: 1, cleanup: compacted, tuned: short(true)},
+		{name: control.TopicTopics, partitions: 1, cleanup: compacted, tuned: short(false)},
+		{name: control.TopicIncarnations, partitions: 1, cleanup: compacted, tuned: short(false)},
 		{name: control.TopicConflicts, partitions: control.ConflictPartitions, cleanup: deleted},
 	}
 	if c.register {
 		out = append(out,
 			spec{name: mirror.OwnershipTopic, partitions: 1, cleanup: forever},
-			spec{name: mirror.OwnersTopic, partitions: 1, cleanup: compacted})
+			spec{name: mirror.OwnersTopic, partitions: 1, cleanup: compacted, tuned: short(false)})
 	}
 	for _, r := range c.topology.Others(c.region) {
 		out = append(out,
-			spec{name: control.ControlFrom(r.Name), partitions: 1, cleanup: compacted},
-			spec{name: control.PositionsFrom(r.Name), partitions: control.LinkPartitions, cleanup: compacted},
-			spec{name: control.RunsFrom(r.Name), partitions: control.LinkPartitions, cleanup: compacted},
+			spec{name: control.ControlFrom(r.Name), partitions: 1, cleanup: compacted, tuned: short(true)},
+			spec{name: control.PositionsFrom(r.Name), partitions: control.LinkPartitions, cleanup: compacted, tuned: short(true)},
+			spec{name: control.RunsFrom(r.Name), partitions: control.LinkPartitions, cleanup: compacted, tuned: short(true)},
 		)
 	}
 	return out
@@ -77,7 +78,11 @@ func (c *Catalogue) internals() []spec {
 // PrepareInternal makes the internal topics. It comes before anything reads them.
 func (c *Catalogue) PrepareInternal(ctx context.Context) error {
 	all := c.internals()
-	return atOnce(len(all), func(i int) error { return c.ensure(ctx, all[i]) })
+	if err := atOnce(len(all), func(i int) error { return c.ensure(ctx, all[i]) }); err != nil {
+		return err
+	}
+	c.tune(ctx, all)
+	return nil
 }
 
 // topicsAtOnce is how many topics are made or checked at a time.
