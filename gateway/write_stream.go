@@ -13,9 +13,9 @@ import (
 )
 
 const (
-	// streamBuffer is how much of a stream is read ahead, and the most that is submitted
-	// together.
-	streamBuffer = 64 << 10
+	// streamBuffer is how much is read ahead of a stream whose lines come many at a time, and
+	// the most that is submitted together; firstBuffer is how much of any other.
+	streamBuffer, firstBuffer = 64 << 10, 4 << 10
 	// blockLines bounds the lines that are submitted together.
 	blockLines = 512
 	// lineSlack is what a line may have beyond six bytes for each byte of a
@@ -42,9 +42,9 @@ type stream struct {
 
 	// Of who answers:
 	form   storedForm
-	out    []byte // answers that have not left
-	held   int64  // of the byte budget, by lines whose answers are in out or have left
-	unread int64  // of the budget of unread answers, likewise
+	out    *[]byte // answers that have not left; nil: none
+	held   int64   // of the byte budget, by lines whose answers are in out or have left
+	unread int64   // of the budget of unread answers, likewise
 }
 
 // writeStream answers POST …/records with application/x-ndjson. What is wrong
@@ -57,7 +57,7 @@ func (s *Server) writeStream(c *call, head *writeHead) error {
 	}
 	st := &stream{
 		s: s, c: c, head: head, topic: topic, lines: s.newSequence(c, form{"line", "stream"}, sequenceWindow),
-		in: bufio.NewReaderSize(c.r.Body, streamBuffer), form: s.newStoredForm(topic),
+		in: bufio.NewReaderSize(c.r.Body, firstBuffer), form: s.newStoredForm(topic),
 	}
 	return st.run()
 }
@@ -98,7 +98,7 @@ func (st *stream) run() error {
 func (st *stream) answer(ctx context.Context) error {
 	for {
 		ready := st.lines.ready()
-		if !ready || len(st.out) >= partSize/2 {
+		if !ready || st.out != nil && len(*st.out) >= partSize/2 {
 			if err := st.send(!ready); err != nil {
 				return err
 			}
@@ -107,7 +107,10 @@ func (st *stream) answer(ctx context.Context) error {
 		if e == nil {
 			return st.send(false)
 		}
-		st.out = append(st.lines.append(st.out, &st.form, e), '\n')
+		if st.out == nil {
+			st.out, _ = answerBuffers.Get().(*[]byte)
+		}
+		*st.out = append(st.lines.append(*st.out, &st.form, e), '\n')
 		st.held += e.held
 		st.unread += e.unread
 	}
@@ -115,12 +118,14 @@ func (st *stream) answer(ctx context.Context) error {
 
 // send writes what was answered.
 func (st *stream) send(flush bool) error {
-	if len(st.out) > 0 {
-		if err := st.c.write(st.out); err != nil {
+	if st.out != nil {
+		if err := st.c.write(*st.out); err != nil {
 			return err
 		}
+		*st.out = (*st.out)[:0]
+		answerBuffers.Put(st.out)
+		st.out = nil
 	}
-	st.out = st.out[:0]
 	st.giveBack()
 	st.s.m.add(&st.lines.stored)
 	if flush {
@@ -128,6 +133,12 @@ func (st *stream) send(flush bool) error {
 	}
 	return nil
 }
+
+// answerBuffers are for answers of streams: one that rests has none.
+var answerBuffers = sync.Pool{New: func() any {
+	b := make([]byte, 0, partSize)
+	return &b
+}}
 
 // giveBack gives back what answered lines have held.
 func (st *stream) giveBack() {
@@ -251,6 +262,9 @@ func (st *stream) arrived() (text []byte, lines int) {
 	text = append([]byte(nil), text[:end]...)
 	st.read += int64(end)
 	_, _ = st.in.Discard(end)
+	if st.in.Size() < streamBuffer {
+		st.in = bufio.NewReaderSize(st.in, streamBuffer) // reads what the smaller one holds first
+	}
 	return text, lines
 }
 
