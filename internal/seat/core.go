@@ -267,6 +267,25 @@ func (c *Core) Step(now time.Time, ev Event) []Effect {
 	return c.out
 }
 
+// release lets go of what the last Step has given, once it was carried out: a seat that
+// rests keeps no records.
+func (c *Core) release() {
+	c.out, c.produce, c.replies, c.told = emptied(c.out), emptied(c.produce), emptied(c.replies), 0
+	c.sending, c.released = emptied(c.sending), emptied(c.released)
+	c.keys, c.places = emptied(c.keys), emptied(c.places)
+}
+
+// keptMax is how long a slice may be that is kept for the next step.
+const keptMax = 128
+
+func emptied[T any](s []T) []T {
+	if cap(s) > keptMax {
+		return nil
+	}
+	clear(s)
+	return s[:0]
+}
+
 func (c *Core) do(e Effect) { c.out = append(c.out, e) }
 
 // mayWrite tells whether records may be sent: the term is held and no barrier of

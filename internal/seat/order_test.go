@@ -229,3 +229,33 @@ func TestSubmitKeepsTheOrder(t *testing.T) {
 		t.Errorf("after the end: %v", err)
 	}
 }
+
+// TestSubmitUnderLoad: writes of many callers are answered once each, and those of one
+// caller lie in the log in its order, also when more comes in than one step takes.
+func TestSubmitUnderLoad(t *testing.T) {
+	c := fakeCluster(t)
+	in := c.start("us-0", dedupe.NewMemory(), newFolder()).ready()
+	var all sync.WaitGroup
+	for caller := range 8 {
+		all.Go(func() {
+			o := seat.NewOrder()
+			last := int64(-1)
+			for round := range 5 {
+				var qs []*seat.Request
+				for i := range 1 + 300*(caller%3) {
+					q := request(0, fmt.Sprint(caller, round, i))
+					q.Key = fmt.Append(nil, caller)
+					qs = append(qs, q)
+				}
+				for i, r := range submit(in.seat, o, qs...) {
+					if r.Err != nil || r.Answer.At.Offset <= last {
+						t.Errorf("caller %d, round %d, write %d: %+v behind %d, %v", caller, round, i, r.Answer.At, last, r.Err)
+						return
+					}
+					last = r.Answer.At.Offset
+				}
+			}
+		})
+	}
+	all.Wait()
+}

@@ -511,6 +511,7 @@ func (s *Seat) tryStep(now time.Time, ev Event) (err error) {
 	if refused.Err != nil { // before anything more is sent
 		return s.tryStep(now, refused)
 	}
+	s.core.release()
 	return nil
 }
 

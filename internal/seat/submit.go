@@ -65,8 +65,13 @@ func (q *submitted) take(into []Submission, n int) []Submission {
 	next := q.queue[q.from:min(len(q.queue), q.from+n)]
 	into = append(into, next...)
 	clear(next)
-	if q.from += len(next); q.from == len(q.queue) {
-		q.queue, q.from = q.queue[:0], 0
+	switch q.from += len(next); {
+	case q.from == len(q.queue):
+		q.queue, q.from = emptied(q.queue), 0
+	case 2*q.from > len(q.queue): // it may never be empty
+		n := copy(q.queue, q.queue[q.from:])
+		clear(q.queue[n:])
+		q.queue, q.from = q.queue[:n], 0
 	}
 	q.taken = len(next) > 0
 	return into
@@ -123,11 +128,10 @@ func (s *Seat) acceptSome() (more bool) {
 		s.ref++
 		s.batch = append(s.batch, Write{Ref: s.ref, Request: w.Request, Deadline: w.Deadline, Order: w.Order, To: w.To})
 	}
-	clear(s.taking)
+	s.taking = emptied(s.taking)
 	s.step(now, Accept{s.batch})
 	if s.broken == nil { // else end answers them
-		clear(s.batch)
-		s.batch = s.batch[:0]
+		s.batch = emptied(s.batch)
 	}
 	return true
 }
