@@ -147,6 +147,7 @@ type Status struct {
 	Superseded  bool
 	Term        int64 // offset of the own barrier, NoBarrier before the first
 	InFlight    int
+	Submitted   int    // writes that are not taken yet
 	Void        uint64 // local records judged so since the start
 	Quarantined uint64
 	Foreign     uint64                           // remote records that no link wrote
@@ -461,6 +462,7 @@ func (s *Seat) Status() Status {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	st := s.status
+	st.Submitted = s.submitted.waiting()
 	st.Held, st.Unsettled = maps.Clone(s.status.Held), maps.Clone(s.status.Unsettled)
 	st.Gaps, st.Refused = maps.Clone(s.status.Gaps), maps.Clone(s.status.Refused)
 	if s.core != nil {

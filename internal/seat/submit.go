@@ -57,6 +57,13 @@ func (q *submitted) add(ws []Submission) (mine bool) {
 	return mine
 }
 
+// waiting is how many writes wait.
+func (q *submitted) waiting() int {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	return len(q.queue) - q.from
+}
+
 // take appends up to n writes that wait to into; when none does, nobody is at the queue
 // any more.
 func (q *submitted) take(into []Submission, n int) []Submission {

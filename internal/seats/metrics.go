@@ -11,6 +11,7 @@ import (
 
 var (
 	seatInFlight    = prometheus.NewDesc("geogate_seat_in_flight", "Writes accepted and not yet answered.", []string{"topic"}, nil)
+	seatQueued      = prometheus.NewDesc("geogate_seat_queued_writes", "Writes that wait for their seat to take them.", []string{"topic"}, nil)
 	seatRecords     = prometheus.NewDesc("geogate_seat_records_total", "Records judged by verdict since the start.", []string{"topic", "verdict"}, nil)
 	foldSteps       = prometheus.NewDesc("geogate_fold_steps_total", "Fold transactions committed.", []string{"topic"}, nil)
 	foldRestarts    = prometheus.NewDesc("geogate_fold_restarts_total", "Fold transactions whose outcome had to be read back.", []string{"topic"}, nil)
@@ -48,23 +49,24 @@ func (s *Seats) phasesOf(topic string) seat.Phases {
 // Describe implements prometheus.Collector.
 func (s *Seats) Describe(out chan<- *prometheus.Desc) {
 	s.phases.Describe(out)
-	for _, d := range []*prometheus.Desc{seatInFlight, seatRecords, foldSteps, foldRestarts, foldMerged, foldConflicts, foldTwins, foldOrphans, nativeOrphans, foldWaiting, foldQuarantined, foldReplaced, beyondLimits, foldQueued, foldLagRecords, foldLagSeconds, clockCarries} {
+	for _, d := range []*prometheus.Desc{seatInFlight, seatQueued, seatRecords, foldSteps, foldRestarts, foldMerged, foldConflicts, foldTwins, foldOrphans, nativeOrphans, foldWaiting, foldQuarantined, foldReplaced, beyondLimits, foldQueued, foldLagRecords, foldLagSeconds, clockCarries} {
 		out <- d
 	}
 }
 
-// Collect implements prometheus.Collector, with the sums of each topic's seats.
-func (s *Seats) Collect(out chan<- prometheus.Metric) {
-	s.phases.Collect(out)
-	type sums struct {
-		inFlight, waiting, queued                 int
-		void, quarantined, foreign                uint64
-		steps, restarts, merged, conflicts, twins uint64
-		orphans, native                           uint64
-		reasons                                   map[string]uint64
-		replaced                                  map[view.ReplacedKind]uint64
-	}
-	by, refused := map[string]*sums{}, map[string]int64{}
+// sums are what the seats of a topic have together.
+type sums struct {
+	inFlight, submitted, waiting, queued      int
+	void, quarantined, foreign                uint64
+	steps, restarts, merged, conflicts, twins uint64
+	orphans, native                           uint64
+	reasons                                   map[string]uint64
+	replaced                                  map[view.ReplacedKind]uint64
+}
+
+// sums gives them by topic, and the records beyond limits by the topic in which they lie.
+func (s *Seats) sums() (by map[string]*sums, refused map[string]int64) {
+	by, refused = map[string]*sums{}, map[string]int64{}
 	for _, h := range s.list() {
 		t := by[h.Topic]
 		if t == nil {
@@ -72,7 +74,8 @@ func (s *Seats) Collect(out chan<- prometheus.Metric) {
 			by[h.Topic] = t
 		}
 		st, v := h.seat.Status(), h.view.Status()
-		t.inFlight, t.waiting, t.queued = t.inFlight+st.InFlight, t.waiting+len(st.Unsettled), t.queued+v.Queued
+		t.inFlight, t.submitted = t.inFlight+st.InFlight, t.submitted+st.Submitted
+		t.waiting, t.queued = t.waiting+len(st.Unsettled), t.queued+v.Queued
 		t.void, t.quarantined, t.foreign = t.void+st.Void, t.quarantined+st.Quarantined, t.foreign+st.Foreign
 		t.steps, t.restarts, t.merged, t.conflicts = t.steps+v.Steps, t.restarts+v.Restarts, t.merged+v.Merged, t.conflicts+v.Conflicts
 		t.twins += uint64(v.Counts.Twins)
@@ -88,6 +91,13 @@ func (s *Seats) Collect(out chan<- prometheus.Metric) {
 			t.replaced[kind] += n
 		}
 	}
+	return by, refused
+}
+
+// Collect implements prometheus.Collector, with the sums of each topic's seats.
+func (s *Seats) Collect(out chan<- prometheus.Metric) {
+	s.phases.Collect(out)
+	by, refused := s.sums()
 	count := func(d *prometheus.Desc, v uint64, labels ...string) {
 		out <- prometheus.MustNewConstMetric(d, prometheus.CounterValue, float64(v), labels...)
 	}
@@ -96,6 +106,7 @@ func (s *Seats) Collect(out chan<- prometheus.Metric) {
 	}
 	for topic, t := range by {
 		gauge(seatInFlight, float64(t.inFlight), topic)
+		gauge(seatQueued, float64(t.submitted), topic)
 		gauge(foldWaiting, float64(t.waiting), topic)
 		gauge(foldQueued, float64(t.queued), topic)
 		count(seatRecords, t.void, topic, "void")
