@@ -1,7 +1,10 @@
+//go:build unix
+
 package seat
 
 import (
 	"fmt"
+	"syscall"
 	"testing"
 	"time"
 
@@ -12,8 +15,9 @@ import (
 	"github.com/geogate/geogate/internal/txn"
 )
 
-// BenchmarkReadback opens batches of a gateway's records of 1 kB and judges each: what a
-// record costs from the fetch answer to index, core and fold, without these.
+// BenchmarkReadback opens batches of a gateway's records of 1 kB, judges each, and hands it
+// over to the inputs: what a record costs from the fetch answer to index, core, journal and
+// fold, without these.
 func BenchmarkReadback(b *testing.B) {
 	for _, each := range []int{1, 200} {
 		b.Run(fmt.Sprint(each), func(b *testing.B) { benchReadback(b, each) })
@@ -27,6 +31,7 @@ func benchReadback(b *testing.B, each int) {
 	unread := txn.Fetched{Batches: []txn.Unread{{Batch: batch}}}
 	var back *Readback
 	b.ReportAllocs()
+	before := processorTime()
 	for n := 0; b.Loop(); n++ {
 		if n%each != 0 {
 			continue
@@ -35,10 +40,14 @@ func benchReadback(b *testing.B, each int) {
 		back = NewReadback(InputsConfig{Region: 1}, clock, 0, NoBarrier)
 		box.push(unread)
 		got := 0
+		in := NewInputs(InputsConfig{Region: 1}, InputsSurroundings{
+			Clock: clock, Indexed: func() event.Point { return event.Point{Next: int64(each)} }, LastBarrier: func(int64) int64 { return NoBarrier },
+		}, InputsStart{Barriers: NoBarriers()})
 		for es := box.pop(); es != nil; es = box.pop() {
 			for _, e := range back.Step(Fetched{Origin: 1, Entries: es}) {
 				if e, ok := e.(HandOver); ok {
 					got += len(e.Places)
+					in.Step(time.Time{}, Judged{e.Places})
 				}
 			}
 		}
@@ -46,6 +55,14 @@ func benchReadback(b *testing.B, each int) {
 			b.Fatalf("%d of %d records were judged", got, each)
 		}
 	}
+	b.ReportMetric(float64(processorTime()-before)/float64(b.N), "cpu-ns/op")
+}
+
+// processorTime is what the process has used, in nanoseconds.
+func processorTime() int64 {
+	var u syscall.Rusage
+	_ = syscall.Getrusage(syscall.RUSAGE_SELF, &u)
+	return u.Utime.Nano() + u.Stime.Nano()
 }
 
 func gatewayBatch(b *testing.B, n int) txn.Batch {
