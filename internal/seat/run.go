@@ -159,6 +159,9 @@ func (s *Seat) readBack(ctx context.Context, e InputEffect) (answer InputEvent, 
 	case AskBarrier:
 		return s.askBarrier(ctx, e)
 	case IndexKeys:
+		if len(e.Barriers) > 0 {
+			s.mark(e.Barriers)
+		}
 		return nil, s.indexKeys(e)
 	case HandOver:
 		s.handover.Put(e)
@@ -214,6 +217,18 @@ func (s *Seat) indexKeys(e IndexKeys) error {
 	return nil
 }
 
+// mark notes barriers of the local log. Whoever sees from the index that the log was read
+// so far finds them noted.
+func (s *Seat) mark(barriers []event.Dot) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, d := range barriers {
+		if n := len(s.marks); d.Incarnation == s.incarnation && (n == 0 || s.marks[n-1] < d.Offset) {
+			s.marks = append(s.marks, d.Offset)
+		}
+	}
+}
+
 // tell passes places of the local log, which the index has, to the core.
 func (s *Seat) tell(places []Read) {
 	s.mu.Lock()
@@ -221,9 +236,6 @@ func (s *Seat) tell(places []Read) {
 	now := s.cfg.Wall()
 	for i := range places {
 		r := &places[i]
-		if r.Barrier != nil && (len(s.marks) == 0 || s.marks[len(s.marks)-1] < r.Barrier.Offset) {
-			s.marks = append(s.marks, r.Barrier.Offset)
-		}
 		switch r.Item.Verdict {
 		case judged.Void:
 			s.status.Void++
