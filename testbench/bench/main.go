@@ -75,7 +75,7 @@ func main() {
 	flag.DurationVar(&o.seconds, "seconds", 15*time.Second, "duration of each load")
 	flag.DurationVar(&o.raw, "raw", 4*time.Second, "duration of the raw producer")
 	flag.DurationVar(&o.settle, "settle", 60*time.Second, "rest before idleness is measured")
-	flag.DurationVar(&o.idle, "idle", 60*time.Second, "duration of the measurement of idleness")
+	flag.DurationVar(&o.idle, "idle", 10*time.Minute, "duration of the measurement of idleness; what rests writes every 10 minutes. An older program is measured for 2 minutes at most")
 	flag.IntVar(&o.size, "size", 1000, "bytes of a value")
 	flag.IntVar(&o.events, "events", 1_000_000, "native events to fold")
 	flag.IntVar(&o.rate, "rate", 10_000, "records each second of the load through kills, over both regions")
@@ -190,6 +190,9 @@ func (o options) suite(ctx context.Context, rep *report, kafka, work, label, bin
 	}()
 	if err != nil {
 		return err
+	}
+	if label == "before" { // it writes every few seconds
+		w.o.idle = min(w.o.idle, 2*time.Minute)
 	}
 	r := &run{w: w, rep: rep, f: figure{Program: label, Kafka: kafka}}
 	switch work {

@@ -72,6 +72,9 @@ func quantile(took []time.Duration, q float64) float64 {
 	return float64(took[min(len(took)-1, int(q*float64(len(took))))].Microseconds()) / 1000
 }
 
+// idle tells figures of regions that nobody uses.
+func (f figure) idle() bool { return strings.HasPrefix(f.Work, "idle") }
+
 // text is the figure for people, in one line.
 func (f figure) text() string {
 	var b strings.Builder
@@ -99,8 +102,9 @@ func (f figure) text() string {
 	add("after the leader %.2f s", f.AfterLeader)
 	add("leader after %.2f s", f.LeaderAfter)
 	add("ready after %.2f s", f.Ready)
-	add("%.1f MB/day", f.BytesDay/1e6)
-	add("CPU %.2f %%", f.CPUPercent)
+	if f.idle() { // 0 says something there
+		fmt.Fprintf(&b, "  %.1f MB/day  CPU %.2f %%", f.BytesDay/1e6, f.CPUPercent)
+	}
 	add("%.1f transaction records/s", f.TxnRecords)
 	names := make([]string, 0, len(f.By))
 	for name := range f.By {
@@ -170,8 +174,9 @@ func (f figure) cell() string {
 	add("%.1f s", f.Longest)
 	add("%.1f s after the leader", f.AfterLeader)
 	add("ready %.1f s", f.Ready)
-	add("%.0f MB a day", f.BytesDay/1e6)
-	add("%.1f %%", f.CPUPercent)
+	if f.idle() {
+		parts = append(parts, fmt.Sprintf("%.0f MB a day, %.1f %%", f.BytesDay/1e6, f.CPUPercent))
+	}
 	add("%.1f transaction records/s", f.TxnRecords)
 	return strings.Join(parts, ", ")
 }
