@@ -10,11 +10,11 @@ import (
 // accept takes writes in or refuses them; limits come first. What is the same for all of
 // them is asked once.
 func (c *Core) accept(now time.Time, ws []Write) {
-	ask := c.ask()
+	adm := c.admission()
 	c.keys, c.places = c.keys[:0], c.places[:0]
 	for i := range ws {
 		q := ws[i].Request
-		if _, held := c.byKey[q.Idempotency]; ask.err() == nil && !held && !q.Idempotency.IsZero() && !ws[i].Order.Stops(q.Key) {
+		if _, held := c.byKey[q.Idempotency]; adm.err() == nil && !held && !q.Idempotency.IsZero() && !ws[i].Order.Stops(q.Key) {
 			c.keys, c.places = append(c.keys, q.Idempotency), append(c.places, i)
 		}
 	}
@@ -23,8 +23,8 @@ func (c *Core) accept(now time.Time, ws []Write) {
 	c.sending = c.sending[:0]
 	for i := range ws {
 		w := &taken[i]
-		*w = write{Write: ws[i], grant: ask.grant, size: recordSize(ws[i].Request)}
-		if err := c.admit(w, &ask); err != nil {
+		*w = write{Write: ws[i], grant: adm.grant, size: recordSize(ws[i].Request)}
+		if err := c.admit(w, &adm); err != nil {
 			c.reply(w, Answer{}, err)
 			continue
 		}
@@ -46,7 +46,7 @@ func (c *Core) accept(now time.Time, ws []Write) {
 // hold takes a write in.
 func (c *Core) hold(w *write) {
 	c.writes[w.Ref] = w
-	c.line.add(w)
+	c.accepted.add(w)
 	c.bytes += w.size
 	c.awaits(w)
 	if key := w.Request.Idempotency; !key.IsZero() {
@@ -55,21 +55,21 @@ func (c *Core) hold(w *write) {
 	c.chain(w)
 }
 
-// asked is what holds for all writes of a step.
-type asked struct {
+// admission is what holds for all writes of a step.
+type admission struct {
 	closed  error // the seat takes no writes
 	grant   Grant
 	refused error // there is no grant
 }
 
-func (a *asked) err() error {
+func (a *admission) err() error {
 	if a.closed != nil {
 		return a.closed
 	}
 	return a.refused
 }
 
-func (c *Core) ask() (a asked) {
+func (c *Core) admission() (a admission) {
 	if a.closed = c.open(); a.closed == nil {
 		a.grant, a.refused = c.permit()
 	}
@@ -79,7 +79,7 @@ func (c *Core) ask() (a asked) {
 // Admits says why a write would be refused now whatever it is; nil if none is
 // known.
 func (c *Core) Admits() error {
-	a := c.ask()
+	a := c.admission()
 	return a.err()
 }
 
@@ -96,7 +96,7 @@ func (c *Core) open() error {
 	return nil
 }
 
-func (c *Core) admit(w *write, a *asked) error {
+func (c *Core) admit(w *write, a *admission) error {
 	switch {
 	case w.Order.Stops(w.Request.Key):
 		return ErrAfterFailure

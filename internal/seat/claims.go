@@ -53,7 +53,7 @@ func (c *Core) Claims() Claims {
 		}
 	}
 	var last *event.Vector
-	for w := c.line.first; w != nil; w = w.after {
+	for w := c.accepted.first; w != nil; w = w.after {
 		if !w.sent {
 			continue
 		}

@@ -111,12 +111,12 @@ type Core struct {
 	opening opening
 	mine    []ownMark // of every attempt of this process
 
-	writes map[uint64]*write
-	byKey  map[event.IdempotencyKey]*write
-	byID   map[event.ID]*write
-	line   line                // all of writes
-	chains map[chainKey]*write // the last of each
-	bytes  int
+	writes   map[uint64]*write
+	byKey    map[event.IdempotencyKey]*write
+	byID     map[event.ID]*write
+	accepted writeList           // all of writes, in order of acceptance
+	chains   map[chainKey]*write // the last of each
+	bytes    int
 	// due is not after the first deadline of a write that is not answered.
 	due time.Time
 
@@ -152,7 +152,7 @@ func (o *ownMark) is(m Mark) bool {
 
 type write struct {
 	Write
-	before, after *write // in Core.line
+	before, after *write // in Core.accepted
 
 	chained chainKey // zero: none
 	leader  *write   // the one before in the chain that is not settled
@@ -169,10 +169,10 @@ type write struct {
 	context *event.Vector // of writes that were sent together it is one
 }
 
-// line is the writes in order of acceptance.
-type line struct{ first, last *write }
+// writeList links writes in the order in which they were added.
+type writeList struct{ first, last *write }
 
-func (l *line) add(w *write) {
+func (l *writeList) add(w *write) {
 	if w.before = l.last; l.last == nil {
 		l.first = w
 	} else {
@@ -181,7 +181,7 @@ func (l *line) add(w *write) {
 	l.last = w
 }
 
-func (l *line) remove(w *write) {
+func (l *writeList) remove(w *write) {
 	if w.before == nil {
 		l.first = w.after
 	} else {
@@ -195,10 +195,10 @@ func (l *line) remove(w *write) {
 	w.before, w.after = nil, nil
 }
 
-// each calls fn for every write in line that is not settled by then.
+// each calls fn for every accepted write, in order, that is not settled by then.
 func (c *Core) each(fn func(*write)) {
 	all := make([]*write, 0, len(c.writes))
-	for w := c.line.first; w != nil; w = w.after {
+	for w := c.accepted.first; w != nil; w = w.after {
 		all = append(all, w)
 	}
 	for _, w := range all {
@@ -507,7 +507,7 @@ func (c *Core) free(w *write) {
 	if c.byKey[w.Request.Idempotency] == w {
 		delete(c.byKey, w.Request.Idempotency)
 	}
-	c.line.remove(w)
+	c.accepted.remove(w)
 	c.unchain(w)
 	c.bytes -= w.size
 }

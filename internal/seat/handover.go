@@ -8,13 +8,14 @@ import (
 // Handover keeps what a seat's Readback has judged for its Inputs, so that the own log is
 // fetched, opened and judged once. The Readback reads uncommitted and the Inputs want what
 // is committed. Of a stretch that nobody has written to in a transaction that is the same,
-// for whoever knows that everything below the stretch is committed: a transaction that is
-// open there has written nothing in the stretch, or it would not be one.
+// for a reader that knows that everything below the stretch is committed: a transaction that
+// is open there has written nothing in the stretch, or the stretch would not be free of
+// transactions.
 //
 // Hence the invariant: in items are all places that were judged at or above first, and
-// none of them lies in a transaction. Whoever has read committed up to first may take
-// them. Who has not, because a transaction lies there or he is too slow and they were
-// dropped, reads on by himself until he has.
+// none of them lies in a transaction. A reader that has read committed up to first may take
+// them. A reader that has not, because a transaction lies there or because it is slow and they
+// were dropped, reads the log itself until it has.
 //
 // It is safe for concurrent use. It never waits: beyond its limit the oldest places go.
 type Handover struct {

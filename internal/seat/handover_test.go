@@ -79,7 +79,7 @@ func TestHandover(t *testing.T) {
 }
 
 // TestReadbackHandsOver: what lies above the latest record in a transaction is handed
-// over, markers with it; a log that lost its tail begins anew above what was read.
+// over, markers with it; a log that lost its tail begins again above what was read.
 func TestReadbackHandsOver(t *testing.T) {
 	back := seat.NewReadback(seat.InputsConfig{Region: 1}, hlc.NewClock(time.Now, hlc.Bounds{}), 10, seat.NoBarrier)
 	handed := func(es ...seat.Entry) string {

@@ -22,8 +22,8 @@ const maxFailedKeys = 10_000
 //
 // An Order is safe for concurrent use. A nil Order orders nothing.
 type Order struct {
-	seed maphash.Seed
-	any  atomic.Bool // something has failed: mu need not be asked before
+	seed      maphash.Seed
+	anyFailed atomic.Bool // until it is set, mu need not be taken
 
 	mu     sync.Mutex
 	stops  map[uint64]struct{} // hashes of record keys
@@ -49,7 +49,7 @@ func (o *Order) Fail(key []byte) {
 	}
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	o.any.Store(true)
+	o.anyFailed.Store(true)
 	if o.stops == nil {
 		o.stops = make(map[uint64]struct{})
 	}
@@ -65,12 +65,12 @@ func (o *Order) Halt() {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	o.halted = true
-	o.any.Store(true)
+	o.anyFailed.Store(true)
 }
 
 // Stops tells whether a write of the record key would be refused with ErrAfterFailure.
 func (o *Order) Stops(key []byte) bool {
-	if o == nil || !o.any.Load() {
+	if o == nil || !o.anyFailed.Load() {
 		return false
 	}
 	o.mu.Lock()

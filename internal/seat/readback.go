@@ -80,7 +80,8 @@ func (b *Readback) take() {
 	var x IndexKeys
 	var places []Read
 	j := new(localItem)
-	begins, clean := b.local.at.Next, 0 // of places, from where on none lies in a transaction
+	begins := b.local.at.Next
+	firstClean := 0 // of places: none from it on lies in a transaction
 	for range takeMax {
 		before := b.local.at.Next
 		if !b.local.next(j) {
@@ -116,11 +117,11 @@ func (b *Readback) take() {
 			b.clean = max(b.clean, before)
 		}
 		if j.Next.Next <= b.clean {
-			clean = len(places)
+			firstClean = len(places)
 		}
 	}
 	if len(places) > 0 {
-		x.Stretch = Stretch{From: b.clean, Begins: begins, Places: places[clean:len(places):len(places)]}
+		x.Stretch = Stretch{From: b.clean, Begins: begins, Places: places[firstClean:len(places):len(places)]}
 		b.out = append(b.out, x, HandOver{x.Stretch}, ReadPlaces{places})
 	}
 }

@@ -64,8 +64,8 @@ func (s *Seat) runCore(ctx context.Context) error {
 		case stopped:
 			return ErrSuperseded
 		}
-		if term != was && s.cfg.Moved != nil {
-			s.cfg.Moved()
+		if term != was && s.cfg.TermTaken != nil {
+			s.cfg.TermTaken()
 		}
 		tick.Reset(next)
 	}
@@ -365,9 +365,10 @@ func (in *inputs) beginLocal(ctx context.Context) error {
 	return nil
 }
 
-// handoverAgain is how long the own log is read at least once it has to be: where another
-// application writes transactions all the time, it is not opened for each.
-const handoverAgain = time.Second
+// localReadAtLeast is how long the inputs read the own log themselves before they try the
+// handover again: where another application writes transactions all the time, the log is not
+// opened again for each.
+const localReadAtLeast = time.Second
 
 // takeLocal gives what is next of the own log: what its tail has judged, or what is read
 // of it; nil if nothing waits.
@@ -376,7 +377,7 @@ func (in *inputs) takeLocal() InputEvent {
 	if s.cfg.NoLog || !in.core.Wants(s.cfg.Region) {
 		return nil
 	}
-	if in.local == nil || time.Since(in.opened) > handoverAgain {
+	if in.local == nil || time.Since(in.opened) > localReadAtLeast {
 		places, ok := s.handover.Take(in.core.LocalNext())
 		switch {
 		case !ok:

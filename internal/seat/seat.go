@@ -69,12 +69,12 @@ type Config struct {
 	Joint  JointSink
 	Folder Folder
 	Clock  *hlc.Clock
-	Phases Phases           // that are measured
+	Phases Phases           // observe how long phases of writes last
 	Wall   func() time.Time // of the clock; default time.Now
 
-	// Moved is called when the seat has a term: it may claim more than before. Nil: nobody
-	// wants to know.
-	Moved func()
+	// TermTaken is called when the seat has a term: it may claim more than before. Nil: it
+	// is not called.
+	TermTaken func()
 
 	Timeout     time.Duration // of a write without an earlier deadline; default 10 s
 	OpenTimeout time.Duration // of one attempt to write a barrier; default 10 s
@@ -355,7 +355,7 @@ func (s *Seat) end() {
 	for i := range s.core.replies {
 		told[s.core.replies[i].Ref] = true
 	}
-	for w := s.core.line.first; w != nil; w = w.after {
+	for w := s.core.accepted.first; w != nil; w = w.after {
 		told[w.Ref] = true
 		if w.replied {
 			continue
@@ -519,11 +519,11 @@ func (s *Seat) tryStep(now time.Time, ev Event) (err error) {
 
 // produce gives records to the producer. An error is the outcome of all of them.
 func (s *Seat) produce(sent []Sent) error {
-	of := refs(sent) // the core uses sent again
+	all := refs(sent) // the core uses sent again
 	b := &sentBatch{sent: time.Now()}
-	s.sent[of[len(of)-1]] = b
+	s.sent[all[len(all)-1]] = b
 	return s.cfg.Producer.Produce(s.cfg.Topic, s.cfg.Partition, sent, func(i int, err error) {
-		s.result(Produced{Refs: of[i : i+1], Err: err}) // of a stored record the read-back tells
+		s.result(Produced{Refs: all[i : i+1], Err: err}) // of a stored record the read-back tells
 	}, func() { b.acknowledged(&s.cfg.Phases) })
 }
 

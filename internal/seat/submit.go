@@ -33,8 +33,8 @@ const (
 	acceptRounds = 2
 )
 
-// submitted is what waits to be accepted. Whoever finds nobody at it accepts what is
-// there, and what comes meanwhile: a write alone goes at once, and under load those of
+// submitted is what waits to be accepted. A caller that finds nobody accepting accepts what
+// is there, and what comes meanwhile: a write alone goes at once, and under load those of
 // many callers go together.
 type submitted struct {
 	mu    sync.Mutex
@@ -64,8 +64,8 @@ func (q *submitted) waiting() int {
 	return len(q.queue) - q.from
 }
 
-// take appends up to n writes that wait to into; when none does, nobody is at the queue
-// any more.
+// take appends up to n waiting writes to into. When none waits, the caller no longer accepts:
+// the next one that adds writes does.
 func (q *submitted) take(into []Submission, n int) []Submission {
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -164,7 +164,7 @@ func (s *Seat) Cancel(ws []Submission) {
 		return // all were answered, or end does it
 	}
 	var refs []uint64
-	for w := s.core.line.first; w != nil; w = w.after {
+	for w := s.core.accepted.first; w != nil; w = w.after {
 		if gone[w.Request] {
 			refs = append(refs, w.Ref)
 		}

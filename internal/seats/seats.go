@@ -534,9 +534,9 @@ func (s *Seats) newSeat(ctx context.Context, at txn.TopicPartition, before *runn
 		Control: s.cfg.Control, Tail: s.tail, Producer: s.producer,
 		Opener: h.opener,
 		Index:  h.index, Sinks: []seat.Sink{h.view.Journal()}, Joint: h.view.Journal(), Folder: h.view, Clock: s.clock, Phases: s.phasesOf(at.Topic),
-		Moved:  h.view.Look,
-		Core:   seat.CoreConfig{MaxRecord: s.cfg.MaxRecord + recordRoom, IdleTerm: idleTerm},
-		Logger: s.cfg.Logger,
+		TermTaken: h.view.Look,
+		Core:      seat.CoreConfig{MaxRecord: s.cfg.MaxRecord + recordRoom, IdleTerm: idleTerm},
+		Logger:    s.cfg.Logger,
 	})
 	if err != nil {
 		return nil, err
