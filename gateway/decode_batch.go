@@ -26,7 +26,7 @@ func decodeBatch(head *writeHead, body []byte, each func(rec *record, wrong erro
 		return explainBatch(body)
 	}
 	n, met := 0, false
-	var many error
+	var tooMany error
 	ok = in.members(func(name []byte) bool {
 		if string(name) != "records" || met {
 			return false
@@ -34,7 +34,7 @@ func decodeBatch(head *writeHead, body []byte, each func(rec *record, wrong erro
 		met = true
 		return in.elements(func() bool {
 			if n == maxBatchRecords {
-				many = newProblem(codeBodyTooLarge, "the batch has more than %d records; send the rest in another request, or all as %s", maxBatchRecords, typeNDJSON)
+				tooMany = newProblem(codeBodyTooLarge, "the batch has more than %d records; send the rest in another request, or all as %s", maxBatchRecords, typeNDJSON)
 				return false
 			}
 			rec := record{partition: -1}
@@ -48,8 +48,8 @@ func decodeBatch(head *writeHead, body []byte, each func(rec *record, wrong erro
 		})
 	}) && in.end()
 	switch {
-	case many != nil:
-		return many
+	case tooMany != nil:
+		return tooMany
 	case !ok:
 		return explainBatch(body)
 	}

@@ -126,8 +126,8 @@ func (s *Server) deliverEntity(c *call, room *hold, body []byte) error {
 	return c.deliver(typeJSON, body)
 }
 
-// over is a context that has ended: who is given it does not wait.
-var over = func() context.Context {
+// endedContext has ended: a wait that is given it only looks.
+var endedContext = func() context.Context {
 	ctx, cancel := context.WithCancel(context.Background())
 	cancel()
 	return ctx
@@ -135,7 +135,7 @@ var over = func() context.Context {
 
 // caughtUp waits, for a time, until a seat's view shows what its topic held at the start.
 func caughtUp(ctx context.Context, st Seat, atMost time.Duration) error {
-	if st.CaughtUp(over) == nil {
+	if st.CaughtUp(endedContext) == nil {
 		return nil // mostly; a timer is not needed then
 	}
 	ctx, cancel := context.WithTimeout(ctx, atMost)
@@ -259,12 +259,7 @@ func (s *Server) appendEntity(dst []byte, t Topic, key []byte, p int32, version 
 // appendParty appends the members that name a live value.
 func (s *Server) appendParty(dst []byte, ev *event.Event) []byte {
 	dst = ev.At.AppendFormat(append(dst, `"dot":"`...), s.cfg.Topology)
-	dst = append(dst, `","id":`...)
-	if ev.ID.IsZero() {
-		dst = append(dst, "null"...)
-	} else {
-		dst = append(ev.ID.Append(append(dst, '"')), '"')
-	}
+	dst = appendID(append(dst, `","id":`...), ev.ID)
 	dst = appendString(append(dst, `,"region":`...), s.cfg.Topology.Name(ev.At.Region))
 	dst = ev.Stamp.AppendHex(append(dst, `,"stamp":"`...))
 	return append(dst, '"')

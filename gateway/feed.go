@@ -46,7 +46,7 @@ type feed struct {
 	s      *Server
 	view   sourceView
 	rd     *reader
-	of     string // topic that was asked for
+	asked  string // topic of the request
 	name   string // of the topic that rd reads
 	parts  map[int32]*feedPart
 	last   *feedPart // of the record before
@@ -76,7 +76,7 @@ type feedPart struct {
 // slot: followed streams stay open, so they have slots of their own.
 func (s *Server) newFeed(ctx context.Context, v sourceView, rd *reading) (*feed, error) {
 	f := &feed{
-		s: s, view: v, of: rd.topic, parts: make(map[int32]*feedPart), held: make(map[int32][]*txn.Entry),
+		s: s, view: v, asked: rd.topic, parts: make(map[int32]*feedPart), held: make(map[int32][]*txn.Entry),
 		slot: hold{of: s.reads, by: rd.by}, room: hold{of: s.unread, by: rd.by},
 	}
 	patience := s.patience

@@ -21,39 +21,39 @@ const idleFlights = 4096
 
 // flight is the writes of one partition that are in flight.
 type flight struct {
-	users         int // takings that use it; flights.mu guards it
+	users         int // of its shares; flights.mu guards it
 	writes, bytes *shares
 }
 
-// taking is a peer's share of a partition's flight.
-type taking struct {
+// flightShare is a peer's share of a partition's flight.
+type flightShare struct {
 	of            *flights
 	key           logKey
-	one           *flight
+	flight        *flight
 	by            peer
 	writes, bytes int64
 }
 
 // begin counts writes of so many bytes in; ok is false if the partition has no room for
-// more of the peer's and gets none within patience. The taking's end counts them out.
-func (f *flights) begin(ctx context.Context, key logKey, by peer, writes, bytes int64, patience time.Duration) (t taking, ok bool) {
-	t = taking{f, key, f.use(key), by, writes, min(bytes, MaxShare(seat.DefaultBytes))}
-	if !t.one.writes.await(ctx, by, t.writes, patience) {
+// more of the peer's and gets none within patience. The share's end counts them out.
+func (f *flights) begin(ctx context.Context, key logKey, by peer, writes, bytes int64, patience time.Duration) (t flightShare, ok bool) {
+	t = flightShare{f, key, f.use(key), by, writes, min(bytes, MaxShare(seat.DefaultBytes))}
+	if !t.flight.writes.await(ctx, by, t.writes, patience) {
 		f.leave(key)
-		return taking{}, false
+		return flightShare{}, false
 	}
-	if !t.one.bytes.await(ctx, by, t.bytes, patience) {
-		t.one.writes.give(by, t.writes)
+	if !t.flight.bytes.await(ctx, by, t.bytes, patience) {
+		t.flight.writes.give(by, t.writes)
 		f.leave(key)
-		return taking{}, false
+		return flightShare{}, false
 	}
 	return t, true
 }
 
 // end counts the writes out.
-func (t taking) end() {
-	t.one.bytes.give(t.by, t.bytes)
-	t.one.writes.give(t.by, t.writes)
+func (t flightShare) end() {
+	t.flight.bytes.give(t.by, t.bytes)
+	t.flight.writes.give(t.by, t.writes)
 	t.of.leave(t.key)
 }
 

@@ -138,8 +138,8 @@ func (s *jsonScan) digits() bool {
 	return s.at > begin
 }
 
-// passes passes one of two characters, if it is next.
-func (s *jsonScan) passes(a, b byte) bool {
+// skip passes one of two characters, if it is next.
+func (s *jsonScan) skip(a, b byte) bool {
 	if s.at == len(s.text) || s.text[s.at] != a && s.text[s.at] != b {
 		return false
 	}
@@ -147,16 +147,17 @@ func (s *jsonScan) passes(a, b byte) bool {
 	return true
 }
 
+// number passes a number.
 func (s *jsonScan) number() bool {
-	s.passes('-', '-')
-	if !s.passes('0', '0') && !s.digits() {
+	s.skip('-', '-')
+	if !s.skip('0', '0') && !s.digits() {
 		return false
 	}
-	if s.passes('.', '.') && !s.digits() {
+	if s.skip('.', '.') && !s.digits() {
 		return false
 	}
-	if s.passes('e', 'E') {
-		s.passes('+', '-')
+	if s.skip('e', 'E') {
+		s.skip('+', '-')
 		return s.digits()
 	}
 	return true

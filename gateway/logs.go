@@ -227,7 +227,7 @@ func (r *reader) add(at map[int32]int64) {
 // await blocks until poll would not wait, or ctx is done.
 func (r *reader) await(ctx context.Context) error {
 	for !r.ready() {
-		r.walk = txn.Walk{} // nobody knows for how long its memory would not be used
+		r.walk = txn.Walk{} // the next fetch may take long, and the memory would lie idle
 		select {
 		case <-ctx.Done():
 			return ctx.Err()

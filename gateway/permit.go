@@ -30,9 +30,10 @@ type writer struct {
 type permitted struct {
 	topic     *Topic
 	partition int32
-	astray    bool  // the partition is not where the key alone would put the record
-	size      int64 // of the record
-	request   seat.Request
+	// overridesKey: the client chose another partition than the one of the key.
+	overridesKey bool
+	size         int64 // of the record
+	request      seat.Request
 }
 
 // keyed tells whether the write has an idempotency key.
@@ -75,7 +76,7 @@ func (s *permits) permit(rec *record, p *permitted) error {
 	p.topic, p.size = t, size
 	w.request(t, rec, &p.request)
 	var err error
-	if p.partition, p.astray, err = w.partition(t, rec, p.request.Idempotency); err != nil {
+	if p.partition, p.overridesKey, err = w.partition(t, rec, p.request.Idempotency); err != nil {
 		return err
 	}
 	if err := s.mayWrite(rec.key, rec.headers); err != nil {
@@ -129,7 +130,7 @@ func (w *writer) request(t *Topic, rec *record, req *seat.Request) {
 
 // partition is where a record goes: by its key; without one by its idempotency
 // key, so that a retry meets the first try; without both to each in turn.
-func (w *writer) partition(t *Topic, rec *record, key event.IdempotencyKey) (p int32, astray bool, err error) {
+func (w *writer) partition(t *Topic, rec *record, key event.IdempotencyKey) (p int32, overridesKey bool, err error) {
 	entity := t.Domain.Kind == conflict.Entities
 	if entity && rec.key == nil {
 		return 0, false, invalid(codeInvalidRecord, atPointer("/key", "a record of an entity topic needs a key"))

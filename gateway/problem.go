@@ -384,9 +384,14 @@ func appendTime(dst []byte, ms int64) []byte {
 // id is an event id as answers show it, null for a record that came
 // without a gateway.
 func (o *object) id(name string, id event.ID) {
+	o.name(name)
+	o.b = appendID(o.b, id)
+}
+
+// appendID appends an event's id as JSON; the zero id is null.
+func appendID(dst []byte, id event.ID) []byte {
 	if id.IsZero() {
-		o.null(name)
-		return
+		return append(dst, "null"...)
 	}
-	o.str(name, id.String())
+	return append(id.Append(append(dst, '"')), '"')
 }

@@ -56,8 +56,8 @@ const (
 	maxIncomplete = 4 << 10
 )
 
-// setIncomplete says in a header, or the trailer of that name, which partitions of a topic an answer lacks, or has
-// without what other regions wrote.
+// setIncomplete says in a header, or in the trailer of that name, which partitions of a topic
+// an answer lacks, or has without what other regions wrote.
 func setIncomplete(h http.Header, name, topic string, partitions ...int32) {
 	var b []byte
 	for _, p := range partitions {

@@ -69,7 +69,7 @@ func (f *feed) setLacks(out *parts) {
 	if out.started {
 		name = http.TrailerPrefix + headerIncomplete
 	}
-	setIncomplete(out.c.w.Header(), name, f.of, f.view.lacks()...)
+	setIncomplete(out.c.w.Header(), name, f.asked, f.view.lacks()...)
 }
 
 // endLine makes the record that was read last a line of a stream: the cursor follows it.

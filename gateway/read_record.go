@@ -38,12 +38,7 @@ func (f *recordForm) append(dst []byte, ev *event.Event) []byte {
 	dst = strconv.AppendInt(append(dst, `,"offset":`...), ev.At.Offset, 10)
 	dst = strconv.AppendUint(append(dst, `,"incarnation":`...), uint64(ev.At.Incarnation), 10)
 	dst = ev.At.AppendFormat(append(dst, `,"dot":"`...), f.names)
-	dst = append(dst, `","id":`...)
-	if ev.ID.IsZero() {
-		dst = append(dst, "null"...)
-	} else {
-		dst = append(ev.ID.Append(append(dst, '"')), '"')
-	}
+	dst = appendID(append(dst, `","id":`...), ev.ID)
 	dst = ev.Stamp.AppendHex(append(dst, `,"stamp":"`...))
 	dst = f.appendTime(append(dst, `","timestamp":"`...), ev.Timestamp)
 	dst = append(append(append(dst, `","op":"`...), ev.Op.String()...), `","key":`...)

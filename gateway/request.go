@@ -29,7 +29,7 @@ type call struct {
 	args []string // the path's variable segments, decoded
 	peer peer     // whom it counts for
 
-	measured bool // how it fares as a write is told elsewhere
+	measured bool // its records are measured one by one, not the request
 
 	partTime time.Duration // in which a part of a body or answer has to move
 	patience time.Duration // for a share of unread

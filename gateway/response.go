@@ -88,8 +88,8 @@ type parts struct {
 	sent        int  // bytes that have left
 }
 
-// fullPart is from which size on a part leaves: with one more record it is mostly still
-// one.
+// fullPart is the size from which on a part leaves: what one more record adds still fits into
+// one most of the time.
 const fullPart = partSize - 4<<10
 
 // size is how large the answer is so far.

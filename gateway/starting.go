@@ -5,12 +5,12 @@ import (
 	"time"
 )
 
-// startPatience bounds how long a write waits for an instance that is starting. It is
-// answered as ever after it.
+// startPatience bounds how long a write waits for an instance that is starting. After it the
+// write gets the usual answer.
 const startPatience = 5 * time.Second
 
 // awaitStart keeps a write that comes during the start waiting until the instance takes
-// writes: an answer that it does not would cost the client a pause that is longer. Nothing
+// writes: a refusal would cost the client a longer pause. Nothing
 // of the write but its head has been read.
 func (s *Server) awaitStart(ctx context.Context) {
 	if s.deps.Started == nil {

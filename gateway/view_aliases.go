@@ -25,8 +25,8 @@ const aliasesAhead = 16
 
 // of are the other copies of the event at a dot.
 func (c *aliasCache) of(view View, at event.Dot) ([]event.Dot, error) {
-	clear := &c[at.Region]
-	if clear.incarnation == at.Incarnation && clear.from <= at.Offset && at.Offset < clear.to {
+	known := &c[at.Region]
+	if known.incarnation == at.Incarnation && known.from <= at.Offset && at.Offset < known.to {
 		return nil, nil
 	}
 	folded, _ := view.Committed() // before the view is asked
@@ -37,14 +37,14 @@ func (c *aliasCache) of(view View, at event.Dot) ([]event.Dot, error) {
 	if err != nil {
 		return nil, err
 	}
-	clear.incarnation, clear.from, clear.to = at.Incarnation, at.Offset, math.MaxInt64
+	known.incarnation, known.from, known.to = at.Incarnation, at.Offset, math.MaxInt64
 	if p := folded[at.Region]; p.Incarnation == at.Incarnation {
-		clear.to = p.Next
+		known.to = p.Next
 	}
 	if found {
-		clear.to = min(clear.to, next.Offset)
+		known.to = min(known.to, next.Offset)
 	}
-	if at.Offset < clear.to {
+	if at.Offset < known.to {
 		return nil, nil
 	}
 	return view.Aliases(at)

@@ -55,7 +55,7 @@ type mergedPart struct {
 	opened    bool              // it is being read
 	ahead     []view.Checkpoint // that the reading has not come to
 	promised  view.Checkpoint   // the end of what was folded when the ends were listed
-	lost      bool              // of a record that was read the log has no more what it refers to
+	lost      bool              // the log no longer has what a record that was read refers to
 	aliases   aliasCache
 }
 

@@ -51,12 +51,7 @@ func (f *storedForm) append(dst []byte, a *seat.Answer) (body, token []byte) {
 	}
 	seen := event.Token{Topic: f.topic, Partition: a.At.Partition, Vector: a.Context, Stamp: a.Stamp}
 	seen.Vector.Advance(a.At)
-	dst = append(dst, `{"id":`...)
-	if a.ID.IsZero() {
-		dst = append(dst, "null"...)
-	} else {
-		dst = append(a.ID.Append(append(dst, '"')), '"')
-	}
+	dst = appendID(append(dst, `{"id":`...), a.ID)
 	dst = a.At.AppendFormat(append(dst, `,"dot":"`...), f.names)
 	dst = append(append(dst, `","topic":`...), f.name...)
 	dst = appendString(append(dst, `,"region":`...), region)

@@ -18,13 +18,13 @@ func (s *Server) writeBatch(c *call, head *writeHead, body []byte) error {
 	permits := s.writer.permits(&topic)
 	var blocks []*block
 	n := 0
-	var short error
+	var noRoom error
 	err = decodeBatch(head, body, func(rec *record, wrong error) {
-		if n%groupSize == 0 && short == nil {
-			short = unread.resize(c.r.Context(), int64(n+groupSize)*entrySize, c.patience)
+		if n%groupSize == 0 && noRoom == nil {
+			noRoom = unread.resize(c.r.Context(), int64(n+groupSize)*entrySize, c.patience)
 			blocks = append(blocks, new(block))
 		}
-		if short != nil {
+		if noRoom != nil {
 			return
 		}
 		e := blocks[len(blocks)-1].grow(groupSize)
@@ -37,7 +37,7 @@ func (s *Server) writeBatch(c *call, head *writeHead, body []byte) error {
 		e.permit(&permits, rec, nil)
 	})
 	if err == nil {
-		err = short
+		err = noRoom
 	}
 	if err != nil {
 		return err

@@ -175,8 +175,8 @@ func quantile(took *[latencyBuckets]uint32, n int, q float64) float64 {
 	return endOf(latencyBuckets - 1)
 }
 
-// measured is the handler of writes with how a request fares. Records of streams and
-// batches are measured one by one, where they are answered.
+// measured wraps the handler of writes: it takes the time and the outcome of a request.
+// Records of streams and batches are measured one by one, where they are answered.
 func (s *Server) measured(h handler) handler {
 	return func(c *call) error {
 		began := time.Now()

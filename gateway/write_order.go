@@ -19,7 +19,7 @@ func mayStillBeStored(p *problem, t *Topic) bool {
 	return p.retriable || p.code.kind().status >= 500
 }
 
-// form is what the parts of a request with many records are called, and the whole.
+// form is what the answers call the parts of a request with many records, and the whole.
 type form struct{ part, whole string }
 
 // afterFailure is the answer to a line that comes after one that has failed.
@@ -36,9 +36,9 @@ func (f form) ended() *problem {
 // places are the partitions in which records of each key are in flight. They are known
 // from the first on that does not go where its key alone would put it.
 type places struct {
-	seed maphash.Seed
-	at   map[uint64]int32 // by the key's hash; nil: all are where their keys put them
-	over int32            // how many partitions that was over
+	seed       maphash.Seed
+	at         map[uint64]int32 // by the key's hash; nil: all are where their keys put them
+	partitions int32            // of the topic, by which the keys' places were found
 }
 
 // clear is called when nothing is in flight.
@@ -48,14 +48,13 @@ func (p *places) clear() {
 	}
 }
 
-// goes notes where a record goes and tells whether one of its key is in flight elsewhere.
-// inFlight are those.
-func (p *places) goes(e *entry, inFlight iter.Seq[*entry]) (elsewhere bool) {
-	over := e.write.topic.Partitions
-	if p.over != over {
-		elsewhere, p.over = p.over != 0, over
+// assign notes the partition of a record and tells whether one of its key is in flight in
+// another. inFlight are the records in flight.
+func (p *places) assign(e *entry, inFlight iter.Seq[*entry]) (elsewhere bool) {
+	if n := e.write.topic.Partitions; p.partitions != n {
+		elsewhere, p.partitions = p.partitions != 0, n
 	}
-	if p.at == nil && e.write.astray || len(p.at) > 2*sequenceWindow {
+	if p.at == nil && e.write.overridesKey || len(p.at) > 2*sequenceWindow {
 		p.seed, p.at = maphash.MakeSeed(), make(map[uint64]int32)
 		for f := range inFlight {
 			if f.key != nil {

@@ -47,7 +47,7 @@ type sequence struct {
 	lanes  map[int32]*lane // by partition
 	due    []*lane         // those with entries that are not submitted yet
 	places places
-	ended  chan struct{} // holds one: a group has ended. Of whoever has the turn
+	ended  chan struct{} // holds one: a group has ended; read by the holder of the turn
 
 	order  *seat.Order // of what seats were given
 	failed *seat.Order // the record keys of entries that have failed for good; nothing is submitted under it
@@ -60,10 +60,10 @@ type sequence struct {
 	groups map[*group]struct{}
 	room   chan struct{} // holds one: there may be room for more
 
-	wake    chan struct{} // holds one: for who takes
+	wake    chan struct{} // holds one: for the goroutine that takes entries
 	awaited atomic.Pointer[entry]
 
-	// Of who takes:
+	// Owned by the goroutine that takes entries:
 	taken  *block         // the first; nil: not looked for yet
 	at     int            // of its entries
 	vain   map[int32]bool // partitions that were waited for in vain
@@ -77,7 +77,7 @@ type block struct{ entries []entry }
 // entry is one record of a sequence on its way from being decoded to its answer.
 type entry struct {
 	index   int
-	held    int64    // of the byte budget, given back by who takes
+	held    int64    // of the byte budget, given back by the goroutine that takes entries
 	unread  int64    // of the budget of unread answers, likewise
 	key     []byte   // of the record; nil is null
 	decoded bool     // the key is known
@@ -103,12 +103,12 @@ type lane struct {
 
 // group is writes that were submitted together.
 type group struct {
-	of     *sequence
-	lane   *lane
-	seat   Seat
-	ws     []seat.Submission
-	taking taking
-	left   atomic.Int32
+	of    *sequence
+	lane  *lane
+	seat  Seat
+	ws    []seat.Submission
+	share flightShare
+	left  atomic.Int32
 }
 
 func (s *Server) newSequence(c *call, form form, window int) *sequence {
@@ -148,8 +148,8 @@ func (q *sequence) answered(e *entry) {
 
 // Answered implements seat.Answerer. The seat's lock is held.
 //
-// HAZARD: once done is set the entry belongs to who takes; only the sequence and the
-// group may be touched after it.
+// HAZARD: once done is set the entry belongs to the goroutine that takes entries; only the
+// sequence and the group may be touched after it.
 func (e *entry) Answered(a seat.Answer, err error) {
 	g := e.group
 	e.answer, e.err = a, err
@@ -161,7 +161,7 @@ func (e *entry) Answered(a seat.Answer, err error) {
 
 // end counts a group out of which everything is answered.
 func (g *group) end() {
-	g.taking.end()
+	g.share.end()
 	q := g.of
 	q.queue.Lock()
 	delete(q.groups, g)
@@ -247,11 +247,11 @@ func (q *sequence) stop(e *entry) {
 // makeDue puts an entry into its lane. One whose record key has writes in flight in
 // another partition waits for those: seats know nothing of each other.
 func (q *sequence) makeDue(ctx context.Context, e *entry) {
-	if e.key != nil && q.places.goes(e, q.before(e)) {
+	if e.key != nil && q.places.assign(e, q.before(e)) {
 		q.submit(ctx)
 		q.settle(ctx)
 		q.places.clear()
-		q.places.goes(e, q.before(e))
+		q.places.assign(e, q.before(e))
 	}
 	l := q.lanes[e.write.partition]
 	if l == nil {
@@ -314,7 +314,7 @@ func (q *sequence) give(ctx context.Context, l *lane, n *int) error {
 	if err != nil {
 		return err
 	}
-	g := &group{of: q, lane: l, seat: l.seat, ws: make([]seat.Submission, *n), taking: t}
+	g := &group{of: q, lane: l, seat: l.seat, ws: make([]seat.Submission, *n), share: t}
 	g.left.Store(int32(*n))
 	deadline := time.Now().Add(q.s.cfg.WriteTimeout)
 	for i, e := range l.due[:*n] {
@@ -332,7 +332,7 @@ func (q *sequence) give(ctx context.Context, l *lane, n *int) error {
 // take takes room for a lane's first n writes, or for fewer. What the sequence itself has
 // in flight there ends within the seat's own time, so it waits for that as long as it
 // takes; for others only so long.
-func (q *sequence) take(ctx context.Context, l *lane, n *int) (taking, error) {
+func (q *sequence) take(ctx context.Context, l *lane, n *int) (flightShare, error) {
 	key := logKey{l.due[0].write.topic.ID, l.partition}
 	for {
 		for some := *n; some > 0; some /= 2 {
@@ -349,22 +349,17 @@ func (q *sequence) take(ctx context.Context, l *lane, n *int) (taking, error) {
 			if t, ok := q.s.writer.flights.begin(ctx, key, q.peer, 1, sizeOfDue(l.due[:1]), streamPatience); ok {
 				return t, nil
 			}
-			return taking{}, q.unless(ctx, seat.ErrOverloaded)
+			if ctx.Err() != nil {
+				return flightShare{}, seat.ErrNotReady // the request has ended
+			}
+			return flightShare{}, seat.ErrOverloaded
 		}
 		select {
 		case <-q.ended:
 		case <-ctx.Done():
-			return taking{}, seat.ErrNotReady
+			return flightShare{}, seat.ErrNotReady
 		}
 	}
-}
-
-// unless is err, or that the request has ended.
-func (q *sequence) unless(ctx context.Context, err error) error {
-	if ctx.Err() != nil {
-		return seat.ErrNotReady
-	}
-	return err
 }
 
 func sizeOfDue(es []*entry) (n int64) {
@@ -498,7 +493,8 @@ func (q *sequence) pass() {
 	poke(q.room)
 }
 
-// added are the entries that were added and not taken. Only who takes may ask.
+// added are the entries that were added and not taken. Only the goroutine that takes them
+// may call it.
 func (q *sequence) added() iter.Seq[*entry] {
 	return func(yield func(*entry) bool) {
 		q.queue.Lock()
@@ -543,7 +539,7 @@ func (q *sequence) append(dst []byte, form *storedForm, e *entry) []byte {
 	q.s.m.refused(p.code)
 	form.meter.refused(time.Now(), p.code)
 	if p.code == codeInternal {
-		q.s.log.Error("line refused", "request_id", q.id, "route", "records", "err", p)
+		q.s.log.Error("record refused", "part", q.form.part, "request_id", q.id, "route", "records", "err", p)
 	}
 	dst = strconv.AppendInt(append(dst, `{"index":`...), int64(e.index), 10)
 	dst = strconv.AppendInt(append(dst, `,"status":`...), int64(p.code.kind().status), 10)

@@ -33,14 +33,14 @@ type stream struct {
 	topic Topic // as it was when the stream began
 	lines *sequence
 
-	// Of who reads:
+	// Owned by the goroutine that reads lines:
 	in    *bufio.Reader
 	pace  *pace // of the line that is being read; nil between lines
 	read  int64 // bytes of the body so far
 	index int   // of the next line
 	rec   record
 
-	// Of who answers:
+	// Owned by the goroutine that answers:
 	form   storedForm
 	out    *[]byte // answers that have not left; nil: none
 	held   int64   // of the byte budget, by lines whose answers are in out or have left
