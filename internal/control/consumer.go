@@ -42,8 +42,8 @@ type consumer struct {
 	take   func(*txn.Record)
 	readTo func(p txn.TopicPartition, next int64)
 
-	unread seldom // why a hole cannot be looked for
-	unseen seldom // why topics cannot be listed
+	holeLog throttledLog // why a hole cannot be looked for
+	listLog throttledLog // why topics cannot be listed
 
 	mu       sync.Mutex
 	next     map[txn.TopicPartition]int64 // read below it
@@ -68,7 +68,7 @@ func newConsumer(cfg *Config, committed bool, wanted []string, log *slog.Logger)
 			Committed: committed, PartitionBytes: fetchPartitionBytes, Earliest: true, Logger: log,
 		}),
 		fetched: make(chan fetched), decoder: cfg.Decoder,
-		unread: seldom{log: log}, unseen: seldom{log: log},
+		holeLog: throttledLog{log: log}, listLog: throttledLog{log: log},
 		next: make(map[txn.TopicPartition]int64), consumed: make(map[string]bool), advanced: make(chan struct{}),
 	}, nil
 }
@@ -142,7 +142,7 @@ func (c *consumer) discover(ctx context.Context) {
 	for {
 		missing, err := c.discoverOnce(ctx)
 		if err != nil && ctx.Err() == nil {
-			c.unseen.warn("cannot list control topics; will try again", err)
+			c.listLog.warn("cannot list control topics; will try again", err)
 		}
 		if err == nil && missing == 0 {
 			return
@@ -265,7 +265,7 @@ func (c *consumer) await(ctx context.Context, p txn.TopicPartition, end int64) e
 		case <-wake:
 		case <-timer.C:
 			if err := c.skipHole(ctx, p, next); err != nil && ctx.Err() == nil {
-				c.unread.warn("cannot find out whether a control topic has a hole; will try again", err, "topic", p.Topic, "partition", p.Partition)
+				c.holeLog.warn("cannot find out whether a control topic has a hole; will try again", err, "topic", p.Topic, "partition", p.Partition)
 			}
 			timer.Reset(stallAfter)
 		}

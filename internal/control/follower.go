@@ -67,9 +67,9 @@ type Follower struct {
 
 	listingWanted chan struct{} // holds one: a position waits for a listing
 	ready         chan struct{}
-	syncs         *line[struct{}] // those who want everything read to its end
-	undecided     *seldom
-	decisions     *line[int64] // those who want the own control topic read to its end, which it gives
+	syncs         *coalescer[struct{}] // callers that want everything read to its end
+	decideLog     *throttledLog
+	decisions     *coalescer[int64] // callers that want the own control topic read to its end, which it gives
 
 	mu            sync.Mutex
 	changed       chan struct{} // closed and replaced at every change
@@ -117,7 +117,7 @@ func newFollower(cfg Config) *Follower {
 	f := &Follower{
 		cfg: cfg, log: cmp.Or(cfg.Logger, slog.New(slog.DiscardHandler)),
 		listingWanted: make(chan struct{}, 1), ready: make(chan struct{}), changed: make(chan struct{}),
-		syncs: newLine[struct{}](), decisions: newLine[int64](), undecided: &seldom{log: cmp.Or(cfg.Logger, slog.New(slog.DiscardHandler))},
+		syncs: newCoalescer[struct{}](), decisions: newCoalescer[int64](), decideLog: &throttledLog{log: cmp.Or(cfg.Logger, slog.New(slog.DiscardHandler))},
 		highestClosed: make(map[progressKey]event.Stamp),
 		progress:      make(map[progressKey][]Progress),
 		heard:         make(map[progressKey]time.Time),
@@ -187,14 +187,14 @@ func (f *Follower) Run(ctx context.Context) error {
 
 // awaitReady closes ready once everything that exists has been read.
 func (f *Follower) awaitReady(ctx context.Context) {
-	said := seldom{log: f.log}
+	readyLog := throttledLog{log: f.log}
 	for ctx.Err() == nil {
 		err := f.Sync(ctx)
 		if err == nil {
 			close(f.ready)
 			return
 		}
-		said.warn("cannot read control topics to their ends; will try again", err)
+		readyLog.warn("cannot read control topics to their ends; will try again", err)
 		_ = sleep.For(ctx, discoverEvery) // the loop looks at the context
 	}
 }
@@ -209,7 +209,7 @@ func (f *Follower) Ready() <-chan struct{} { return f.ready }
 // that only time, or the seat that waits for this call, can end. Barriers are read
 // uncommitted and so to the high watermark.
 //
-// All who call at a time wait in one line: the ends are listed once for them.
+// Calls that come at a time share one listing of the ends.
 func (f *Follower) Sync(ctx context.Context) error {
 	_, err := f.syncs.do(ctx)
 	return err
@@ -451,7 +451,7 @@ func (f *Follower) Decide(ctx context.Context, markers []Marker) error {
 		case ctx.Err() != nil:
 			return fmt.Errorf("decide whether a marker is a barrier: %w", ctx.Err())
 		case err != nil:
-			f.undecided.warn("cannot read the control topic to decide whether a marker is a barrier; will try again", err)
+			f.decideLog.warn("cannot read the control topic to decide whether a marker is a barrier; will try again", err)
 			_ = sleep.For(ctx, discoverEvery) // the loop looks at the context
 			continue
 		}

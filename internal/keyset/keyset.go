@@ -20,14 +20,14 @@ import (
 // about one unknown key in a hundred that it may be there: then the store is asked. It is
 // safe for concurrent use.
 type Set struct {
-	mu      sync.Mutex
-	filters []filter
-	whole   bool                 // every key of the store is in
-	after   event.IdempotencyKey // the first that was not read from the store yet
-	keys    int                  // that were added
-	swept   int                  // that the store does not have any more
-	over    bool                 // there is no memory for more: nothing is known
-	taken   *atomic.Int64        // bytes of filters
+	mu       sync.Mutex
+	filters  []filter
+	complete bool                 // every key of the store is in
+	after    event.IdempotencyKey // the first that was not read from the store yet
+	keys     int                  // that were added
+	swept    int                  // that the store does not have any more
+	full     bool                 // there is no memory for more: nothing is known
+	taken    *atomic.Int64        // bytes of filters
 }
 
 // What filters take.
@@ -37,7 +37,7 @@ const (
 	firstFilter  = 4 << 10  // keys
 	largeFilter  = 16 << 20 // keys: those after it are not larger
 	readAtOnce   = 4 << 10  // keys of the store
-	sweptAtLeast = 64 << 10 // keys before filters are made anew
+	sweptAtLeast = 64 << 10 // keys before the filters are built again
 )
 
 // maxBytes is what the filters of all sets of a process take at most: those of 40 million
@@ -98,7 +98,7 @@ func (s *Set) Maybe(keys []event.IdempotencyKey) []int {
 	defer s.mu.Unlock()
 	var out []int
 	for i := range keys {
-		if !s.whole || s.has(&keys[i]) {
+		if !s.complete || s.has(&keys[i]) {
 			out = append(out, i)
 		}
 	}
@@ -109,7 +109,7 @@ func (s *Set) Maybe(keys []event.IdempotencyKey) []int {
 func (s *Set) Has(key event.IdempotencyKey) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return !s.whole || s.has(&key)
+	return !s.complete || s.has(&key)
 }
 
 func (s *Set) has(key *event.IdempotencyKey) bool {
@@ -123,7 +123,7 @@ func (s *Set) has(key *event.IdempotencyKey) bool {
 
 // add notes a key; the caller holds mu.
 func (s *Set) add(key *event.IdempotencyKey) {
-	if s.over || s.has(key) {
+	if s.full || s.has(key) {
 		return
 	}
 	n := len(s.filters)
@@ -135,7 +135,7 @@ func (s *Set) add(key *event.IdempotencyKey) {
 		words := room * bitsOfKey / 64
 		if !s.take(int64(8 * words)) {
 			s.forget()
-			s.over = true
+			s.full = true
 			return
 		}
 		s.filters = append(s.filters, filter{bits: make([]uint64, words), room: room})
@@ -150,7 +150,7 @@ func (s *Set) forget() {
 	for _, f := range s.filters {
 		s.take(-int64(8 * len(f.bits)))
 	}
-	s.filters, s.whole, s.after, s.keys, s.swept = nil, false, event.IdempotencyKey{}, 0, 0
+	s.filters, s.complete, s.after, s.keys, s.swept = nil, false, event.IdempotencyKey{}, 0, 0
 }
 
 // Add notes a key, before it is stored.
@@ -170,7 +170,7 @@ func (s *Set) Note(stored []event.IdempotencyKey, list Lister) error {
 	for i := range stored {
 		s.add(&stored[i])
 	}
-	if s.whole || s.over {
+	if s.complete || s.full {
 		return nil
 	}
 	keys, more, err := list(s.after, readAtOnce)
@@ -181,17 +181,17 @@ func (s *Set) Note(stored []event.IdempotencyKey, list Lister) error {
 		s.add(&keys[i])
 		s.after = keys[i]
 	}
-	s.whole = !more && !s.over
+	s.complete = !more && !s.full
 	return nil
 }
 
 // Swept notes that the store has removed some keys. When most of what the filters know
-// is gone, they are made anew.
+// is gone, they are built again.
 func (s *Set) Swept(removed int) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.swept += removed; s.swept > max(s.keys/2, sweptAtLeast) || s.over && removed > 0 {
+	if s.swept += removed; s.swept > max(s.keys/2, sweptAtLeast) || s.full && removed > 0 {
 		s.forget()
-		s.over = false
+		s.full = false
 	}
 }

@@ -100,7 +100,7 @@ func (n *peers) Warnings(out *warning.List) {
 	for _, r := range n.topology.Others(n.cfg.Region) {
 		switch state, silent := (*Node)(n).peerOf(r.Name).judge(); {
 		case state == gatewayGone:
-			out.Add(warning.GatewayGone, r.Name, "nothing was heard of the region's gateway for %s: it answers nobody, and what it had not copied is missing here; start it, or fence the region", silent.Round(time.Second))
+			out.Add(warning.GatewayGone, r.Name, "nothing was heard of the region's gateway for %s; what it had not copied is missing here: start it, or fence the region", silent.Round(time.Second))
 		case state == gatewayStopped && silent > leaseSilence:
 			out.Add(warning.GatewayGone, r.Name, "the region's gateway was stopped %s ago, in good order; start it, or fence the region", silent.Round(time.Second))
 		}

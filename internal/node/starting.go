@@ -12,11 +12,11 @@ import (
 )
 
 const (
-	startLook  = 20 * time.Millisecond // between two looks at what a start waits for
-	startSlow  = time.Second           // the same, once nobody is kept waiting
-	startSay   = 10 * time.Second      // between two warnings that it takes long
-	startMost  = 30 * time.Second      // nobody is kept waiting for a start that takes longer
-	startShown = 2 * time.Second       // status says nothing of a start that is shorter
+	startLookEvery  = 20 * time.Millisecond // between two looks at what a start waits for
+	startLookSlowly = time.Second           // the same, once no write is kept waiting
+	startWarnEvery  = 10 * time.Second      // between two warnings that it takes long
+	startHoldWrites = 30 * time.Second      // no write is kept waiting for a start that takes longer
+	startShownAfter = 2 * time.Second       // status says nothing of a start that is shorter
 )
 
 // startPhase is one thing that a start waits for.
@@ -62,15 +62,15 @@ func (s *starting) Run(ctx context.Context) error {
 			s.note("", nil)
 			break
 		}
-		pause := startLook
-		if open && time.Since(began) > startMost {
+		pause := startLookEvery
+		if open && time.Since(began) > startHoldWrites {
 			open = false
 			close(s.over)
 		}
 		if !open {
-			pause = startSlow
+			pause = startLookSlowly
 		}
-		if time.Since(said) > startSay {
+		if time.Since(said) > startWarnEvery {
 			said = time.Now()
 			s.log.Warn("the start takes long", "waits_for", phase, "since", time.Since(began).Round(time.Second).String(), "why", err.Error())
 		}
@@ -120,7 +120,7 @@ func (s *starting) note(phase string, err error) (fresh bool) {
 func (s *starting) Warnings(out *warning.List) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.why != "" && time.Since(s.began) > startShown {
+	if s.why != "" && time.Since(s.began) > startShownAfter {
 		out.Add(warning.Starting, s.phase, "the instance has been starting for %s: %s", time.Since(s.began).Round(time.Second), warning.OneLine(s.why))
 	}
 }

@@ -76,10 +76,10 @@ func TestStartLetsGo(t *testing.T) {
 		if !isOver(fenced) || isOver(slow) {
 			t.Errorf("at once: over %v and %v", isOver(fenced), isOver(slow))
 		}
-		<-time.After(startMost + 2*startSlow)
+		<-time.After(startHoldWrites + 2*startLookSlowly)
 		var list warning.List
 		if slow.Warnings(&list); !isOver(slow) || list.Count()[warning.Starting] != 1 {
-			t.Errorf("after %s: over %v, warnings %v", startMost, isOver(slow), list.Count())
+			t.Errorf("after %s: over %v, warnings %v", startHoldWrites, isOver(slow), list.Count())
 		}
 		stop()
 		synctest.Wait()

@@ -15,7 +15,7 @@ const (
 	// lagEvery is the distance between two looks at where logs end, as long as somebody
 	// asks how far folds are behind. A region that nobody watches asks its Kafka nothing.
 	lagEvery = 2 * time.Second
-	// lagAsked is for how long one question counts.
+	// lagAsked is how long one question keeps the looks going.
 	lagAsked = 90 * time.Second
 	lagTime  = 5 * time.Second // for one listing
 )
@@ -79,8 +79,7 @@ type topicLag struct {
 	seconds float64 // of the oldest
 }
 
-// byTopic says what is known, and has it looked at in the next minutes; nil while nothing
-// is known.
+// byTopic says what is known, nil while nothing is, and keeps the looks going for lagAsked.
 func (l *lags) byTopic(now time.Time) map[string]topicLag {
 	l.mu.Lock()
 	defer l.mu.Unlock()

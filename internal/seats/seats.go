@@ -142,7 +142,7 @@ type Seats struct {
 
 	mu         sync.Mutex
 	held       map[txn.TopicPartition]*runningSeat
-	making     map[txn.TopicPartition]*making
+	pending    map[txn.TopicPartition]*pendingSeat
 	troubles   map[txn.TopicPartition]*trouble
 	current    map[string]event.TopicID // by name, of topics that were recreated
 	stopped    bool                     // no new ones
@@ -170,7 +170,7 @@ func New(cfg Config) (*Seats, error) {
 		lags:    lags{asked: make(chan struct{}, 1)}, phases: newPhases(),
 		requests: make(chan *runningSeat, openRequests), ended: make(chan struct{}), admitted: make(chan struct{}),
 		troubles: make(map[txn.TopicPartition]*trouble),
-		held:     make(map[txn.TopicPartition]*runningSeat), making: make(map[txn.TopicPartition]*making), current: make(map[string]event.TopicID),
+		held:     make(map[txn.TopicPartition]*runningSeat), pending: make(map[txn.TopicPartition]*pendingSeat), current: make(map[string]event.TopicID),
 	}, nil
 }
 
@@ -410,14 +410,14 @@ func (s *Seats) awaitAdmission(ctx context.Context) error {
 	return nil
 }
 
-// making is a seat that is being made; whoever wants it meanwhile waits.
-type making struct {
+// pendingSeat is a seat that is being made; callers that want it meanwhile wait.
+type pendingSeat struct {
 	done chan struct{}
 	seat *runningSeat
 	err  error
 }
 
-// makeTime bounds the making of a seat, for whoever waits for it.
+// makeTime bounds the making of a seat, for all who wait for it.
 const makeTime = 30 * time.Second
 
 // openOnce makes the seat of a partition and has it run, once for all who ask meanwhile.
@@ -427,10 +427,10 @@ func (s *Seats) openOnce(ctx context.Context, at txn.TopicPartition) (*runningSe
 		s.mu.Unlock()
 		return h, nil
 	}
-	m, begun := s.making[at]
+	m, begun := s.pending[at]
 	if !begun {
-		m = &making{done: make(chan struct{})}
-		s.making[at] = m
+		m = &pendingSeat{done: make(chan struct{})}
+		s.pending[at] = m
 	}
 	s.mu.Unlock()
 	if begun {
@@ -446,7 +446,7 @@ func (s *Seats) openOnce(ctx context.Context, at txn.TopicPartition) (*runningSe
 	defer cancel()
 	m.seat, m.err = s.makeSeat(mctx, at)
 	s.mu.Lock()
-	delete(s.making, at)
+	delete(s.pending, at)
 	s.mu.Unlock()
 	close(m.done)
 	return m.seat, m.err

@@ -9,12 +9,12 @@ import (
 )
 
 // However many call, the work runs once at a time, and for each caller once after the call.
-func TestLineIsShared(t *testing.T) {
+func TestCoalescerSharesTurns(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		l := newLine[time.Time]()
+		c := newCoalescer[time.Time]()
 		turns := 0
 		ctx, stop := context.WithCancel(t.Context())
-		go l.run(ctx, func(context.Context) (time.Time, error) {
+		go c.run(ctx, func(context.Context) (time.Time, error) {
 			turns++
 			began := time.Now()
 			<-time.After(time.Second)
@@ -24,7 +24,7 @@ func TestLineIsShared(t *testing.T) {
 		for range 1000 {
 			go func() {
 				called := time.Now()
-				began, err := l.do(ctx)
+				began, err := c.do(ctx)
 				switch {
 				case err != nil:
 					t.Error(err)
@@ -44,7 +44,7 @@ func TestLineIsShared(t *testing.T) {
 		}
 		stop()
 		synctest.Wait()
-		if _, err := l.do(t.Context()); !errors.Is(err, errLineEnded) {
+		if _, err := c.do(t.Context()); !errors.Is(err, errFollowerStopped) {
 			t.Errorf("after the end: %v", err)
 		}
 	})
@@ -52,13 +52,13 @@ func TestLineIsShared(t *testing.T) {
 
 // A turn that fails is an error for those who waited for it, and for nobody else; one that
 // is stuck ends.
-func TestLineOutlivesFailure(t *testing.T) {
+func TestCoalescerOutlivesFailure(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		l := newLine[int]()
+		c := newCoalescer[int]()
 		broken := errors.New("broken")
 		turns := 0
 		ctx, stop := context.WithCancel(t.Context())
-		go l.run(ctx, func(ctx context.Context) (int, error) {
+		go c.run(ctx, func(ctx context.Context) (int, error) {
 			switch turns++; turns {
 			case 1:
 				return 0, broken
@@ -68,18 +68,18 @@ func TestLineOutlivesFailure(t *testing.T) {
 			}
 			return turns, nil
 		})
-		if _, err := l.do(ctx); !errors.Is(err, broken) {
+		if _, err := c.do(ctx); !errors.Is(err, broken) {
 			t.Errorf("the first turn: %v", err)
 		}
-		if _, err := l.do(ctx); !errors.Is(err, context.DeadlineExceeded) {
+		if _, err := c.do(ctx); !errors.Is(err, context.DeadlineExceeded) {
 			t.Errorf("the turn that is stuck: %v", err)
 		}
-		if n, err := l.do(ctx); n != 3 || err != nil {
+		if n, err := c.do(ctx); n != 3 || err != nil {
 			t.Errorf("the third turn: %d, %v", n, err)
 		}
 		gone, cancel := context.WithCancel(ctx)
 		cancel()
-		if _, err := l.do(gone); err != nil && !errors.Is(err, context.Canceled) {
+		if _, err := c.do(gone); err != nil && !errors.Is(err, context.Canceled) {
 			t.Errorf("a caller that has gone: %v", err)
 		}
 		stop()
@@ -87,19 +87,19 @@ func TestLineOutlivesFailure(t *testing.T) {
 	})
 }
 
-// A caller that is waiting when the line ends is told so.
-func TestLineEndsForThoseWhoWait(t *testing.T) {
+// A caller that is waiting when the coalescer ends is told so.
+func TestCoalescerEndsForThoseWhoWait(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		l := newLine[int]()
+		c := newCoalescer[int]()
 		ctx, stop := context.WithCancel(t.Context())
-		go l.run(ctx, func(ctx context.Context) (int, error) { <-ctx.Done(); return 0, ctx.Err() })
-		go func() { _, _ = l.do(t.Context()) }()
+		go c.run(ctx, func(ctx context.Context) (int, error) { <-ctx.Done(); return 0, ctx.Err() })
+		go func() { _, _ = c.do(t.Context()) }()
 		synctest.Wait()
 		errs := make(chan error, 1)
-		go func() { _, err := l.do(t.Context()); errs <- err }()
+		go func() { _, err := c.do(t.Context()); errs <- err }()
 		synctest.Wait()
 		stop()
-		if err := <-errs; !errors.Is(err, errLineEnded) {
+		if err := <-errs; !errors.Is(err, errFollowerStopped) {
 			t.Errorf("told %v", err)
 		}
 	})

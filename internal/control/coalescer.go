@@ -8,17 +8,17 @@ import (
 	"time"
 )
 
-// turnTime bounds one turn of a line. What it waits for may be stuck, and others may wait
+// turnTime bounds one turn of a coalescer. What the work waits for may be stuck, and others may wait
 // for something else by then.
 const turnTime = 10 * time.Second
 
-// errLineEnded: the follower has stopped.
-var errLineEnded = errors.New("the follower of control topics has stopped")
+// errFollowerStopped: nobody does the work any more.
+var errFollowerStopped = errors.New("the follower of control topics has stopped")
 
-// line has any number of callers share work whose result counts for each only if it began
+// coalescer has any number of callers share work whose result counts for each only if it began
 // after the call: the work runs once at a time, and whoever calls meanwhile waits for the
 // next turn, together with all others who do.
-type line[T any] struct {
+type coalescer[T any] struct {
 	wake chan struct{} // holds one: a turn is wanted
 
 	mu    sync.Mutex
@@ -33,23 +33,23 @@ type turn[T any] struct {
 	err   error
 }
 
-func newLine[T any]() *line[T] { return &line[T]{wake: make(chan struct{}, 1)} }
+func newCoalescer[T any]() *coalescer[T] { return &coalescer[T]{wake: make(chan struct{}, 1)} }
 
 // do returns what a turn that has begun after the call has given.
-func (l *line[T]) do(ctx context.Context) (value T, err error) {
-	l.mu.Lock()
-	if l.ended {
-		l.mu.Unlock()
-		return value, errLineEnded
+func (c *coalescer[T]) do(ctx context.Context) (value T, err error) {
+	c.mu.Lock()
+	if c.ended {
+		c.mu.Unlock()
+		return value, errFollowerStopped
 	}
-	t := l.next
+	t := c.next
 	if t == nil {
 		t = &turn[T]{done: make(chan struct{})}
-		l.next = t
+		c.next = t
 	}
-	l.mu.Unlock()
+	c.mu.Unlock()
 	select {
-	case l.wake <- struct{}{}:
+	case c.wake <- struct{}{}:
 	default:
 	}
 	select {
@@ -61,21 +61,21 @@ func (l *line[T]) do(ctx context.Context) (value T, err error) {
 }
 
 // run does the work for all who call do, until the context ends.
-func (l *line[T]) run(ctx context.Context, work func(context.Context) (T, error)) {
-	defer l.end()
+func (c *coalescer[T]) run(ctx context.Context, work func(context.Context) (T, error)) {
+	defer c.end()
 	for {
 		select {
 		case <-ctx.Done():
 			return
-		case <-l.wake:
+		case <-c.wake:
 		}
 		if ctx.Err() != nil {
 			return
 		}
-		l.mu.Lock()
-		t := l.next
-		l.next = nil
-		l.mu.Unlock()
+		c.mu.Lock()
+		t := c.next
+		c.next = nil
+		c.mu.Unlock()
 		if t == nil {
 			continue // an earlier turn was theirs, too
 		}
@@ -87,13 +87,13 @@ func (l *line[T]) run(ctx context.Context, work func(context.Context) (T, error)
 }
 
 // end tells those who still wait that nobody comes.
-func (l *line[T]) end() {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	l.ended = true
-	if l.next != nil {
-		l.next.err = errLineEnded
-		close(l.next.done)
-		l.next = nil
+func (c *coalescer[T]) end() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.ended = true
+	if c.next != nil {
+		c.next.err = errFollowerStopped
+		close(c.next.done)
+		c.next = nil
 	}
 }
