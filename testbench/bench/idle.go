@@ -33,7 +33,7 @@ func (r *run) idle(ctx context.Context) error {
 	if err := sleep.For(ctx, o.settle); err != nil {
 		return err
 	}
-	profiled := w.profile(ctx, f, o.idle)
+	profiled := w.profile(ctx, f, min(o.idle, time.Minute))
 	before, began := w.cost(), time.Now()
 	from, err := w.us.ends(ctx)
 	if err != nil {
