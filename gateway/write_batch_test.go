@@ -238,3 +238,48 @@ func FuzzBatch(f *testing.F) {
 		}
 	})
 }
+
+// TestDoubleInOneRequest: a record with the idempotency key of an earlier one of the same
+// batch or stream, which is still in flight, is that one's replay, or another record under
+// its key; what comes after it is stored. One whose key is in use elsewhere is waited for no
+// longer than that takes.
+func TestDoubleInOneRequest(t *testing.T) {
+	w := newWorld(t, nil)
+	var mu sync.Mutex
+	known := map[event.IdempotencyKey]string{}
+	ended := map[event.IdempotencyKey]bool{}
+	foreign := event.HashKey([]byte(event.DefaultIdempotencySecret), "", "flights", "foreign")
+	w.write = func(ctx context.Context, req seat.Request, p int32) (seat.Answer, error) {
+		mu.Lock()
+		first, doubled := known[req.Idempotency]
+		switch {
+		case req.Idempotency == foreign, doubled && !ended[req.Idempotency]:
+			ended[req.Idempotency] = true // by the time that anybody asks again
+			mu.Unlock()
+			return seat.Answer{}, seat.ErrInUse
+		case doubled && first != string(req.Value):
+			mu.Unlock()
+			return seat.Answer{}, &seat.ReusedError{}
+		}
+		known[req.Idempotency] = string(req.Value)
+		mu.Unlock()
+		a, err := w.accept(ctx, req, p)
+		a.Replayed = doubled
+		return a, err
+	}
+	under := func(record, key string) string {
+		return strings.TrimSuffix(record, "}") + `,"idempotency_key":"` + key + `"}`
+	}
+	for name, send := range map[string]func(...string) []string{
+		"batch": func(records ...string) []string {
+			return results(t, text(t, w.do(post("flights", batchOf(records...), "Idempotency-Key", "b"))))
+		},
+		"stream": func(lines ...string) []string { return w.streamed("flights", lines) },
+	} {
+		got := send(under(lineOf("a", "1"), name), under(lineOf("a", "1"), name), under(lineOf("a", "2"), name), lineOf("a", "3"+name),
+			under(lineOf("b", "1"), "foreign"), lineOf("b", "2"), lineOf("c", "1"+name))
+		if want := []string{"ok", "ok", "IDEMPOTENCY_KEY_REUSED", "ok", "IDEMPOTENCY_KEY_IN_USE", "NOT_READY", "ok"}; !slices.Equal(got, want) {
+			t.Errorf("%s: answers %v, want %v", name, got, want)
+		}
+	}
+}

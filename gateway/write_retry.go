@@ -41,6 +41,9 @@ func (q *sequence) mayWait(e *entry) bool {
 		return !q.failed.Stops(e.key) && !q.order.Stops(nil)
 	case errors.Is(e.err, seat.ErrOverloaded):
 		return waited < streamPatience
+	case errors.Is(e.err, seat.ErrInUse):
+		// If the first write with its key is in the sequence, too, that is answered by then.
+		return !e.inUse
 	case errors.Is(e.err, seat.ErrNotReady) && !errors.Is(e.err, seat.ErrSuperseded):
 		if q.vain[e.write.partition] {
 			return false
@@ -86,6 +89,7 @@ func (q *sequence) retry(ctx context.Context) {
 	q.places.clear()
 	for _, e := range again {
 		q.order.Retry(e.key)
+		e.inUse = e.inUse || errors.Is(e.err, seat.ErrInUse)
 		e.err = nil
 		e.done.Store(false)
 	}

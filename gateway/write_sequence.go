@@ -85,6 +85,7 @@ type entry struct {
 	write   permitted
 	since   time.Time // when it was to be submitted first
 	group   *group    // with which it was submitted last
+	inUse   bool      // it has waited for an earlier write with its idempotency key
 
 	done   atomic.Bool // answer and err, or refusal, are valid
 	answer seat.Answer
