@@ -33,7 +33,7 @@ func TestSuites(t *testing.T) {
 	o := options{
 		kafkas: []string{"embedded"}, works: []string{"write", "fold"}, version: apache.Default, register: "quorum", heap: 384,
 		dir: t.TempDir(), json: filepath.Join(t.TempDir(), "figures.json"),
-		seconds: time.Minute, raw: 50 * time.Millisecond, size: 1000, partitions: partition, events: events, count: count, markdown: true,
+		seconds: time.Minute, raw: 50 * time.Millisecond, size: 1000, partitions: partitions, events: events, count: count, markdown: true,
 	}
 	if apache.Wanted() {
 		o.kafkas = []string{"apache"}

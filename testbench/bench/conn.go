@@ -75,11 +75,25 @@ func (c *conn) head() (h head, err error) {
 }
 
 // body reads the rest of an answer.
-func (c *conn) body(h head) (io.Reader, error) {
+func (c *conn) body(h head) io.Reader {
 	if h.chunked {
-		return httputil.NewChunkedReader(c.r), nil
+		return httputil.NewChunkedReader(c.r)
 	}
-	return io.LimitReader(c.r, h.length), nil
+	return io.LimitReader(c.r, h.length)
+}
+
+// success reads the begin of an answer that must be a 200, and gives the rest.
+func (c *conn) success() (io.Reader, error) {
+	h, err := c.head()
+	if err != nil {
+		return nil, err
+	}
+	b := c.body(h)
+	if h.status != 200 {
+		text, _ := io.ReadAll(io.LimitReader(b, 500))
+		return nil, fmt.Errorf("answered %d: %s", h.status, text)
+	}
+	return b, nil
 }
 
 // answer reads a whole answer and keeps only the first bytes of one that is no success.
@@ -92,10 +106,7 @@ func (c *conn) answer() (status int, problem string, err error) {
 		_, err = c.r.Discard(int(h.length))
 		return h.status, "", err
 	}
-	b, err := c.body(h)
-	if err != nil {
-		return 0, "", err
-	}
+	b := c.body(h)
 	if h.status/100 != 2 {
 		text, err := io.ReadAll(b)
 		if err != nil {

@@ -7,7 +7,8 @@
 //
 // Suites (-work): write (streams, batches, single writes, reads of entities), fold
 // (native events, and the merged topic read as a stream), start (stops and kills under
-// load), idle (what a region costs that nobody uses).
+// load), idle (what a region costs that nobody uses), kills (a load while gateways are
+// killed in turn, and a look for everything that was answered).
 //
 // The load generator shares the machine with what it measures. It sends bodies that
 // were made before, over plain sockets, and looks at answers only as far as it must to

@@ -7,7 +7,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io"
 	"time"
 
 	"github.com/twmb/franz-go/pkg/kadm"
@@ -62,17 +61,9 @@ func (w *world) readMerged(ctx context.Context, n int64) (time.Duration, error) 
 	if _, err := fmt.Fprintf(c, "GET /v1/topics/%s/records?view=merged&follow=true&from=earliest HTTP/1.1\r\nHost: localhost\r\nAccept: application/x-ndjson\r\n\r\n", nativeTopic); err != nil {
 		return 0, err
 	}
-	h, err := c.head()
+	b, err := c.success()
 	if err != nil {
-		return 0, err
-	}
-	b, err := c.body(h)
-	if err != nil {
-		return 0, err
-	}
-	if h.status != 200 {
-		text, _ := io.ReadAll(io.LimitReader(b, 500))
-		return 0, fmt.Errorf("the stream is answered %d: %s", h.status, text)
+		return 0, fmt.Errorf("read the merged topic: %w", err)
 	}
 	buf, lines := make([]byte, 256<<10), int64(0)
 	for lines < n {

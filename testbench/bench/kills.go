@@ -156,12 +156,8 @@ func (wr *writer) answers(c *conn) (at []stored, err error) {
 	if err != nil {
 		return nil, err
 	}
-	b, err := c.body(h)
-	if err != nil {
-		return nil, err
-	}
 	var problem error
-	r := bufio.NewReaderSize(b, 64<<10)
+	r := bufio.NewReaderSize(c.body(h), 64<<10)
 	take := func(answer []byte) {
 		place, ok := placeIn(answer)
 		switch {
@@ -238,7 +234,7 @@ func numberIn(b []byte, name string) (int64, bool) {
 func (r *run) kills(ctx context.Context) error {
 	w := r.w
 	for _, reg := range w.regions() {
-		if err := reg.create(ctx, eventTopic, partition); err != nil {
+		if err := reg.create(ctx, eventTopic, partitions); err != nil {
 			return err
 		}
 	}
@@ -300,28 +296,38 @@ func (r *run) kills(ctx context.Context) error {
 func (w *world) settledBoth(ctx context.Context) error {
 	for _, from := range w.regions() {
 		for _, topic := range []string{entityTopic, eventTopic} {
-			tokens, keys := map[int32]client.Answer{}, map[int32]string{}
-			for i := 0; len(tokens) < partition && i < 500; i++ {
-				key := fmt.Sprintf("marker-%s-%d", from.name, i)
-				a, err := from.client.Store(ctx, client.Write{Topic: topic, Key: key, Value: []byte(`{"marker":true}`)})
-				if err != nil {
-					return err
-				}
-				tokens[a.Partition], keys[a.Partition] = a, key
-			}
-			for _, r := range w.regions() {
-				for p, a := range tokens {
-					if err := r.applied(ctx, topic, keys[p], a.Token); err != nil {
-						return fmt.Errorf("%s does not apply what %s wrote to %s/%d: %w", r.name, from.name, topic, p, err)
-					}
-				}
+			if _, err := from.mark(ctx, topic, w.regions()); err != nil {
+				return err
 			}
 		}
 	}
 	return nil
 }
 
-// applied waits until a region has applied what a token stands for.
+// mark writes a record to each partition of a topic, waits until regions have applied them,
+// and with them everything before, and tells how many it wrote.
+func (r *region) mark(ctx context.Context, topic string, regions []*region) (written int64, err error) {
+	tokens, keys := map[int32]client.Answer{}, map[int32]string{}
+	for i := 0; len(tokens) < partitions && i < 500; i++ {
+		key := fmt.Sprintf("marker-%s-%d", r.name, i)
+		a, err := r.client.Store(ctx, client.Write{Topic: topic, Key: key, Value: []byte(`{"marker":true}`)})
+		if err != nil {
+			return written, err
+		}
+		tokens[a.Partition], keys[a.Partition] = a, key
+		written++
+	}
+	for _, to := range regions {
+		for p, a := range tokens {
+			if err := to.applied(ctx, topic, keys[p], a.Token); err != nil {
+				return written, fmt.Errorf("%s does not apply what %s wrote to %s/%d: %w", to.name, r.name, topic, p, err)
+			}
+		}
+	}
+	return written, nil
+}
+
+// applied waits until a region has applied what a token names.
 func (r *region) applied(ctx context.Context, topic, key, token string) error {
 	return client.Poll(ctx, 100*time.Millisecond, func() error {
 		if topic == entityTopic {

@@ -171,7 +171,7 @@ func (o options) suite(ctx context.Context, rep *report, kafka, work, label, bin
 	dir := filepath.Join(o.dir, fmt.Sprintf("%s-%s-%s", label, kafka, work))
 	switch work {
 	case "write", "fold", "start", "kills":
-		o.partitions = partition
+		o.partitions = partitions
 	case "idle1000":
 		o.partitions = 1000
 	}

@@ -15,7 +15,7 @@ import (
 
 // raw is what a franz-go producer does on the broker of us, the yardstick of all rates.
 func (w *world) raw(ctx context.Context) (rate float64, err error) {
-	if err := w.us.create(ctx, rawTopic, partition); err != nil {
+	if err := w.us.create(ctx, rawTopic, partitions); err != nil {
 		return 0, err
 	}
 	defer func() { err = errors.Join(err, w.us.remove(context.WithoutCancel(ctx), rawTopic)) }()
@@ -61,7 +61,7 @@ func (w *world) produce(ctx context.Context, topic string, more func(n int64, si
 
 // rawAlone is how long single records of a franz-go producer take, one after the other.
 func (w *world) rawAlone(ctx context.Context, n int) (_ []time.Duration, err error) {
-	if err := w.us.create(ctx, rawTopic, partition); err != nil {
+	if err := w.us.create(ctx, rawTopic, partitions); err != nil {
 		return nil, err
 	}
 	defer func() { err = errors.Join(err, w.us.remove(context.WithoutCancel(ctx), rawTopic)) }()

@@ -43,7 +43,7 @@ type figure struct {
 	BytesDay    float64            `json:"bytes_per_day,omitempty"`
 	CPUPercent  float64            `json:"cpu_percent,omitempty"`
 	TxnRecords  float64            `json:"transaction_records_per_second,omitempty"`
-	By          map[string]float64 `json:"by,omitempty"` // bytes a day by topic; shares of a profile
+	By          map[string]float64 `json:"by,omitempty"` // further figures, by what they are
 	Note        string             `json:"note,omitempty"`
 }
 
@@ -140,7 +140,7 @@ func (r *report) add(f figure) error {
 	return os.WriteFile(r.file, append(raw, '\n'), 0o644)
 }
 
-// goals are what issue and documents ask for, by work.
+// goals are those of docs/benchmarks.md, by work.
 var goals = map[string]string{
 	"ndjson": "≥ 40,000/s, ≤ 30 µs", "batch": "≥ 40,000/s, ≤ 30 µs", "ndjson, one key": "≥ 20,000/s",
 	"singles, 64 connections": "≥ 12,000/s, p99 ≤ 20 ms", "single, alone": "raw + 0.7 / + 2.5 ms",

@@ -97,7 +97,7 @@ func (r *run) starts(ctx context.Context) error {
 		return err
 	}
 	for _, topic := range pacedTopics[1:] {
-		if err := r.w.us.create(ctx, topic, partition); err != nil {
+		if err := r.w.us.create(ctx, topic, partitions); err != nil {
 			return err
 		}
 		err := client.Poll(ctx, retry, func() error { // the brokers tell each other of a topic a little later

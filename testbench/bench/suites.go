@@ -175,7 +175,7 @@ func (r *run) folds(ctx context.Context) error {
 	if err := r.yardstick(ctx); err != nil {
 		return err
 	}
-	if err := w.us.create(ctx, nativeTopic, partition); err != nil {
+	if err := w.us.create(ctx, nativeTopic, partitions); err != nil {
 		return err
 	}
 	if _, _, err := w.produce(ctx, nativeTopic, func(have int64, _ time.Duration) bool { return have < n }, true); err != nil {

@@ -24,9 +24,9 @@ import (
 )
 
 const (
-	readyWait = 90 * time.Second
-	stopWait  = 60 * time.Second
-	partition = 6
+	readyWait  = 90 * time.Second
+	stopWait   = 60 * time.Second
+	partitions = 6 // of each topic
 
 	entityTopic = "flights" // declared, entities
 	nativeTopic = "events"  // not declared: its fold begins when it is read first
@@ -306,13 +306,13 @@ func (r *region) kafka(opts ...kgo.Opt) (*kgo.Client, error) {
 }
 
 // create makes a topic in a region's Kafka.
-func (r *region) create(ctx context.Context, topic string, partitions int32) error {
+func (r *region) create(ctx context.Context, topic string, n int32) error {
 	c, err := r.kafka()
 	if err != nil {
 		return err
 	}
 	defer c.Close()
-	_, err = kadm.NewClient(c).CreateTopic(ctx, partitions, 1, nil, topic)
+	_, err = kadm.NewClient(c).CreateTopic(ctx, n, 1, nil, topic)
 	return err
 }
 
@@ -373,27 +373,10 @@ func (r *region) lag(ctx context.Context) (int64, error) {
 // settled waits until both regions have applied what was written to the entity topic
 // and the link has nothing left. What runs after a load belongs to its cost.
 func (w *world) settled(ctx context.Context) error {
-	tokens := map[int32]client.Answer{}
-	keys := map[int32]string{}
-	for i := 0; len(tokens) < partition && i < 500; i++ {
-		key := fmt.Sprintf("marker-%d", i)
-		a, err := w.us.client.Store(ctx, client.Write{Topic: entityTopic, Key: key, Value: []byte(`{"marker":true}`)})
-		if err != nil {
-			return err
-		}
-		tokens[a.Partition], keys[a.Partition] = a, key
-		w.written++
-	}
-	for _, r := range w.gateways() {
-		for p, a := range tokens {
-			err := client.Poll(ctx, 100*time.Millisecond, func() error {
-				_, err := r.client.Entity(ctx, entityTopic, keys[p], a.Token, "30s")
-				return err
-			})
-			if err != nil {
-				return fmt.Errorf("%s does not apply what us wrote to %s/%d: %w", r.name, entityTopic, p, err)
-			}
-		}
+	n, err := w.us.mark(ctx, entityTopic, w.gateways())
+	w.written += n
+	if err != nil {
+		return err
 	}
 	return w.linked(ctx)
 }

@@ -150,17 +150,9 @@ func (w *world) stream(ctx context.Context, s *stream, t *tally, until time.Time
 
 // lines counts the answers of a stream.
 func (c *conn) lines(t *tally) (n int, err error) {
-	h, err := c.head()
+	b, err := c.success()
 	if err != nil {
-		return 0, err
-	}
-	b, err := c.body(h)
-	if err != nil {
-		return 0, err
-	}
-	if h.status != 200 {
-		text, _ := io.ReadAll(io.LimitReader(b, 500))
-		return 0, fmt.Errorf("a stream is answered %d: %s", h.status, text)
+		return 0, fmt.Errorf("write a stream: %w", err)
 	}
 	r := bufio.NewReaderSize(b, 64<<10)
 	for {
