@@ -285,7 +285,7 @@ func (r *reader) ready() bool {
 			u := r.unread[0]
 			r.unread[0] = txn.Unread{}
 			r.unread = r.unread[1:]
-			r.err = r.walk.Again(r.decoder, u.Batch, u.From)
+			r.err = r.walk.Reuse(r.decoder, u.Batch, u.From)
 			r.walking = r.err == nil
 		default:
 			select {

@@ -8,9 +8,9 @@ import (
 )
 
 const (
-	cacheBytes = 1 << 20         // of entities in memory, for a partition
-	largestOf  = cacheBytes / 16 // no entity that is larger is kept
-	cacheCost  = 256             // of an entry, about
+	cacheBytes    = 1 << 20         // of entities in memory, for a partition
+	largestCached = cacheBytes / 16 // no entity that is larger is kept
+	cacheCost     = 256             // of an entry, about
 )
 
 // entityCache has the entities that were folded last, as they are committed. The zero value is
@@ -38,14 +38,14 @@ func (c *entityCache) put(key []byte, e conflict.Entity) {
 	size := cacheCost + len(key) + sizeOf(&e)
 	was, known := c.byKey[string(key)]
 	c.bytes -= was.bytes
-	if size > largestOf {
+	if size > largestCached {
 		if known {
 			delete(c.byKey, string(key))
 		}
 		return
 	}
 	if c.bytes += size; c.bytes > cacheBytes {
-		c.thin(string(key))
+		c.evict(string(key))
 	}
 	if c.byKey == nil {
 		c.byKey = make(map[string]cached)
@@ -53,13 +53,13 @@ func (c *entityCache) put(key []byte, e conflict.Entity) {
 	c.byKey[string(key)] = cached{detached(e), size}
 }
 
-// thin lets a quarter go; which ones does not matter.
-func (c *entityCache) thin(but string) {
+// evict drops a quarter, but not the entity that is kept; which others does not matter.
+func (c *entityCache) evict(kept string) {
 	for k, x := range c.byKey {
 		if c.bytes <= cacheBytes*3/4 {
 			return
 		}
-		if k != but { // its old size is not counted any more
+		if k != kept { // its old size is not counted any more
 			c.bytes -= x.bytes
 			delete(c.byKey, k)
 		}

@@ -84,8 +84,8 @@ func cost(it *judged.Item) int {
 	return n
 }
 
-// withoutUnread is the items without what the fold does not look at, as they may wait long:
-// copies where that is something, since the caller's are not to be changed.
+// withoutUnread is the items without what the fold does not look at, because they may wait
+// long. It copies them if there is such a thing: the caller's own must not change.
 func withoutUnread(items []judged.Item) []judged.Item {
 	own := false
 	for i := range items {

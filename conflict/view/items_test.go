@@ -258,7 +258,7 @@ func TestEntityCache(t *testing.T) {
 		}
 	}
 	key := []byte("key7")
-	c.put(key, entity(make([]byte, largestOf), 7))
+	c.put(key, entity(make([]byte, largestCached), 7))
 	if e, ok := c.get(key); ok {
 		t.Errorf("of an entity that is too large there is %d", e.Live[0].Event.Timestamp)
 	}

@@ -19,9 +19,9 @@ const (
 	idlePhases = 2 * time.Second
 )
 
-// teller decides when the progress of a partition is written: within every of news, and
+// progressSchedule decides when the progress of a partition is written: within every of news, and
 // every idle while there is none but a later closed stamp. It takes no clock.
-type teller struct {
+type progressSchedule struct {
 	every, idle time.Duration
 	phase       time.Duration // of the moments at which a resting partition tells
 
@@ -31,12 +31,12 @@ type teller struct {
 	lookAt time.Time        // when to look whether there is news
 }
 
-// newTeller makes a teller of one partition of a topic.
-func newTeller(topic string, partition int32, every, idle time.Duration) *teller {
+// newProgressSchedule makes the schedule of one partition of a topic.
+func newProgressSchedule(topic string, partition int32, every, idle time.Duration) *progressSchedule {
 	h := fnv.New32a()
 	_, _ = h.Write([]byte(topic))
 	_, _ = h.Write([]byte{byte(partition >> 8), byte(partition)})
-	t := &teller{every: every, idle: idle}
+	t := &progressSchedule{every: every, idle: idle}
 	if spread := min(idlePhases, idle/10); spread > 0 {
 		t.phase = time.Duration(h.Sum32()) * time.Millisecond % spread
 	}
@@ -44,20 +44,20 @@ func newTeller(topic string, partition int32, every, idle time.Duration) *teller
 }
 
 // published takes over what an earlier process told last: it is not told again.
-func (t *teller) published(p control.Progress, now time.Time) {
+func (t *progressSchedule) published(p control.Progress, now time.Time) {
 	if t.toldAt.IsZero() {
 		t.told, t.toldAt = p, now
 	}
 }
 
 // wrote notes that p was committed.
-func (t *teller) wrote(p control.Progress, now time.Time) {
+func (t *progressSchedule) wrote(p control.Progress, now time.Time) {
 	t.told, t.toldAt = p, now
 	t.changed(now)
 }
 
 // changed has the next look come as soon as news may be written.
-func (t *teller) changed(now time.Time) {
+func (t *progressSchedule) changed(now time.Time) {
 	t.follow(now)
 	t.pause = t.every
 	if at := t.toldAt.Add(t.every); t.lookAt.IsZero() || at.Before(t.lookAt) {
@@ -69,7 +69,7 @@ func (t *teller) changed(now time.Time) {
 }
 
 // follow follows a wall clock that was set back.
-func (t *teller) follow(now time.Time) {
+func (t *progressSchedule) follow(now time.Time) {
 	if now.Before(t.toldAt) {
 		t.toldAt = now
 	}
@@ -79,14 +79,14 @@ func (t *teller) follow(now time.Time) {
 }
 
 // mayTell tells whether news may be written now.
-func (t *teller) mayTell(now time.Time) bool {
+func (t *progressSchedule) mayTell(now time.Time) bool {
 	t.follow(now)
 	return now.Sub(t.toldAt) >= t.every
 }
 
 // look tells whether p is to be written now. ok is false where there is nothing to tell
-// yet. Whoever is told to write calls wrote.
-func (t *teller) look(now time.Time, p *control.Progress, ok bool) (write bool) {
+// yet. A caller that is told to write calls wrote.
+func (t *progressSchedule) look(now time.Time, p *control.Progress, ok bool) (write bool) {
 	t.pause = min(max(t.pause, t.every), longestPause)
 	t.lookAt = now.Add(t.pause)
 	t.pause *= 2
@@ -108,12 +108,12 @@ func (t *teller) look(now time.Time, p *control.Progress, ok bool) (write bool) 
 }
 
 // idleAt is when progress is written although it has no news.
-func (t *teller) idleAt() time.Time {
+func (t *progressSchedule) idleAt() time.Time {
 	return t.toldAt.Add(-t.phase).Truncate(t.idle).Add(t.idle + t.phase)
 }
 
 // wait is how long there is nothing to look at if nothing changes.
-func (t *teller) wait(now time.Time) time.Duration {
+func (t *progressSchedule) wait(now time.Time) time.Duration {
 	t.follow(now)
 	return max(t.lookAt.Sub(now), 0)
 }
@@ -121,7 +121,7 @@ func (t *teller) wait(now time.Time) time.Duration {
 // tellNow is the progress that a step writes beside what it folds: none if the last
 // one is younger than ProgressEvery.
 func (v *View) tellNow(now time.Time) (p control.Progress, ok bool) {
-	if !v.tells.mayTell(now) {
+	if !v.schedule.mayTell(now) {
 		return p, false
 	}
 	return v.progress()
@@ -132,16 +132,16 @@ func (v *View) tellNow(now time.Time) (p control.Progress, ok bool) {
 // here, and one of every link that copies it, much less often than news is.
 func (v *View) publish(ctx context.Context) error {
 	now := v.cfg.Wall()
-	if v.tells.wait(now) > 0 {
+	if v.schedule.wait(now) > 0 {
 		return nil
 	}
 	p, ok := v.progress()
 	if ok && v.cfg.Published != nil {
 		if before, known := v.cfg.Published(); known {
-			v.tells.published(before, now)
+			v.schedule.published(before, now)
 		}
 	}
-	if !v.tells.look(now, &p, ok) {
+	if !v.schedule.look(now, &p, ok) {
 		return nil
 	}
 	packing, rec := v.producer.Pack(), progressRecord(&p, now)
@@ -151,7 +151,7 @@ func (v *View) publish(ctx context.Context) error {
 	if _, err := v.commit(ctx, packing); err != nil {
 		return err
 	}
-	v.tells.wrote(p, now)
+	v.schedule.wrote(p, now)
 	return nil
 }
 

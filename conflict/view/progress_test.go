@@ -9,10 +9,10 @@ import (
 	"github.com/geogate/geogate/internal/hlc"
 )
 
-// tellingWorld runs a teller through modelled time: claims change at given moments, and
+// tellingWorld runs a schedule through modelled time: claims change at given moments, and
 // the view is woken at some.
 type tellingWorld struct {
-	*teller
+	*progressSchedule
 	now     time.Time
 	begun   time.Time
 	p       control.Progress
@@ -21,7 +21,7 @@ type tellingWorld struct {
 }
 
 func newTellingWorld(every, idle time.Duration) *tellingWorld {
-	w := &tellingWorld{teller: newTeller("flights", 3, every, idle)}
+	w := &tellingWorld{progressSchedule: newProgressSchedule("flights", 3, every, idle)}
 	// A moment at which progress would be written by itself, so that what follows does not hang on the date.
 	w.now = time.Date(2026, 11, 30, 0, 0, 0, 0, time.UTC).Truncate(idle).Add(w.phase)
 	w.begun = w.now

@@ -54,13 +54,13 @@ const (
 // refusals is what derived topics have refused of the step in hand, until it is committed.
 // The zero value: nothing.
 type refusals struct {
-	stretches []stretch // each is within the one before
-	widened   bool      // Widen was asked
-	by        map[string]replaced
+	narrowed []narrowing // each is within the one before
+	widened  bool        // Widen was asked
+	by       map[string]replaced
 }
 
-// stretch is how the next items are folded, because a step of them was refused.
-type stretch struct {
+// narrowing is how the next items are folded, because a step of them was refused.
+type narrowing struct {
 	left  int // items that it still has
 	most  int // items of a step
 	apart bool
@@ -68,25 +68,25 @@ type stretch struct {
 
 // most bounds the items of a step.
 func (x *refusals) most() int {
-	if n := len(x.stretches); n > 0 {
-		return x.stretches[n-1].most
+	if n := len(x.narrowed); n > 0 {
+		return x.narrowed[n-1].most
 	}
 	return math.MaxInt
 }
 
 // apart tells whether each record goes in a batch of its own.
 func (x *refusals) apart() bool {
-	n := len(x.stretches)
-	return n > 0 && x.stretches[n-1].apart
+	n := len(x.narrowed)
+	return n > 0 && x.narrowed[n-1].apart
 }
 
 // narrow has a refused step of so many items folded in smaller ones, or apart.
 func (x *refusals) narrow(items int) {
-	s := stretch{left: items, most: max(apartItems, items/apartItems)}
+	s := narrowing{left: items, most: max(apartItems, items/apartItems)}
 	if items <= apartItems {
 		s.most, s.apart = items, true
 	}
-	x.stretches = append(x.stretches, s)
+	x.narrowed = append(x.narrowed, s)
 }
 
 // replaced is how a record is replaced, and why.
@@ -197,11 +197,11 @@ func (x *refusals) replace(name string, r replaced) {
 // settled forgets what was refused of a step that is committed.
 func (x *refusals) settled(items int) {
 	x.by = nil
-	for i := range x.stretches {
-		x.stretches[i].left -= items
+	for i := range x.narrowed {
+		x.narrowed[i].left -= items
 	}
-	x.stretches = slices.DeleteFunc(x.stretches, func(s stretch) bool { return s.left <= 0 })
-	if len(x.stretches) == 0 {
+	x.narrowed = slices.DeleteFunc(x.narrowed, func(s narrowing) bool { return s.left <= 0 })
+	if len(x.narrowed) == 0 {
 		x.widened = false
 	}
 }

@@ -200,7 +200,7 @@ func (v *View) step(ctx context.Context) error {
 		return v.restore(ctx) // and the same items again
 	}
 	if tells {
-		v.tells.wrote(told, now)
+		v.schedule.wrote(told, now)
 	}
 	return v.settle(out, states, bases)
 }

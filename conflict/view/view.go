@@ -138,9 +138,9 @@ type View struct {
 	// Owned by Run's goroutine.
 	fold     *conflict.Partition
 	at       vectorRecord
-	stateID  event.TopicID // of the state topic
-	taken    itemParts     // taken from the queue, not committed
-	tells    *teller       // when progress is written
+	stateID  event.TopicID     // of the state topic
+	taken    itemParts         // taken from the queue, not committed
+	schedule *progressSchedule // when progress is written
 	cache    cacheState
 	refusals refusals // of the items taken
 	limit    int      // bytes of a step
@@ -196,7 +196,7 @@ func New(cfg Config) (*View, error) {
 		cfg: cfg, admin: kadm.NewClient(cfg.Client),
 		ready: make(chan struct{}), wake: make(chan struct{}, 1), moved: make(chan struct{}),
 		committed: conflict.Start(), limit: stepBytes,
-		tells: newTeller(cfg.Topic, cfg.Partition, cfg.ProgressEvery, cfg.IdleProgressEvery),
+		schedule: newProgressSchedule(cfg.Topic, cfg.Partition, cfg.ProgressEvery, cfg.IdleProgressEvery),
 	}
 	if v.producer = cfg.Producer; v.producer == nil {
 		id := fmt.Sprintf("geogate.fold.%s.%d", cfg.Topic, cfg.Partition)
@@ -313,19 +313,19 @@ func (v *View) runTerm(ctx context.Context) error {
 				return err
 			}
 			v.works()
-			v.tells.changed(v.cfg.Wall())
+			v.schedule.changed(v.cfg.Wall())
 			continue
 		}
 		if err := v.publish(ctx); err != nil {
 			return err
 		}
 		v.works()
-		look.Reset(v.tells.wait(v.cfg.Wall()))
+		look.Reset(v.schedule.wait(v.cfg.Wall()))
 		select {
 		case <-ctx.Done():
 			return ctx.Err()
 		case <-v.wake:
-			v.tells.changed(v.cfg.Wall())
+			v.schedule.changed(v.cfg.Wall())
 		case <-look.C:
 			v.rest()
 		}

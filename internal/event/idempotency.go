@@ -24,8 +24,8 @@ func HashKey(secret []byte, principal, topic, key string) IdempotencyKey {
 // concurrent use.
 type KeyHasher struct{ macs sync.Pool }
 
-// hashing is a hash with room for what goes into it and for what comes out.
-type hashing struct {
+// bufferedHash is a hash with room for what goes into it and for what comes out.
+type bufferedHash struct {
 	hash.Hash
 	buf []byte
 }
@@ -33,12 +33,12 @@ type hashing struct {
 // NewKeyHasher makes a KeyHasher for a secret.
 func NewKeyHasher(secret []byte) *KeyHasher {
 	secret = bytes.Clone(secret)
-	return &KeyHasher{sync.Pool{New: func() any { return &hashing{Hash: hmac.New(sha256.New, secret)} }}}
+	return &KeyHasher{sync.Pool{New: func() any { return &bufferedHash{Hash: hmac.New(sha256.New, secret)} }}}
 }
 
 // Hash is HashKey under the hasher's secret.
 func (h *KeyHasher) Hash(principal, topic, key string) (k IdempotencyKey) {
-	m, _ := h.macs.Get().(*hashing)
+	m, _ := h.macs.Get().(*bufferedHash)
 	defer h.macs.Put(m)
 	m.Reset()
 	b := appendPrefixed(appendPrefixed(appendPrefixed(m.buf[:0], principal), topic), key)
@@ -64,7 +64,7 @@ type Request struct {
 // length-prefixed and value like the key; uvarint partition + 1, or 0. Headers
 // gg-* and content-type are left out: they are not part of what was asked for.
 func (q *Request) Fingerprint() (f Fingerprint) {
-	d, _ := digests.Get().(*hashing)
+	d, _ := digests.Get().(*bufferedHash)
 	defer digests.Put(d)
 	d.Reset()
 	// Large parts go into the hash as they are, the rest by way of the buffer.
@@ -92,11 +92,11 @@ func (q *Request) Fingerprint() (f Fingerprint) {
 }
 
 // digests are SHA-256 with room for small parts.
-var digests = sync.Pool{New: func() any { return &hashing{Hash: sha256.New()} }}
+var digests = sync.Pool{New: func() any { return &bufferedHash{Hash: sha256.New()} }}
 
 // nullable is AppendNullable, but a large part takes what was appended so far with it
 // into the hash.
-func (d *hashing) nullable(b, part []byte) []byte {
+func (d *bufferedHash) nullable(b, part []byte) []byte {
 	const small = 128
 	if len(part) <= small {
 		return AppendNullable(b, part)

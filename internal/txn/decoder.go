@@ -307,9 +307,9 @@ func (d *Decoder) decode(body []byte, rec *Record, h *headerReader) error {
 // mostly headers of the same names, so a name is the string of the record before; and
 // their headers lie in memory that some records share.
 type headerReader struct {
-	last  []event.Header // of the record before
-	free  []event.Header
-	again bool // all records have their headers in one memory, one after the other
+	last   []event.Header // of the record before
+	free   []event.Header
+	reuses bool // the headers of each record lie where those of the one before lay
 }
 
 // headersAtOnce is for how many headers of small records memory is taken at once.
@@ -317,14 +317,14 @@ const headersAtOnce = 64
 
 func (h *headerReader) read(in *bodyReader, n int) (out []event.Header, size int) {
 	if n > len(h.free) {
-		if n > headersAtOnce/2 || h.last == nil && !h.again {
+		if n > headersAtOnce/2 || h.last == nil && !h.reuses {
 			h.free = make([]event.Header, n)
 		} else {
 			h.free = make([]event.Header, headersAtOnce)
 		}
 	}
 	out = h.free[:n:n]
-	if !h.again {
+	if !h.reuses {
 		h.free = h.free[n:]
 	}
 	for i := range out {

@@ -276,12 +276,13 @@ func TestReadersGetNoMemoryThatOthersHold(t *testing.T) {
 	d.budget.free, d.budget.wait = 4<<20, 10*time.Millisecond
 	bomb := packed(t, oneRecord(size, 0))["gzip"]
 	b := handMade(bomb.codec, 1, bomb.bytes)
-	w, err := d.TryWalk(b, 0)
+	w := new(Walk)
+	err := w.Reuse(d, b, 0)
 	if err != nil {
 		t.Fatal(err)
 	}
 	for _, other := range []*Decoder{d, d.Derived()} {
-		if _, err := other.TryWalk(b, 0); !errors.Is(err, ErrBusy) {
+		if err := new(Walk).Reuse(other, b, 0); !errors.Is(err, ErrBusy) {
 			t.Fatalf("while one is held: %v", err)
 		}
 	}
@@ -291,7 +292,7 @@ func TestReadersGetNoMemoryThatOthersHold(t *testing.T) {
 	runtime.KeepAlive(w)
 	w = nil
 	d.budget.wait = time.Minute
-	if _, err := d.TryWalk(b, 0); err != nil {
+	if err := new(Walk).Reuse(d, b, 0); err != nil {
 		t.Fatalf("after the first was dropped: %v", err)
 	}
 }

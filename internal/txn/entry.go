@@ -44,8 +44,8 @@ type Walk struct {
 	old     []Record // of a batch of an older format, in the place of raw
 	refused error    // for all of the batch, not given yet
 
-	again    bool   // the memory is used for one batch after the other
-	unfolded []byte // that raw may lie in, then
+	reuses   bool   // the memory is used for one batch after the other
+	unfolded []byte // in which raw may lie then
 }
 
 // Walk opens a batch, to give its records from an offset on. It always gives something
@@ -57,20 +57,12 @@ func (d *Decoder) Walk(b Batch, from int64) *Walk {
 	return w
 }
 
-// TryWalk is Walk, but for [ErrBusy], which a decoder [Decoder.ForReads] gives.
-func (d *Decoder) TryWalk(b Batch, from int64) (*Walk, error) {
-	w := d.Walk(b, from)
-	if errors.Is(w.refused, ErrBusy) {
-		return nil, w.refused
-	}
-	return w, nil
-}
-
-// Again is TryWalk with the memory of a walk that is over: what an entry of a walk that
-// was begun so has in it is valid only until the next one. [Entry.Clone] keeps it.
-func (w *Walk) Again(d *Decoder, b Batch, from int64) error {
-	*w = Walk{headers: w.headers, unfolded: w.unfolded[:0], again: true}
-	w.headers.again = true
+// Reuse begins a walk in the memory of one that is over: what an entry has in it is valid
+// only until the next one; [Entry.Clone] keeps it. Its error is [ErrBusy], which a decoder
+// [Decoder.ForReads] gives, and nothing is begun then.
+func (w *Walk) Reuse(d *Decoder, b Batch, from int64) error {
+	*w = Walk{headers: w.headers, unfolded: w.unfolded[:0], reuses: true}
+	w.headers.reuses = true
 	w.open(d, b, from)
 	if errors.Is(w.refused, ErrBusy) {
 		return w.refused
@@ -105,7 +97,7 @@ func (w *Walk) open(d *Decoder, b Batch, from int64) {
 // memory of the batch before, if that may be.
 func (w *Walk) records() ([]byte, error) {
 	src, codec := []byte(w.b[HeaderSize:]), w.b.Codec()
-	if w.again && codec != kgo.CodecNone && w.b.Count() > 0 && !looksLarge(src, codec) {
+	if w.reuses && codec != kgo.CodecNone && w.b.Count() > 0 && !looksLarge(src, codec) {
 		_, err := w.d.small.into(src, codec, func(raw []byte) { w.unfolded = append(w.unfolded[:0], raw...) })
 		if err == nil {
 			return w.unfolded, nil

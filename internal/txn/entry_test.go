@@ -53,7 +53,7 @@ func TestWalkAgain(t *testing.T) {
 				b = handMade(form.codec, int32(n), form.bytes[:len(form.bytes)/2]) // is refused
 			}
 			from := int64(rnd.IntN(3))
-			if err := w.Again(d, b, from); err != nil {
+			if err := w.Reuse(d, b, from); err != nil {
 				t.Fatal(err)
 			}
 			var e Entry

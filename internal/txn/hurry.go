@@ -17,7 +17,7 @@ const hurryWait = 20 * time.Millisecond
 // leftOut tells whether a cursor is not in the request that is under way: that may wait at
 // the broker for long. The caller holds the consumer's mu.
 func (s *session) leftOut(k *Cursor) bool {
-	if !s.flying || k.held || !k.wanted(s.broker) {
+	if !s.inFlight || k.held || !k.wanted(s.broker) {
 		return false
 	}
 	told, is := s.told[k]
@@ -42,7 +42,7 @@ func (s *session) hurry(ctx context.Context) {
 		}
 		wait = hurryWait
 		eachPartition(resp, asked, names, func(k *Cursor, rp *kmsg.FetchResponseTopicPartition) {
-			from := rpOffset(req, k)
+			from := askedOffset(req, k)
 			s.c.mu.Lock()
 			next, told := s.told[k]
 			mine := !told || next != k.next
@@ -98,8 +98,8 @@ func (s *session) release(asked map[TopicPartition]*Cursor) {
 	s.c.signal()
 }
 
-// rpOffset is the offset from which on a request asks for a cursor's partition.
-func rpOffset(req *kmsg.FetchRequest, k *Cursor) int64 {
+// askedOffset is the offset from which on a request asks for the partition of a cursor.
+func askedOffset(req *kmsg.FetchRequest, k *Cursor) int64 {
 	for i := range req.Topics {
 		if req.Topics[i].Topic != k.at.Topic {
 			continue

@@ -22,12 +22,12 @@ type session struct {
 	broker int32
 
 	// Guarded by Consumer.mu.
-	running bool
-	flying  bool              // a request is under way, with all of told
-	told    map[*Cursor]int64 // what the broker knows, with its offset; nil: nothing
-	hurries bool              // hurry runs
+	running  bool
+	inFlight bool              // a request is under way, with all of told
+	told     map[*Cursor]int64 // what the broker knows, with its offset; nil: nothing
+	hurries  bool              // hurry runs
 
-	// Of the goroutine that runs it.
+	// Owned by the goroutine that runs it.
 	id      int32
 	epoch   int32
 	version uint64                     // of the consumer when told was compared with all that is open
@@ -49,7 +49,7 @@ func (s *session) run(ctx context.Context) {
 		}
 		kresp, err := s.c.cl.Broker(int(s.broker)).Request(ctx, req)
 		s.c.mu.Lock()
-		s.flying = false
+		s.inFlight = false
 		s.c.mu.Unlock()
 		resp, isFetch := kresp.(*kmsg.FetchResponse)
 		switch {
@@ -127,7 +127,7 @@ func (s *session) request(ctx context.Context) (req *kmsg.FetchRequest, ok bool)
 	if req.SessionID, req.SessionEpoch = s.id, s.epoch; c.cfg.Brief {
 		req.SessionEpoch = noSession
 	}
-	s.flying = true
+	s.inFlight = true
 	for _, k := range changed {
 		s.told[k] = k.next
 	}
