@@ -198,7 +198,7 @@ func (s *Badger) Keys(from event.IdempotencyKey, n int) (keys []event.Idempotenc
 // several, the vector with the last: a crash in between leaves copies that will be
 // stored again.
 func (s *Badger) Apply(b Update) error {
-	w := writing{db: s.db, tx: s.db.NewTransaction(true)}
+	w := txnWriter{db: s.db, tx: s.db.NewTransaction(true)}
 	defer func() { w.tx.Discard() }()
 	if b.With != nil {
 		if err := b.With(w.get, w.set); err != nil {
@@ -231,13 +231,13 @@ func (s *Badger) Apply(b Update) error {
 	return nil
 }
 
-// writing is a transaction, or as many as what is written takes.
-type writing struct {
+// txnWriter writes in a transaction, or in as many as what is written takes.
+type txnWriter struct {
 	db *badger.DB
 	tx *badger.Txn
 }
 
-func (w *writing) set(k, v []byte) error {
+func (w *txnWriter) set(k, v []byte) error {
 	err := w.tx.Set(k, v)
 	if !errors.Is(err, badger.ErrTxnTooBig) {
 		return err
@@ -249,7 +249,7 @@ func (w *writing) set(k, v []byte) error {
 	return w.tx.Set(k, v)
 }
 
-func (w *writing) get(k []byte) ([]byte, error) {
+func (w *txnWriter) get(k []byte) ([]byte, error) {
 	item, err := w.tx.Get(k)
 	if errors.Is(err, badger.ErrKeyNotFound) {
 		return nil, nil

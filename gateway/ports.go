@@ -145,7 +145,7 @@ type Seat interface {
 	// without it.
 	Write(ctx context.Context, req *seat.Request) (seat.Answer, error)
 	// Submit has records stored and never blocks; Cancel says that nobody waits for the
-	// answers any more. *seat.Seat's do.
+	// answers any more. Both promise what the methods of *seat.Seat do.
 	Submit(ws []seat.Submission)
 	Cancel(ws []seat.Submission)
 	// CaughtUp waits until the view shows what the topic held before the seat was

@@ -378,8 +378,8 @@ func (v *View) take() {
 }
 
 // Fold implements seat.Folder: it queues the items, which are not to be changed any more, and
-// blocks while too much is queued. What it was given is folded some time later, in order for each origin;
-// Wait says when. It returns an error only when Run or the context has ended.
+// blocks while too much is queued. What it was given is folded some time later, in order for
+// each origin; Wait says when. It returns an error only when Run or the context has ended.
 func (v *View) Fold(ctx context.Context, items []judged.Item) error {
 	for {
 		v.mu.Lock()
