@@ -79,7 +79,7 @@ func startBenchKafka(b *testing.B) kgo.Opt {
 func fillMerged(b *testing.B, seeds kgo.Opt, n int, value func(i int) (key string, v []byte)) {
 	b.Helper()
 	cl, err := kgo.NewClient(seeds, kgo.RecordPartitioner(kgo.ManualPartitioner()), kgo.ProducerLinger(50*time.Millisecond),
-		kgo.MaxBufferedRecords(50_000), kgo.ProducerBatchCompression(kgo.Lz4Compression()), kgo.WithCompressor(txn.NewLZ4(txn.MinCompressed)))
+		kgo.MaxBufferedRecords(50_000), kgo.WithCompressor(txn.NewCompressor(txn.MinCompressed)))
 	if err != nil {
 		b.Fatal(err)
 	}

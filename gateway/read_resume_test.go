@@ -129,7 +129,7 @@ func (w *world) produceBatch(batch []*kgo.Record, rnd *rand.Rand) {
 	w.t.Helper()
 	codecs := []kgo.CompressionCodec{kgo.NoCompression(), kgo.GzipCompression(), kgo.SnappyCompression(), kgo.Lz4Compression(), kgo.ZstdCompression()}
 	opts := append(slices.Clone(w.s.deps.Kafka), kgo.RecordPartitioner(kgo.ManualPartitioner()), kgo.ProducerLinger(10*time.Millisecond),
-		kgo.ProducerBatchCompression(codecs[rnd.IntN(len(codecs))]), kgo.WithCompressor(txn.NewLZ4(1)))
+		kgo.ProducerBatchCompression(codecs[rnd.IntN(len(codecs))]), kgo.WithCompressor(txn.NewCompressor(1)))
 	if rnd.IntN(2) == 0 {
 		opts = opts[:len(opts)-1]
 	}

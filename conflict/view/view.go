@@ -200,7 +200,7 @@ func New(cfg Config) (*View, error) {
 	}
 	if v.producer = cfg.Producer; v.producer == nil {
 		id := fmt.Sprintf("geogate.fold.%s.%d", cfg.Topic, cfg.Partition)
-		codec := kgo.CodecLz4
+		codec := txn.Codec
 		if cfg.Uncompressed {
 			codec = kgo.CodecNone
 		}

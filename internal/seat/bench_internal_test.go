@@ -8,8 +8,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/twmb/franz-go/pkg/kgo"
-
 	"github.com/geogate/geogate/internal/event"
 	"github.com/geogate/geogate/internal/hlc"
 	"github.com/geogate/geogate/internal/txn"
@@ -79,7 +77,7 @@ func gatewayBatch(b *testing.B, n int) txn.Batch {
 		}
 		build.Add(&r)
 	}
-	out, err := build.Batch(kgo.CodecLz4)
+	out, err := build.Batch(txn.Codec)
 	if err != nil {
 		b.Fatal(err)
 	}

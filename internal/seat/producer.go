@@ -22,9 +22,9 @@ import (
 // sequences by itself may append a record twice.
 //
 // maxBatch must not be above max.message.bytes of any topic written. Batches for which
-// it pays are compressed with LZ4, unless uncompressed says that none shall be.
+// it pays are compressed, unless uncompressed says that none shall be.
 func ProducerOpts(maxBatch int32, uncompressed bool) []kgo.Opt {
-	compression := kgo.WithCompressor(txn.NewLZ4(txn.MinCompressed))
+	compression := kgo.WithCompressor(txn.NewCompressor(txn.MinCompressed))
 	if uncompressed {
 		compression = kgo.ProducerBatchCompression(kgo.NoCompression())
 	}

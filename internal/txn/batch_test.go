@@ -43,8 +43,8 @@ func build(t testing.TB, codec kgo.CompressionCodecType, recs []Record) Batch {
 // What a transaction packs is compressed from MinCompressed on; a smaller batch
 // stays as it is.
 func TestSmallBatchesAreNotCompressed(t *testing.T) {
-	p := &Producer{opts: Options{Codec: kgo.CodecLz4, BatchBytes: DefaultBatchBytes}}
-	for size, want := range map[int]kgo.CompressionCodecType{10: kgo.CodecNone, MinCompressed - 100: kgo.CodecNone, MinCompressed: kgo.CodecLz4, 50_000: kgo.CodecLz4} {
+	p := &Producer{opts: Options{Codec: Codec, BatchBytes: DefaultBatchBytes}}
+	for size, want := range map[int]kgo.CompressionCodecType{10: kgo.CodecNone, MinCompressed - 100: kgo.CodecNone, MinCompressed: Codec, 50_000: Codec} {
 		k := p.Pack()
 		if err := k.Add(&Record{Topic: "t", Value: bytes.Repeat([]byte("x"), size)}); err != nil {
 			t.Fatal(err)
@@ -123,7 +123,7 @@ func TestBatchRoundTripEveryCodec(t *testing.T) {
 
 // kmsg's own reader of batches is the second opinion.
 func TestBatchHeaderAgreesWithKmsg(t *testing.T) {
-	b := build(t, kgo.CodecLz4, someRecords)
+	b := build(t, Codec, someRecords)
 	b.stamp(identity{id: 1 << 40, epoch: 7, sequence: math.MaxInt32})
 	var k kmsg.RecordBatch
 	if err := k.ReadFrom(b); err != nil {
@@ -143,7 +143,7 @@ func TestBatchHeaderAgreesWithKmsg(t *testing.T) {
 }
 
 func TestStampClearsWhatIsTheSourceBrokers(t *testing.T) {
-	b := build(t, kgo.CodecLz4, someRecords)
+	b := build(t, Codec, someRecords)
 	records := bytes.Clone(b[HeaderSize:])
 	binary.BigEndian.PutUint64(b, 4711)
 	binary.BigEndian.PutUint32(b[atLeaderEpoch:], 3)

@@ -113,7 +113,7 @@ var compressors = sync.OnceValues(func() ([5]kgo.Compressor, error) {
 			return out, fmt.Errorf("make compressor: %w", err)
 		}
 	}
-	out[kgo.CodecLz4] = NewLZ4(0)
+	out[kgo.CodecLz4], out[Codec] = newLZ4Frames(), NewCompressor(0)
 	return out, nil
 })
 

@@ -4,8 +4,6 @@ import (
 	"bytes"
 	"fmt"
 	"testing"
-
-	"github.com/twmb/franz-go/pkg/kgo"
 )
 
 // What is packed has the order of its partition, in as few batches as the limit allows, or each
@@ -13,7 +11,7 @@ import (
 func TestPacking(t *testing.T) {
 	for name, pack := range map[string]func(*Producer) *Packing{"together": (*Producer).Pack, "apart": (*Producer).PackApart} {
 		t.Run(name, func(t *testing.T) {
-			p := &Producer{opts: Options{Codec: kgo.CodecLz4, BatchBytes: 4000}}
+			p := &Producer{opts: Options{Codec: Codec, BatchBytes: 4000}}
 			for range 3 { // memory is used again
 				k := pack(p)
 				value := make([]byte, 900)

@@ -119,7 +119,7 @@ func TestCommitAndAbort(t *testing.T) {
 	onAll(t, func(t *testing.T, c cluster) {
 		ctx, cl := t.Context(), c.client(t)
 		c.create(t, cl, 2, "t", "u")
-		p := txn.New(cl, "id", txn.Options{BatchBytes: 2_000, Codec: kgo.CodecLz4})
+		p := txn.New(cl, "id", txn.Options{BatchBytes: 2_000, Codec: txn.Codec})
 		if err := p.Init(ctx); err != nil {
 			t.Fatal(err)
 		}
