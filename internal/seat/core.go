@@ -278,6 +278,7 @@ func (c *Core) release() {
 // keptMax is how long a slice may be that is kept for the next step.
 const keptMax = 128
 
+// emptied is a slice without what it held, for the next step; a long one is let go.
 func emptied[T any](s []T) []T {
 	if cap(s) > keptMax {
 		return nil

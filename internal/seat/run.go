@@ -428,7 +428,7 @@ func (in *inputs) openRemotes(ctx context.Context) error {
 			old.close()
 			delete(in.remote, r)
 		}
-		s.cfg.Tail.follows(s, topic.ID) // before what control says of it is looked at
+		s.cfg.Tail.subscribe(s, topic.ID) // before what control says of it is looked at
 		p := txn.TopicPartition{Topic: topic.Name, Partition: s.cfg.Partition}
 		first, _, err := s.cfg.Tail.inputs.bounds(ctx, p)
 		if err != nil {

@@ -130,8 +130,8 @@ func (t *Tail) join(s *Seat) {
 	t.seats[s] = nil
 }
 
-// follows has a seat be woken when there is news of the copies in a remote topic.
-func (t *Tail) follows(s *Seat, remote event.TopicID) {
+// subscribe has watch wake a seat when there is news of its copy in a remote topic.
+func (t *Tail) subscribe(s *Seat, remote event.TopicID) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	c := control.Copy{Topic: remote, Partition: s.cfg.Partition}
@@ -194,7 +194,8 @@ func (f *feed) close() {
 	f.hurry.Close()
 }
 
-// feedWait is how long a fetch waits where nothing is written. Nobody waits for its end.
+// feedWait is how long a fetch waits where nothing is written. It may be long: what must not
+// wait for it is fetched by hurry.
 const feedWait = 2 * time.Second
 
 // bounds lists where a partition's log begins and ends now (high watermark). Errors of

@@ -26,6 +26,7 @@ type stream struct {
 	sent  int // attempts so far
 }
 
+// line is one write of a stream, and what became of its last attempt.
 type line struct {
 	*op
 	attempt  int // in which it was given last
