@@ -166,6 +166,7 @@ func (c *Config) client(seeds []string, extra []kgo.Opt) (*kgo.Client, error) {
 		kgo.MetadataMinAge(50 * time.Millisecond),
 		kgo.RetryTimeout(10 * time.Second),
 		kgo.ProducerLinger(0),      // what it writes alone, a transaction waits for
+		txn.WatchBreaks(),          // the other region's embedded Kafka may start again meanwhile
 		kgo.DisableClientMetrics(), // closing would wait for a last push
 	}, extra...)...)
 	if err != nil {

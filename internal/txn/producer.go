@@ -63,6 +63,8 @@ type Producer struct {
 	held          held // what Init goes by when it comes again
 	holds         bool // the first Init was answered
 	openedAt      time.Time
+	breaks        *breaks // of the client
+	broken        int64   // their count when the transaction was opened
 	sequences     map[TopicPartition]int32
 	inTransaction map[TopicPartition]bool
 }
@@ -78,7 +80,7 @@ func New(cl *kgo.Client, id string, opts Options) *Producer {
 	if opts.Topics == nil {
 		opts.Topics = NewTopics(cl)
 	}
-	return &Producer{cl: cl, id: id, opts: opts, topics: opts.Topics, coordinator: -1}
+	return &Producer{cl: cl, id: id, opts: opts, topics: opts.Topics, coordinator: -1, breaks: breaksOf(cl)}
 }
 
 // ProducerID is the id that the last Init or End gave.
@@ -94,6 +96,8 @@ func (p *Producer) Over(cl *kgo.Client) *Producer {
 	next.topics = NewTopics(cl)
 	next.opts.Topics = next.topics
 	next.producer, next.held, next.holds, next.openedAt = p.producer, p.held, p.holds, p.openedAt
+	next.held.away = p.held.away || p.held.opened && p.breaks.count() != p.broken
+	next.broken = next.breaks.count()
 	return next
 }
 
@@ -110,6 +114,7 @@ func (p *Producer) Init(ctx context.Context) error {
 		return p.initialise(ctx, anyone)
 	}
 	p.held.outlasted = p.outlasted()
+	p.held.away = p.held.away || p.held.opened && p.breaks.count() != p.broken
 	var err error
 	for range initTries {
 		var as identity
@@ -191,6 +196,9 @@ func (p *Producer) add(ctx context.Context, wanted map[string][]int32) error {
 	}
 	if len(fresh) == 0 {
 		return nil
+	}
+	if !p.held.opened {
+		p.broken = p.breaks.count()
 	}
 	p.state = stateOpen // from here on there may be something to abort
 	if _, err := p.ask(ctx, "add partitions to transaction", clientAdd{req}, addCode); err != nil {

@@ -36,8 +36,9 @@ type held struct {
 	opened    bool // the coordinator may have had a transaction of this identity
 	refused   bool // an answer says that somebody has ended it, or the identity
 	outlasted bool // it may have been open for longer than its time-out
-	// away: a broker could not be reached since it was opened. The embedded Kafka ends
-	// what was open when it is started again after a kill.
+	// away: a broker could not be reached, or has broken a connection (WatchBreaks), since
+	// it was opened. The embedded Kafka ends what was open when it is started again after
+	// a kill.
 	away  bool
 	asked bool // InitProducerID with this identity may have been carried out
 }

@@ -165,3 +165,44 @@ func TestInitWithoutDescribeTransactions(t *testing.T) {
 	initialise(t, p)
 	commitOne(t, p, "kept")
 }
+
+// A broker that has broken a connection since the transaction began may have been started
+// again, also if it was another request of the client that met that: the embedded Kafka then
+// raises the epoch as a successor does, and the producer goes on. Without that it is a
+// successor.
+func TestInitAfterABreakThatAnotherRequestMet(t *testing.T) {
+	for name, broken := range map[string]bool{"broken": true, "not broken": false} {
+		t.Run(name, func(t *testing.T) {
+			c := fake(t)
+			cl := c.client(t, txn.WatchBreaks())
+			c.create(t, cl, 1, "t")
+			p := txn.New(cl, "id", txn.Options{})
+			initialise(t, p)
+			commitOne(t, p, "a")
+			produceOne(t, p, "b")
+			if broken {
+				c.fake.ControlKey(int16(kmsg.Metadata), func(kmsg.Request) (kmsg.Response, error, bool) {
+					return nil, errors.New("killed"), true // the connection is closed
+				})
+			}
+			if _, err := cl.Request(t.Context(), kmsg.NewPtrMetadataRequest()); err != nil {
+				t.Fatal(err)
+			}
+			initialise(t, txn.New(c.client(t), "id", txn.Options{})) // ends it and raises the epoch
+			if _, err := p.End(t.Context(), true); err == nil {
+				t.Fatal("what was ended was committed")
+			}
+			err := p.Init(t.Context())
+			if !broken {
+				if !errors.Is(err, txn.ErrFenced) {
+					t.Fatalf("a successor has come: %v", err)
+				}
+				return
+			}
+			if err != nil {
+				t.Fatal(err)
+			}
+			commitOne(t, p, "c")
+		})
+	}
+}
