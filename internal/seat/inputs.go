@@ -174,6 +174,9 @@ type InputsSurroundings struct {
 	Clock  Clock
 	// Indexed is how far the own log has been indexed by its Readback.
 	Indexed func() event.Point
+	// Ready tells whether the Readback has come to a high watermark listed after the
+	// start: the BeReady effect.
+	Ready func() bool
 	// LastBarrier is the own log's last barrier below an offset, as far as its
 	// Readback has come.
 	LastBarrier func(offset int64) int64
@@ -212,6 +215,7 @@ type Inputs struct {
 
 	table     *event.ValidityTable
 	takeover  *takeover // nil: no newer table is being taken over
+	revoked   revoked
 	rereads   uint64    // counts ReadAgain
 	retryAt   time.Time // no other attempt to take the newest table before
 	pendCause string    // why the last attempt did not succeed; "" when it did

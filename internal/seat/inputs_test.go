@@ -57,6 +57,8 @@ type bench struct {
 	copies  *copiesOfEU
 	clock   *hlc.Clock
 	indexed int64
+	ready   bool  // the own log was read back to its end
+	barrier int64 // its last
 	table   *event.ValidityTable
 	asked   seat.InputEffect // the newest question
 	given   []string         // to the fold
@@ -72,11 +74,12 @@ func newBench(t *testing.T, register bool, at seat.InputsStart) *bench {
 
 func newBenchOf(t *testing.T, cfg seat.InputsConfig, register bool, at seat.InputsStart) *bench {
 	t.Helper()
-	b := &bench{t: t, now: time.Unix(1000, 0), copies: &copiesOfEU{described: 100, confirmed: 9, barrier: seat.NoBarrier}, indexed: 100, clock: hlc.NewClock(time.Now, hlc.Bounds{})}
+	b := &bench{t: t, now: time.Unix(1000, 0), copies: &copiesOfEU{described: 100, confirmed: 9, barrier: seat.NoBarrier}, indexed: 100, barrier: seat.NoBarrier, clock: hlc.NewClock(time.Now, hlc.Bounds{})}
 	env := seat.InputsSurroundings{
 		Copies: b.copies, Clock: b.clock,
 		Indexed:     func() event.Point { return event.Point{Next: b.indexed} },
-		LastBarrier: func(int64) int64 { return seat.NoBarrier },
+		Ready:       func() bool { return b.ready },
+		LastBarrier: func(int64) int64 { return b.barrier },
 	}
 	if register {
 		env.Table = func() *event.ValidityTable { return b.table }
@@ -324,11 +327,81 @@ func TestInputsTakeTableOver(t *testing.T) {
 	}
 }
 
-// stamped are a gateway's records under an epoch.
+// TestInputsTakeTableOverLater: what a table revokes in the own log is known once that was
+// read back, or what is left of it; and who waits for another log is not given it again.
+func TestInputsTakeTableOverLater(t *testing.T) {
+	first := table(1)
+	for name, readBack := range map[string]func(*bench){
+		"indexed": func(b *bench) { b.indexed = 3 },
+		"at end":  func(b *bench) { b.ready = true },
+	} {
+		t.Run(name, func(t *testing.T) {
+			b := newBench(t, true, seat.InputsStart{Committed: event.Vector{1: {Next: 3}, 2: {Next: 2}}, Table: first, Keys: event.Vector{2: {Next: 2}}})
+			b.indexed, b.barrier = 2, 0
+			b.table = table(3, func(a *event.ValidityTable) { cut(a, 1, 0, 33, -1); cut(a, 2, 0, 34, -1) })
+			b.step(seat.Look{})
+			if b.asked != nil || b.Status().CutPending != "" {
+				t.Fatalf("asked %#v, pending %q before all barriers are known", b.asked, b.Status().CutPending)
+			}
+			readBack(b)
+			b.step(seat.Look{})
+			own, ok := b.asked.(seat.ReadAgain)
+			if !ok || own.Origin != 1 || own.From != 0 || own.To != 3 {
+				t.Fatalf("asked %#v", b.asked)
+			}
+			b.step(seat.Reread{Number: own.Number, Entries: ownStamped(1, 17, "ab")})
+			b.step(seat.RereadEnded{Number: own.Number})
+			if _, ok := b.asked.(seat.ReportCutPending); !ok {
+				t.Fatalf("eu's log is not there, asked %#v", b.asked)
+			}
+			b.want("a revoked", "b revoked")
+			b.OpenRemote(2, event.TopicID{2}, 0)
+			b.copies.covered = &control.Covered{Source: event.Point{Next: 2}, Barrier: 0, Target: 2}
+			b.now = b.now.Add(time.Second)
+			b.step(seat.Look{})
+			eu, ok := b.asked.(seat.ReadAgain)
+			if !ok || eu.Origin != 2 {
+				t.Fatalf("asked %#v", b.asked)
+			}
+			b.step(seat.RereadEnded{Number: eu.Number})
+			b.want("cuts 3")
+		})
+	}
+}
+
+// TestInputsNewerTableRevokesAgain: what was given for a table that was never in force is
+// given for the next one as well.
+func TestInputsNewerTableRevokesAgain(t *testing.T) {
+	b := newBench(t, true, seat.InputsStart{Committed: event.Vector{1: {Next: 3}, 2: {Next: 2}}, Table: table(1), Keys: event.Vector{2: {Next: 2}}})
+	b.barrier = 0
+	for _, revision := range []uint64{3, 4} {
+		b.table = table(revision, func(a *event.ValidityTable) { cut(a, 1, 0, 33, -1); cut(a, 2, 0, 34, -1) })
+		b.now = b.now.Add(time.Second)
+		b.step(seat.Look{})
+		own, ok := b.asked.(seat.ReadAgain)
+		if !ok || own.Origin != 1 || own.From != 0 {
+			t.Fatalf("asked %#v", b.asked)
+		}
+		b.step(seat.Reread{Number: own.Number, Entries: ownStamped(1, 17, "ab")})
+		b.step(seat.RereadEnded{Number: own.Number})
+		b.want("a revoked", "b revoked")
+	}
+}
+
+// stamped are records of eu's gateway under an epoch.
 func stamped(from int64, epoch event.Epoch, values string) []seat.Entry {
+	return stampedBy(event.Envelope{Region: 2, Epoch: epoch}, from, values)
+}
+
+// ownStamped are records of the own gateway, behind barrier 0.
+func ownStamped(from int64, epoch event.Epoch, values string) []seat.Entry {
+	return stampedBy(event.Envelope{Region: 1, Epoch: epoch, Barrier: 0}, from, values)
+}
+
+func stampedBy(env event.Envelope, from int64, values string) []seat.Entry {
 	out := entries(from, 0, values)
 	for i := range out {
-		env := event.Envelope{ID: event.ID{byte(out[i].Offset + 1)}, Region: 2, Epoch: epoch, Stamp: hlc.FromMillis(1), Op: event.Put}
+		env.ID, env.Stamp, env.Op = event.ID{byte(out[i].Offset + 1)}, hlc.FromMillis(1), event.Put
 		out[i].Headers = env.Append(nil)
 	}
 	return out

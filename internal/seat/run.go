@@ -181,6 +181,13 @@ func (s *Seat) beReady() {
 	s.mu.Unlock()
 	close(s.ready)
 	poke(s.coreWake) // it has another time to look at
+	s.pokeInputs()   // a newer table may have waited for it
+}
+
+func (s *Seat) isReady() bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.status.Ready
 }
 
 func (s *Seat) askBarrier(ctx context.Context, e AskBarrier) (InputEvent, error) {
@@ -340,7 +347,7 @@ func (s *Seat) newInputs(b *beginning) *Inputs {
 	}
 	env := InputsSurroundings{
 		Copies: s.cfg.Control, Clock: s.cfg.Clock, LastBarrier: s.LastBarrier,
-		Indexed: func() event.Point { return s.cfg.Index.Applied()[s.cfg.Region] },
+		Indexed: func() event.Point { return s.cfg.Index.Applied()[s.cfg.Region] }, Ready: s.isReady,
 	}
 	if s.cfg.Permit != nil {
 		env.Table = s.cfg.Permit.Intervals

@@ -22,6 +22,14 @@ type takeover struct {
 	log    *rereading     // of it
 }
 
+// revoked is how far each origin's log was looked at for a table that is not in force yet,
+// and given to the fold what it revokes there: who has to wait for one origin does not give
+// all of the others again at each attempt.
+type revoked struct {
+	revision uint64
+	upTo     event.Vector
+}
+
 // followTable takes the newest table over, if there is one.
 func (in *Inputs) followTable(now time.Time) {
 	if in.takeover != nil || in.env.Table == nil || now.Before(in.retryAt) {
@@ -31,8 +39,29 @@ func (in *Inputs) followTable(now time.Time) {
 	if next == nil || next.Revision == 0 || in.table != nil && next.Revision <= in.table.Revision {
 		return
 	}
+	if !in.barriersKnown() {
+		return
+	}
+	if in.revoked.revision != next.Revision {
+		in.revoked = revoked{revision: next.Revision}
+	}
 	in.takeover = &takeover{next: next}
 	in.nextOrigin(now)
+}
+
+// barriersKnown tells whether the own log has been read back to what was folded of it, so
+// that all barriers are known by which it is judged when it is read again. After a start
+// with an index that was lost it has not: a void record would be given back as if it had
+// counted.
+func (in *Inputs) barriersKnown() bool {
+	folded := in.folded[in.cfg.Region]
+	switch {
+	case in.cfg.NoLog || folded.Incarnation != in.cfg.Incarnation: // nothing of the own log is read again
+		return true
+	case folded.Compare(in.env.Indexed()) <= 0:
+		return true
+	}
+	return in.env.Ready() // retention has deleted the rest
 }
 
 // nextOrigin has the next origin's log read again of which folded events may be
@@ -45,6 +74,9 @@ func (in *Inputs) nextOrigin(now time.Time) {
 			continue
 		}
 		from, found := t.next.Orphans(in.table, t.origin)
+		if given := in.revoked.upTo[t.origin]; from.Compare(given) < 0 {
+			from = given
+		}
 		if !found || from.Compare(in.folded[t.origin]) >= 0 {
 			continue
 		}
@@ -100,6 +132,7 @@ func (in *Inputs) rereadEnded(now time.Time, ev RereadEnded) {
 		in.do(FoldItems{orphans[:n:n]})
 		orphans = orphans[n:]
 	}
+	in.revoked.upTo[t.origin] = in.folded[t.origin]
 	in.nextOrigin(now)
 }
 
@@ -143,7 +176,7 @@ func (g *rereading) begin() (ReadAgain, error) {
 }
 
 // take looks at one entry. The own log's Readback has met every barrier below what
-// was folded.
+// was folded: barriersKnown.
 func (g *rereading) take(e *Entry) error {
 	in := g.in
 	if e.Control != nil {

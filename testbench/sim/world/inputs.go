@@ -20,6 +20,7 @@ type logReading struct {
 	back      *seat.Readback
 	backQueue eventQueue
 	backMore  func() // fetches on, once the core wants more
+	isReady   bool   // it has come to the end listed after the start
 	handover  *seat.Handover
 
 	inputs  *seat.Inputs
@@ -111,6 +112,7 @@ func (s *seatRun) readBack(ev seat.InputEvent) {
 				s.input(seat.Look{})
 			case seat.BeReady:
 				s.p.logf("seat %v is ready", s.tp)
+				s.isReady = true
 				s.step(seat.Ready{})
 			default:
 				panic(fmt.Sprintf("world: readback effect %T", e))
@@ -144,7 +146,7 @@ func (s *seatRun) openInputs() {
 	start := seat.InputsStart{Committed: at.Vector, Barriers: at.Barriers, Table: at.Validity, Keys: s.index.Applied()}
 	v, last := s.journal.Applied()
 	start.Sinks = []seat.SinkStart{{Applied: v, Barriers: last}}
-	env := seat.InputsSurroundings{Copies: copies{s}, Clock: s.clock, Indexed: s.indexed, LastBarrier: s.lastBarrier}
+	env := seat.InputsSurroundings{Copies: copies{s}, Clock: s.clock, Indexed: s.indexed, LastBarrier: s.lastBarrier, Ready: func() bool { return s.isReady }}
 	if p.w.own != nil {
 		env.Table = func() *event.ValidityTable { return s.table }
 	}
