@@ -134,6 +134,7 @@ type View struct {
 	journal  *Journal
 	ready    chan struct{} // closed after the first restore
 	wake     chan struct{} // holds one: there may be something to fold
+	urgent   chan struct{} // holds one: the next step is not to wait for more
 
 	// Owned by Run's goroutine.
 	fold     *conflict.Partition
@@ -148,11 +149,15 @@ type View struct {
 	headers  []event.Header
 	values   []byte    // of headers
 	foldedAt time.Time // when the last step was committed; zero: memory is let go
+	began    time.Time // of the last step
+	// pauseEnds is the timer of pause.
+	pauseEnds *time.Timer
 
 	mu           sync.Mutex // guards what follows
 	restored     bool
 	queue        itemParts
 	held         int   // bytes of the queue and of the step in hand
+	waiters      int   // in Wait, or in Fold for room
 	ended        error // set when Run has ended
 	committed    conflict.Position
 	vectorOffset int64 // merged records below it are those up to committed, but for corrections that cuts have made since
@@ -194,7 +199,7 @@ func New(cfg Config) (*View, error) {
 	cfg = cfg.withDefaults()
 	v := &View{
 		cfg: cfg, admin: kadm.NewClient(cfg.Client),
-		ready: make(chan struct{}), wake: make(chan struct{}, 1), moved: make(chan struct{}),
+		ready: make(chan struct{}), wake: make(chan struct{}, 1), urgent: make(chan struct{}, 1), moved: make(chan struct{}),
 		committed: conflict.Start(), limit: stepBytes,
 		schedule: newProgressSchedule(cfg.Topic, cfg.Partition, cfg.ProgressEvery, cfg.IdleProgressEvery),
 	}
@@ -304,11 +309,15 @@ func (v *View) runTerm(ctx context.Context) error {
 	}
 	look := time.NewTimer(0)
 	defer look.Stop()
+	v.pauseEnds = time.NewTimer(stepEvery)
+	defer v.pauseEnds.Stop()
 	for {
+		v.pause(ctx)
 		if ctx.Err() != nil {
 			return ctx.Err()
 		}
 		if v.take(); v.taken.items > 0 {
+			v.began = time.Now()
 			if err := v.step(ctx); err != nil {
 				return err
 			}
@@ -397,18 +406,31 @@ func (v *View) Fold(ctx context.Context, items []judged.Item) error {
 			if ok, room = v.cfg.Room.enter(part.bytes, must || v.held <= ownRoom); ok {
 				v.queue.append(part)
 				v.held += part.bytes
+				enough := v.queue.bytes >= pauseBelow
 				v.mu.Unlock()
 				v.wakeUp()
+				if enough {
+					v.hurry()
+				}
 				return nil
 			}
 		}
 		moved := v.moved
+		v.waiters++
 		v.mu.Unlock()
+		v.hurry()
+		var gone error
 		select {
 		case <-ctx.Done():
-			return ctx.Err()
+			gone = ctx.Err()
 		case <-moved:
 		case <-room:
+		}
+		v.mu.Lock()
+		v.waiters--
+		v.mu.Unlock()
+		if gone != nil {
+			return gone
 		}
 	}
 }
@@ -480,9 +502,21 @@ func (v *View) Stamp() event.Stamp {
 // Wait blocks until the committed vector covers want. It returns the context's
 // error, or the one with which Run has ended.
 func (v *View) Wait(ctx context.Context, want event.Vector) error {
+	waits := false
+	defer func() {
+		if waits {
+			v.mu.Lock()
+			v.waiters--
+			v.mu.Unlock()
+		}
+	}()
 	for {
 		v.mu.Lock()
 		done, err, moved := v.restored && v.committed.Vector.CoversAll(&want), v.ended, v.moved
+		if !done && err == nil && !waits {
+			waits = true
+			v.waiters++
+		}
 		v.mu.Unlock()
 		switch {
 		case done:
@@ -490,6 +524,7 @@ func (v *View) Wait(ctx context.Context, want event.Vector) error {
 		case err != nil:
 			return err
 		}
+		v.hurry()
 		select {
 		case <-ctx.Done():
 			return ctx.Err()
