@@ -52,7 +52,8 @@ type Producer struct {
 
 	buffered atomic.Int64 // records whose outcome is not known; added to under mu
 
-	mu      sync.Mutex
+	mu      sync.Mutex // guards what follows
+	groups  groups
 	client  *kgo.Client
 	closed  bool
 	wg      sync.WaitGroup // clients being closed
@@ -86,65 +87,123 @@ func (p *Producer) Client() *kgo.Client {
 // stored, called likewise, tells that the last one is stored. After Close has returned
 // neither runs any more.
 func (p *Producer) Produce(topic string, partition int32, sent []Sent, failed func(i int, err error), stored func()) error {
-	cl, err := p.use(len(sent))
-	if err != nil {
+	if err := p.use(len(sent)); err != nil {
 		return fmt.Errorf("%w: %w", ErrRefused, err)
 	}
-	recs := make([]kgo.Record, len(sent))
-	done := func(r *kgo.Record, err error) {
-		defer p.done()
-		if err == nil {
-			if r == &recs[len(recs)-1] {
-				stored()
-			}
-			return
-		}
-		if failedForGood(err) {
-			p.replace(cl)
-		}
-		for i := range recs {
-			if &recs[i] == r {
-				failed(i, outcome(err))
-				return
-			}
-		}
-	}
+	part := &parcel{of: p, recs: make([]kgo.Record, len(sent)), failed: failed, stored: stored}
 	for i := range sent {
 		r := &sent[i].Record
-		recs[i] = kgo.Record{
+		part.recs[i] = kgo.Record{
 			Topic: topic, Partition: partition, Key: r.Key, Value: r.Value,
 			Headers: event.ToHeaders[kgo.RecordHeader](r.Headers), Timestamp: time.UnixMilli(r.Timestamp),
 		}
-		// Not a request's context: a produce that is cancelled half-way leaves an
-		// outcome that nobody would learn.
-		cl.TryProduce(context.Background(), &recs[i], done)
+		part.bytes += sizeOf(r)
 	}
+	p.mu.Lock()
+	p.groups.add(part)
+	p.mu.Unlock()
+	p.send(false)
 	return nil
 }
 
-// use gives the client for n records, whose outcome is waited for.
-func (p *Producer) use(n int) (*kgo.Client, error) {
+// send gives the client what may go, or all that waits. One goroutine at a time does so, with what others add
+// meanwhile, so that records stay in their order.
+func (p *Producer) send(all bool) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.groups.overdue = p.groups.overdue || all
+	if p.groups.sending {
+		return // whoever sends looks again
+	}
+	p.groups.sending = true
+	defer func() { p.groups.sending = false }()
+	for {
+		g := p.groups.next(p.closed)
+		if g == nil {
+			break
+		}
+		cl := p.client
+		p.mu.Unlock()
+		for _, part := range g.parcels {
+			part.client, part.group = cl, g
+			done := part.done
+			for i := range part.recs {
+				// Not a request's context: a produce that is cancelled half-way leaves an
+				// outcome that nobody would learn.
+				cl.TryProduce(context.Background(), &part.recs[i], done)
+			}
+		}
+		p.mu.Lock()
+	}
+	if len(p.groups.waiting) == 0 || p.groups.timed {
+		return
+	}
+	p.groups.timed = true
+	if p.groups.timer == nil {
+		p.groups.timer = time.AfterFunc(groupWait, func() { p.send(true) })
+		return
+	}
+	p.groups.timer.Reset(groupWait)
+}
+
+// done takes the client's word on a record.
+func (part *parcel) done(r *kgo.Record, err error) {
+	p := part.of
+	defer p.done(part.group)
+	if err == nil {
+		if r == &part.recs[len(part.recs)-1] {
+			part.stored()
+		}
+		return
+	}
+	if failedForGood(err) {
+		p.replace(part.client)
+	}
+	for i := range part.recs {
+		if &part.recs[i] == r {
+			part.failed(i, outcome(err))
+			return
+		}
+	}
+}
+
+// use takes room for n records, whose outcome is waited for.
+func (p *Producer) use(n int) error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	switch {
 	case p.closed:
-		return nil, fmt.Errorf("%w: %w", ErrUpstream, kgo.ErrClientClosed)
+		return fmt.Errorf("%w: %w", ErrUpstream, kgo.ErrClientClosed)
 	case p.buffered.Load()+int64(n) > maxBuffered:
-		return nil, ErrOverloaded
+		return ErrOverloaded
 	}
 	p.buffered.Add(int64(n))
 	p.pending.Add(n)
-	return p.client, nil
+	return nil
 }
 
-func (p *Producer) done() {
+// done counts a record whose outcome is known. With the last of its group, the next may go.
+func (p *Producer) done(g *group) {
+	defer p.pending.Done()
 	p.buffered.Add(-1)
-	p.pending.Done()
+	if g.left.Add(-1) > 0 {
+		return
+	}
+	p.mu.Lock()
+	p.groups.ended(g)
+	more := len(p.groups.waiting) > 0
+	p.mu.Unlock()
+	if more {
+		p.send(false)
+	}
 }
 
 // Forget drops what the client knows of a topic that was deleted and created again; see
 // Tail.Forget. Records that wait for the old one have an unknown outcome.
-func (p *Producer) Forget(topic string) { p.Client().PurgeTopicsFromProducing(topic) }
+func (p *Producer) Forget(topic string) {
+	p.send(true)
+	p.Client().PurgeTopicsFromProducing(topic)
+}
 
 // replace puts a new client in the place of one that cannot produce any more.
 func (p *Producer) replace(old *kgo.Client) {
@@ -168,6 +227,7 @@ func (p *Producer) Close() {
 	p.closed = true
 	cl := p.client
 	p.mu.Unlock()
+	p.send(true)
 	cl.Close()
 	p.wg.Wait()
 	p.pending.Wait()
