@@ -108,7 +108,7 @@ func (s *seatRun) readBack(ev seat.InputEvent) {
 				for _, r := range e.Places {
 					s.judged(r.Item)
 				}
-				s.step(seat.ReadBack{Places: e.Places})
+				s.step(seat.ReadBack(e))
 				s.input(seat.Look{})
 			case seat.BeReady:
 				s.p.logf("seat %v is ready", s.tp)
