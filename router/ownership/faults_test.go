@@ -6,6 +6,7 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"sync"
 	"testing"
 	"time"
 
@@ -26,22 +27,34 @@ func quorum(d *natscluster.Dialer) register.Config {
 // keptHeld fails if a grant is not held at any moment until stop is called.
 func keptHeld(t *testing.T, a *ownership.Client, unit string, g ownership.Grant) (stop func()) {
 	t.Helper()
-	done, ended := make(chan struct{}), make(chan struct{})
+	end := watchHeld(a, unit, g)
+	return func() {
+		t.Helper()
+		if lost := end(); !lost.IsZero() {
+			t.Errorf("%s is not held any more", unit)
+		}
+	}
+}
+
+// watchHeld looks whether a grant is held until end is called, which tells when it was
+// first seen not to be: zero if it was held at all times.
+func watchHeld(a *ownership.Client, unit string, g ownership.Grant) (end func() (lost time.Time)) {
+	done, ended := make(chan struct{}), make(chan time.Time, 1)
 	go func() {
-		defer close(ended)
 		for {
 			select {
 			case <-done:
+				ended <- time.Time{}
 				return
 			case <-time.After(2 * time.Millisecond):
 			}
 			if !a.Holds(unit, g) {
-				t.Errorf("%s is not held any more", unit)
+				ended <- time.Now()
 				return
 			}
 		}
 	}()
-	return func() { close(done); <-ended }
+	return sync.OnceValue(func() time.Time { close(done); return <-ended })
 }
 
 func unproven(a *ownership.Client, unit string) func() bool {
@@ -94,7 +107,8 @@ func TestBlindInstanceMoves(t *testing.T) {
 }
 
 // TestLeaderLossKeepsLease: the abrupt end of the server that leads the register
-// costs nobody a lease.
+// costs nobody a lease if another leads in time; if not, the lease ends when it has to
+// and not before, and comes back under its epoch.
 func TestLeaderLossKeepsLease(t *testing.T) {
 	t.Parallel()
 	if testing.Short() {
@@ -111,20 +125,38 @@ func TestLeaderLossKeepsLease(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	stop := keptHeld(t, a, unit, g)
-	defer stop()
+	end := watchHeld(a, unit, g)
+	defer end()
 	lead := c.Leader(streamName)
 	if lead == i {
 		t.Skip("the lead has moved to the instance's own server")
 	}
 	began := time.Now()
+	left, ok := a.LeaseLeft(unit)
+	if !ok {
+		t.Fatal("no lease before anything has happened")
+	}
 	if err := c.Stop(lead, false); err != nil {
 		t.Fatal(err)
 	}
-	until(t, 20*time.Second, "new leader", func() bool { n := c.Leader(streamName); return n >= 0 && n != lead })
+	until(t, 90*time.Second, "new leader", func() bool { n := c.Leader(streamName); return n >= 0 && n != lead })
 	led := time.Since(began)
-	until(t, 20*time.Second, "renewed lease", func() bool { left, _ := a.LeaseLeft(unit); return left > s.lease.Duration-s.lease.Margin-time.Second })
-	t.Logf("a leader after %v, a fresh lease after %v", led, time.Since(began))
+	until(t, 60*time.Second, "renewed lease", func() bool { left, _ := a.LeaseLeft(unit); return left > s.lease.Duration-s.lease.Margin-time.Second })
+	fresh := time.Since(began)
+	lost := end()
+	t.Logf("a leader after %v, a fresh lease after %v; the one before had %v left", led, fresh, left)
+	// An election of which both candidates want the vote begins again, each time with 4 to 9 s.
+	switch after := lost.Sub(began); {
+	case lost.IsZero():
+	case after < left:
+		t.Errorf("the lease was lost after %v, and had %v left", after, left)
+	case led+s.lease.Renew+s.lease.Timeout < left:
+		t.Errorf("the lease was lost after %v, although a leader was there after %v", after, led)
+	}
+	until(t, 30*time.Second, "grant", granted(a, unit))
+	if again, err := a.Grant(unit); err != nil || again.Epoch != g.Epoch {
+		t.Errorf("granted %+v, %v after %+v", again, err, g)
+	}
 }
 
 // cutOff is a region that is cut off from the register, and another one that is not.
