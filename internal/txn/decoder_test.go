@@ -361,3 +361,35 @@ func FuzzEntries(f *testing.F) {
 		}
 	})
 }
+
+// TestDecompressorBuffersFit: buffers grow up to the limit and no further, and a large
+// one is not kept for small batches.
+func TestDecompressorBuffersFit(t *testing.T) {
+	const most = 5 << 20
+	for _, size := range []int{1000, firstBuffer - 1, firstBuffer, firstBuffer + 1, most - 1, most, most + 1} {
+		raw := bytes.Repeat([]byte("0123456789abcdef"), size/16+1)[:size]
+		for name, p := range packed(t, raw) {
+			d := newDecompressor(most)
+			got, err := d.decompress(p.bytes, p.codec)
+			switch {
+			case size > most && !errors.Is(err, errLarger):
+				t.Errorf("%s of %d bytes: %v, want errLarger", name, size, err)
+			case size <= most && (err != nil || !bytes.Equal(got, raw)):
+				t.Errorf("%s of %d bytes gives %d, %v", name, size, len(got), err)
+			}
+		}
+	}
+	for _, c := range []struct{ have, size, keeps int }{
+		{firstBuffer, 1, firstBuffer},
+		{keptBuffer, 1, keptBuffer},
+		{2 * keptBuffer, 1, 0},
+		{2 * keptBuffer, keptBuffer, 2 * keptBuffer},
+		{firstBuffer, firstBuffer + 1, 2 * firstBuffer},
+	} {
+		d := newDecompressor(4 * keptBuffer)
+		p := packed(t, make([]byte, c.size))["zstd"]
+		if _, keep, err := d.within(p.bytes, p.codec, make([]byte, c.have)); err != nil || len(keep) != c.keeps {
+			t.Errorf("a buffer of %d bytes for %d: %d are kept, %v; want %d", c.have, c.size, len(keep), err, c.keeps)
+		}
+	}
+}

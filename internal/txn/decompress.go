@@ -19,9 +19,9 @@ import (
 var errLarger = errors.New("larger than allowed")
 
 // decompressor decompresses to at most max bytes, however little it is given and
-// whatever that claims to be: into a buffer of that size, of which the operating system
-// gives what is written to. Buffers and decoders are kept for the next call. It is safe
-// for concurrent use.
+// whatever that claims to be: into a buffer that grows by doubling, for one of max bytes
+// would count with the garbage collector, which lets as much garbage pile up as is in use.
+// Buffers and decoders are kept for the next call. It is safe for concurrent use.
 type decompressor struct {
 	max                         int
 	buffers, gzips, lz4s, zstds sync.Pool
@@ -37,33 +37,60 @@ func (d *decompressor) decompress(src []byte, codec kgo.CompressionCodecType) (o
 	return out, err
 }
 
+// What buffers take.
+const (
+	firstBuffer = 1 << 20 // of one that is made
+	// keptBuffer is kept whatever comes out; a larger one if at least a quarter is used.
+	keptBuffer = 8 << 20
+)
+
 // into calls fn with what comes out, in memory that is used again, and tells how much
 // that is.
 func (d *decompressor) into(src []byte, codec kgo.CompressionCodecType, fn func(raw []byte)) (int, error) {
 	buf, _ := d.buffers.Get().(*[]byte)
 	if buf == nil {
-		made := make([]byte, d.max)
-		buf = &made
+		buf = new([]byte)
 	}
-	defer d.buffers.Put(buf)
-	var n int
-	var err error
+	raw, keep, err := d.within(src, codec, *buf)
+	if err == nil {
+		fn(raw)
+	}
+	if *buf = keep; keep != nil {
+		d.buffers.Put(buf)
+	}
+	return len(raw), err
+}
+
+// within decompresses into a buffer, or into a larger one where it is too small. keep is the
+// buffer that it ended with, nil if that would be a waste for others.
+func (d *decompressor) within(src []byte, codec kgo.CompressionCodecType, buf []byte) (raw, keep []byte, err error) {
+	if buf == nil {
+		buf = make([]byte, min(firstBuffer, d.max))
+	}
+	n, err := d.once(src, codec, buf)
+	for errors.Is(err, errLarger) && len(buf) < d.max {
+		buf = make([]byte, min(2*max(len(buf), len(src)), d.max))
+		n, err = d.once(src, codec, buf)
+	}
+	if len(buf) <= keptBuffer || err == nil && n >= len(buf)/4 {
+		keep = buf
+	}
+	return buf[:n], keep, err
+}
+
+// once decompresses into a buffer, or is errLarger if it is too small.
+func (d *decompressor) once(src []byte, codec kgo.CompressionCodecType, buf []byte) (int, error) {
 	switch codec {
 	case kgo.CodecGzip:
-		n, err = d.gzip(src, *buf)
+		return d.gzip(src, buf)
 	case kgo.CodecSnappy:
-		n, err = d.snappy(src, *buf)
+		return d.snappy(src, buf)
 	case kgo.CodecLz4:
-		n, err = d.lz4(src, *buf)
+		return d.lz4(src, buf)
 	case kgo.CodecZstd:
-		n, err = d.zstandard(src, *buf)
-	default:
-		err = fmt.Errorf("codec %d is not known", codec)
+		return d.zstandard(src, buf)
 	}
-	if err == nil {
-		fn((*buf)[:n])
-	}
-	return n, err
+	return 0, fmt.Errorf("codec %d is not known", codec)
 }
 
 // looksLarge tells whether what is compressed claims, as far as its length lets it, to hold
