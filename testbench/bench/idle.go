@@ -54,7 +54,7 @@ func (r *run) idle(ctx context.Context) error {
 	}
 	day := float64(24*time.Hour) / float64(took)
 	f.Seconds, f.BytesDay, f.CPUPercent = took.Seconds(), float64(bytes)*day, 100*c.Gateway.Seconds()/took.Seconds()
-	f.MiB = float64(rssOf(w.us.pid())) / (1 << 20)
+	f = f.peaked(residentOf(w.us.pid()))
 	f.By = map[string]float64{}
 	for topic, n := range to {
 		grown := float64(n-from[topic]) / took.Seconds()

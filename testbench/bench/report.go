@@ -33,7 +33,8 @@ type figure struct {
 	RawP50    float64 `json:"raw_producer_p50_ms,omitempty"`
 	RawP99    float64 `json:"raw_producer_p99_ms,omitempty"`
 	MiB       float64 `json:"peak_mib,omitempty"`
-	GrewMiB   float64 `json:"grew_mib,omitempty"`
+	AnonMiB   float64 `json:"peak_anonymous_mib,omitempty"` // without pages of files
+	GrewMiB   float64 `json:"grew_mib,omitempty"`           // likewise
 	Refused   int64   `json:"refused,omitempty"`
 	// Of stops and idleness.
 	Longest     float64            `json:"longest_wait_s,omitempty"`
@@ -52,6 +53,12 @@ func (f figure) per(n int64, took time.Duration, c cost) figure {
 	f.Records, f.Seconds, f.Rate = n, took.Seconds(), float64(n)/took.Seconds()
 	us := func(d time.Duration) float64 { return float64(d.Microseconds()) / float64(max(1, n)) }
 	f.GatewayUS, f.BrokerUS, f.PeerUS, f.LoadUS = us(c.Gateway), us(c.Broker), us(c.Peer+c.PeerBroker), us(c.Generator)
+	return f
+}
+
+// peaked fills in how much memory was resident.
+func (f figure) peaked(most resident) figure {
+	f.MiB, f.AnonMiB = mib(most.all), mib(most.anonymous)
 	return f
 }
 
@@ -96,6 +103,7 @@ func (f figure) text() string {
 	add("raw producer %.0f/s", f.Raw)
 	add("ratio %.3f", f.RawRatio)
 	add("peak %.0f MiB", f.MiB)
+	add("without files %.0f MiB", f.AnonMiB)
 	add("grew %.0f MiB", f.GrewMiB)
 	add("refused %.0f", float64(f.Refused))
 	add("longest wait %.2f s", f.Longest)

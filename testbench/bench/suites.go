@@ -105,7 +105,7 @@ func (r *run) load(ctx context.Context, l load) error {
 		err = w.settled(ctx)
 	}
 	c := w.cost().since(before)
-	f.MiB = float64(m.most()) / (1 << 20)
+	f = f.peaked(m.most())
 	if err := errors.Join(err, profiled()); err != nil {
 		return err
 	}
@@ -190,7 +190,7 @@ func (r *run) folds(ctx context.Context) error {
 	profiled := w.profile(ctx, f, time.Duration(n/100_000+5)*time.Second)
 	took, err := w.fold(ctx, n)
 	c := w.cost().since(before)
-	f.MiB = float64(m.most()) / (1 << 20)
+	f = f.peaked(m.most())
 	if err := errors.Join(err, profiled()); err != nil {
 		return err
 	}
@@ -205,7 +205,7 @@ func (r *run) folds(ctx context.Context) error {
 // read reads the merged topic as one followed stream.
 func (r *run) read(ctx context.Context, n int64) error {
 	w, f := r.w, r.figure("merged topic as NDJSON")
-	settled := rssOf(w.us.pid())
+	settled := residentOf(w.us.pid())
 	m := watchMemory(w.us.pid())
 	before := w.cost()
 	profiled := w.profile(ctx, f, time.Duration(n/200_000+2)*time.Second)
@@ -215,7 +215,8 @@ func (r *run) read(ctx context.Context, n int64) error {
 	if err := errors.Join(err, profiled()); err != nil {
 		return err
 	}
-	f.MiB, f.GrewMiB = float64(peak)/(1<<20), math.Max(0, float64(peak-settled)/(1<<20))
+	f = f.peaked(peak)
+	f.GrewMiB = math.Max(0, mib(peak.anonymous-settled.anonymous))
 	f = f.per(n, took, c)
 	return r.rep.add(f)
 }

@@ -42,19 +42,32 @@ func ownCPU() time.Duration {
 	return time.Duration(r.Utime.Nano() + r.Stime.Nano())
 }
 
-// rssOf is how much memory of a process is resident, in bytes.
-func rssOf(pid int) int64 {
+// resident is how much memory of a process is resident, in bytes.
+type resident struct {
+	all int64
+	// anonymous is what is not pages of files: pages of the store's files are resident as
+	// long as nobody else wants the memory.
+	anonymous int64
+}
+
+// residentOf is the memory of a process, nothing if it is gone.
+func residentOf(pid int) resident {
 	raw, err := os.ReadFile(fmt.Sprintf("/proc/%d/statm", pid))
 	if err != nil {
-		return 0
+		return resident{}
 	}
-	fields := strings.Fields(string(raw))
-	if len(fields) < 2 {
-		return 0
+	fields := strings.Fields(string(raw)) // size, resident, shared: pages of files and of shared memory
+	if len(fields) < 3 {
+		return resident{}
 	}
 	pages, _ := strconv.ParseInt(fields[1], 10, 64)
-	return pages * int64(os.Getpagesize())
+	shared, _ := strconv.ParseInt(fields[2], 10, 64)
+	page := int64(os.Getpagesize())
+	return resident{pages * page, (pages - shared) * page}
 }
+
+// mib are bytes in MiB.
+func mib(bytes int64) float64 { return float64(bytes) / (1 << 20) }
 
 // cost is the CPU time of everything that takes part.
 type cost struct{ Gateway, Peer, Broker, PeerBroker, Witness, Generator time.Duration }
@@ -81,11 +94,11 @@ func (c cost) since(before cost) cost {
 type memory struct {
 	stop chan struct{}
 	done sync.WaitGroup
-	peak int64
+	peak resident // of each at its time
 }
 
 func watchMemory(pid int) *memory {
-	m := &memory{stop: make(chan struct{}), peak: rssOf(pid)}
+	m := &memory{stop: make(chan struct{}), peak: residentOf(pid)}
 	m.done.Go(func() {
 		every := time.NewTicker(50 * time.Millisecond)
 		defer every.Stop()
@@ -94,7 +107,8 @@ func watchMemory(pid int) *memory {
 			case <-m.stop:
 				return
 			case <-every.C:
-				m.peak = max(m.peak, rssOf(pid))
+				now := residentOf(pid)
+				m.peak = resident{max(m.peak.all, now.all), max(m.peak.anonymous, now.anonymous)}
 			}
 		}
 	})
@@ -102,7 +116,7 @@ func watchMemory(pid int) *memory {
 }
 
 // most ends the watch.
-func (m *memory) most() int64 {
+func (m *memory) most() resident {
 	close(m.stop)
 	m.done.Wait()
 	return m.peak
