@@ -20,8 +20,12 @@ type breaks struct{ n atomic.Int64 }
 // away even if it is back before they ask it anything.
 func WatchBreaks() kgo.Opt { return kgo.WithHooks(new(breaks)) }
 
-// breaksOf is what counts the breaks of a client; nil if nothing does.
+// breaksOf is what counts the breaks of a client; nil if nothing does, or if there is no
+// client: of a producer that only says how large its batches are.
 func breaksOf(cl *kgo.Client) *breaks {
+	if cl == nil {
+		return nil
+	}
 	hooks, _ := cl.OptValue(kgo.WithHooks).([]kgo.Hook)
 	for _, h := range hooks {
 		if b, ok := h.(*breaks); ok {
