@@ -57,7 +57,7 @@ func main() {
 	var o options
 	list(&o.kafkas, "kafka", "embedded", "brokers: embedded, apache, or both with a comma")
 	list(&o.works, "work", "write,fold,start,idle", "suites, also idle1000 and kills")
-	flag.Func("only", "names of single works, separated by semicolons; all others are left out", func(s string) error {
+	flag.Func("only", "names of workloads, separated by semicolons; all others are left out", func(s string) error {
 		o.only = strings.Split(s, ";")
 		return nil
 	})
