@@ -87,6 +87,7 @@ const (
 type plan struct {
 	c    *Core
 	ref  uint64
+	also []uint64 // commands that want the same, and get the same answer
 	cmd  Command
 	done bool
 
@@ -136,7 +137,26 @@ func (c *Core) ask(now time.Duration, ev Ask) {
 		}
 		p.stage, p.region = stageRegion, ev.Command.Region
 	}
+	if c.joins(p) {
+		return
+	}
 	c.plans = append(c.plans, p)
+}
+
+// joins has a fence end with the plan of another command for the same region or unit, if
+// that one has yet to prove that its fence holds: whoever gets no answer asks again, and
+// two plans of one instance would undo each other's proof for ever.
+func (c *Core) joins(p *plan) bool {
+	if p.cmd.Verb != VerbFence {
+		return false
+	}
+	for _, o := range c.plans {
+		if !o.done && o.stage < stageDrain && o.cmd.Verb == VerbFence && o.cmd.Region == p.cmd.Region && o.cmd.Unit == p.cmd.Unit {
+			o.also = append(o.also, p.ref)
+			return true
+		}
+	}
+	return false
 }
 
 // failPlans ends all plans when the register is not believed any more.
@@ -171,7 +191,9 @@ func (p *plan) answer(code ResultCode, detail string) {
 		}
 		r.Units = append(r.Units, FencedUnit{Unit: unit, Epoch: t.epoch, Cut: kind})
 	}
-	p.c.do(Answer{Ref: p.ref, Result: r})
+	for _, ref := range append([]uint64{p.ref}, p.also...) {
+		p.c.do(Answer{Ref: ref, Result: r})
+	}
 }
 
 func (p *plan) purpose(what string) string { return fmt.Sprintf("plan %d %s", p.ref, what) }

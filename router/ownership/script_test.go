@@ -98,11 +98,15 @@ func (s *ownersScript) run(t *testing.T, c *script.Command) {
 		o.applied = o.ends
 		c.MaybeScanArgs(t, "applied", &o.applied)
 		s.instances[name+"+"].ends, s.instances[name+"+"].applied = o.ends, o.applied
-	case "fence", "unfence": // of a region, by=<region>
+	case "fence", "unfence": // of a region, by=<region>, times=<how often it is asked for at once>
 		var by string
+		times := 1
 		c.ScanArgs(t, "by", &by)
-		s.asked++
-		s.give(s.instances[by], ownership.Ask{Ref: s.asked, Command: ownership.Command{Verb: ownership.Verb(c.Cmd), Region: name, Reason: "script"}})
+		c.MaybeScanArgs(t, "times", &times)
+		for range times {
+			s.asked++
+			s.give(s.instances[by], ownership.Ask{Ref: s.asked, Command: ownership.Command{Verb: ownership.Verb(c.Cmd), Region: name, Reason: "script"}})
+		}
 	case "wait":
 		d, err := time.ParseDuration(name)
 		if err != nil {

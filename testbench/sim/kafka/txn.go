@@ -14,6 +14,7 @@ const (
 )
 
 type transaction struct {
+	owner    any // of whom Take was the last
 	id       string
 	producer int64
 	epoch    int16
@@ -54,6 +55,23 @@ func (c *Cluster) InitProducer(id string) (producer int64, epoch int16, err erro
 	t.epoch++
 	t.ended = false
 	return t.producer, t.epoch, nil
+}
+
+// Regain is InitProducer for a holder that comes back after an unclear answer: it takes
+// the id from nobody who has taken it since. owner is the same at each of its calls. The
+// product's producers find out by DescribeTransactions (txn.Producer.Init).
+func (c *Cluster) Regain(id string, owner any) (producer int64, epoch int16, err error) {
+	if t := c.txns[id]; t == nil || t.owner != owner {
+		return 0, 0, ErrFenced
+	}
+	return c.InitProducer(id)
+}
+
+// Take is InitProducer that notes who has taken the id, for Regain.
+func (c *Cluster) Take(id string, owner any) (producer int64, epoch int16, err error) {
+	producer, epoch, err = c.InitProducer(id)
+	c.txns[id].owner = owner
+	return producer, epoch, err
 }
 
 func (c *Cluster) holder(id string, producer int64, epoch int16) (*transaction, error) {

@@ -188,7 +188,11 @@ func (l *linkRun) announced(topic string) bool {
 		if copied {
 			return true
 		}
-		p.appendControl(seat.Record{Key: x.AppendKey(nil), Value: x.AppendValue(nil), Timestamp: p.wall().UnixMilli()}, func(error) {})
+		p.appendControl(seat.Record{Key: x.AppendKey(nil), Value: x.AppendValue(nil), Timestamp: p.wall().UnixMilli()}, func(err error) {
+			if err != nil {
+				delete(l.told, topic)
+			}
+		})
 		return false
 	}
 	return copied

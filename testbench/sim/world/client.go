@@ -19,6 +19,9 @@ type producer struct {
 	num   int64
 	epoch int16
 	seq   map[kafka.TP]int32
+
+	regains bool // once it has held the id, it takes it from nobody
+	held    bool
 }
 
 func (p *proc) producer(to *region, id string) *producer {
@@ -44,18 +47,23 @@ func (t *producer) retryConcurrent(do func(*kafka.Cluster) error, done func(erro
 	attempt()
 }
 
-// init takes the id over. An unclear answer is simply asked again.
+// init takes the id over, or comes back to it. An unclear answer is simply asked again.
 func (t *producer) init(done func(error)) {
 	var num int64
 	var epoch int16
 	t.retryConcurrent(func(k *kafka.Cluster) (err error) {
-		num, epoch, err = k.InitProducer(t.id)
+		if t.regains && t.held {
+			num, epoch, err = k.Regain(t.id, t)
+		} else {
+			num, epoch, err = k.Take(t.id, t)
+		}
 		return err
 	}, func(err error) {
 		if errors.Is(err, errUnclear) {
 			t.init(done)
 			return
 		}
+		t.held = t.held || err == nil
 		t.num, t.epoch, t.seq = num, epoch, map[kafka.TP]int32{}
 		done(err)
 	})

@@ -121,7 +121,9 @@ type foldRun struct {
 }
 
 func newFold(s *seatRun) *foldRun {
-	return &foldRun{s: s, prod: s.p.producer(s.p.region, fmt.Sprintf("geogate.fold.%s.%d", s.tp.Topic, s.tp.Partition))}
+	f := &foldRun{s: s, prod: s.p.producer(s.p.region, fmt.Sprintf("geogate.fold.%s.%d", s.tp.Topic, s.tp.Partition))}
+	f.prod.regains = true
+	return f
 }
 
 // open fences the fold before, then reads the state topic to what it had
@@ -329,8 +331,9 @@ func (f *foldRun) commit(out *conflict.Output, n int) {
 	})
 }
 
-// failed has one answer for whatever went wrong in a transaction: Init again,
-// which aborts or finds it ended, and read what stands. A fence is final.
+// failed has one answer for whatever went wrong in a transaction: Init again, which
+// aborts or finds it ended, unless another seat has come, and read what stands. A fence is
+// final.
 func (f *foldRun) failed(err error) {
 	if errors.Is(err, kafka.ErrFenced) {
 		f.s.fenced("fold: " + err.Error())

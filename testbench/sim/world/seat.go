@@ -161,7 +161,9 @@ func (s *seatRun) tick() {
 
 // sweep forgets keys that have expired everywhere.
 func (s *seatRun) sweep() {
-	if _, err := s.index.Sweep(s.p.w.closed(s), s.newest()); err != nil {
+	closed := s.p.w.closed(s)
+	s.p.store.swept[s.tp] = max(s.p.store.swept[s.tp], closed)
+	if _, err := s.index.Sweep(closed, s.newest()); err != nil {
 		s.p.w.fail("index", "sweep: %v", err)
 	}
 }
@@ -378,7 +380,7 @@ func (a *appender) send(batch []pending, retries int) {
 	if a.late > 0 {
 		a.c.late, a.late, retries = a.late, 0, 0
 	}
-	finish := func(err error) {
+	finish := func(err error, unanswered bool) {
 		a.seq, a.busy = seq+int32(len(batch)), false
 		if err != nil {
 			// What waits behind it must not overtake it, should it still land.
@@ -389,8 +391,9 @@ func (a *appender) send(batch []pending, retries int) {
 				b.done(err)
 			}
 		}
-		if err != nil {
-			// Who has given them learns of it when more may be under way.
+		if err != nil && !unanswered {
+			// Who has given them learns of it when more may be under way. A client goes past
+			// no batch that has no answer: that one may land at any time.
 			a.p.after(a.p.w.Between(0, 20*time.Millisecond), tell)
 		} else {
 			tell()
@@ -399,16 +402,16 @@ func (a *appender) send(batch []pending, retries int) {
 	}
 	a.c.call(func(k *kafka.Cluster) func() {
 		if a.fails && a.p.w.Chance(0.03) {
-			return func() { finish(errBroker) }
+			return func() { finish(errBroker, false) }
 		}
 		_, err := k.Produce("", num, 0, seq, a.tp, recs)
-		return func() { finish(err) }
+		return func() { finish(err, false) }
 	}, func() {
 		if retries > 0 {
 			a.send(batch, retries-1)
 			return
 		}
-		finish(errors.New("no answer from the broker"))
+		finish(errors.New("no answer from the broker"), true)
 	})
 }
 

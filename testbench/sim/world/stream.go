@@ -77,11 +77,17 @@ func (st *stream) attempt() {
 	for _, l := range again {
 		l.attempt, l.answered, l.err = st.sent, false, nil
 	}
-	for at := time.Duration(0); len(again) > 0; at += pick(w.Rand(), time.Microsecond, w.Between(3*time.Millisecond, 60*time.Millisecond)) {
-		n := 1 + w.Rand().IntN(len(again))
-		part := again[:n]
-		again = again[n:]
-		p.after(at, func() { st.give(p, part) })
+	p.after(0, func() { st.give(p, again) })
+}
+
+// give submits lines to the process, some at a time. A connection keeps the order of what
+// it carries: the next ones come after those before them, or never.
+func (st *stream) give(p *proc, lines []*line) {
+	w := st.w
+	n := 1 + w.Rand().IntN(len(lines))
+	st.submit(p, lines[:n])
+	if lines = lines[n:]; len(lines) > 0 {
+		p.after(pick(w.Rand(), time.Microsecond, w.Between(3*time.Millisecond, 60*time.Millisecond)), func() { st.give(p, lines) })
 	}
 }
 
@@ -98,8 +104,8 @@ func (st *stream) failed() (out []*line) {
 	return out
 }
 
-// give submits lines to the process.
-func (st *stream) give(p *proc, lines []*line) {
+// submit gives lines to the seat of the process.
+func (st *stream) submit(p *proc, lines []*line) {
 	order := st.order
 	for _, l := range lines {
 		attempt := l.attempt

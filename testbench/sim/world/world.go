@@ -65,10 +65,11 @@ type region struct {
 type store struct {
 	journals map[kafka.TP]*journal
 	keys     map[kafka.TP]*dedupe.Memory
+	swept    map[kafka.TP]event.Stamp // the highest closed stamp by which keys were swept
 }
 
 func newStore() *store {
-	return &store{journals: map[kafka.TP]*journal{}, keys: map[kafka.TP]*dedupe.Memory{}}
+	return &store{journals: map[kafka.TP]*journal{}, keys: map[kafka.TP]*dedupe.Memory{}, swept: map[kafka.TP]event.Stamp{}}
 }
 
 // Violation is a broken guarantee.
