@@ -40,6 +40,9 @@ func (s *Seats) Forget(ctx context.Context, topic string) (deleted []string, err
 
 // endSeats ends the seats of a topic, and what status says of them.
 func (s *Seats) endSeats(ctx context.Context, topic string) error {
+	if err := s.awaitPending(ctx, topic); err != nil {
+		return err
+	}
 	var ending []*runningSeat
 	s.mu.Lock()
 	for at, h := range s.held {
@@ -71,5 +74,26 @@ func (s *Seats) endSeats(ctx context.Context, topic string) error {
 	}
 	delete(s.current, topic)
 	delete(s.unopened, topic)
+	return nil
+}
+
+// awaitPending waits until no seat of the topic is being made: one that was begun before the
+// deletion was known would register what is derived from the topic again.
+func (s *Seats) awaitPending(ctx context.Context, topic string) error {
+	var making []*pendingSeat
+	s.mu.Lock()
+	for at, m := range s.pending {
+		if at.Topic == topic {
+			making = append(making, m)
+		}
+	}
+	s.mu.Unlock()
+	for _, m := range making {
+		select {
+		case <-m.done:
+		case <-ctx.Done():
+			return fmt.Errorf("wait for a partition of %s that is being opened: %w", topic, ctx.Err())
+		}
+	}
 	return nil
 }
