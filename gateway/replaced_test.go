@@ -87,7 +87,7 @@ func TestReadsFollowPointers(t *testing.T) {
 			if records, lacks = read(); len(records) != len(all)-1 || lacks != topic+"/0" {
 				t.Errorf("%d records, want all but the lost one; it says that it lacks %q", len(records), lacks)
 			}
-			// In an answer that has begun to leave before, it is said at the end.
+			// If the header of the answer has been sent already, the trailer says it.
 			for i := range int64(80) {
 				merge(t, cl, topic, rule, stamped(us, 1, i, 0, "large", `"`+strings.Repeat("x", 1024)+`"`))
 			}

@@ -14,9 +14,9 @@ import (
 type tellingWorld struct {
 	*progressSchedule
 	now     time.Time
-	begun   time.Time
+	start   time.Time
 	p       control.Progress
-	written []time.Duration // since begun
+	written []time.Duration // since start
 	looks   int
 }
 
@@ -24,7 +24,7 @@ func newTellingWorld(every, idle time.Duration) *tellingWorld {
 	w := &tellingWorld{progressSchedule: newProgressSchedule("flights", 3, every, idle)}
 	// A moment at which progress would be written by itself, so that what follows does not hang on the date.
 	w.now = time.Date(2026, 11, 30, 0, 0, 0, 0, time.UTC).Truncate(idle).Add(w.phase)
-	w.begun = w.now
+	w.start = w.now
 	return w
 }
 
@@ -36,7 +36,7 @@ func (w *tellingWorld) run(d time.Duration) {
 			w.p.Closed = hlc.FromMillis(w.now.UnixMilli())
 			if w.look(w.now, &w.p, true) {
 				w.wrote(w.p, w.now)
-				w.written = append(w.written, w.now.Sub(w.begun))
+				w.written = append(w.written, w.now.Sub(w.start))
 			}
 		}
 		wait := w.wait(w.now)

@@ -22,7 +22,7 @@ type coalescer[T any] struct {
 	wake chan struct{} // holds one: a turn is wanted
 
 	mu    sync.Mutex
-	next  *turn[T] // not begun yet; nil: nobody waits for one
+	next  *turn[T] // not started yet; nil: nobody waits for one
 	ended bool
 }
 

@@ -79,9 +79,6 @@ func NewClock(wall func() time.Time, bounds Bounds) *Clock {
 // Bounds are the clock's, defaults filled in.
 func (c *Clock) Bounds() Bounds { return c.bounds }
 
-// Now makes the next stamp; see Take.
-func (c *Clock) Now() (Stamp, error) { return c.Take(1) }
-
 // Take makes the next n stamps, which follow each other, and gives the first: they are
 // above every stamp made or observed before. A full counter carries into the
 // milliseconds. It returns ErrDrift, and makes none, when the last would lie further

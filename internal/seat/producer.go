@@ -106,8 +106,8 @@ func (p *Producer) Produce(topic string, partition int32, sent []Sent, failed fu
 	return nil
 }
 
-// send gives the client what may go, or all that waits. One goroutine at a time does so, with what others add
-// meanwhile, so that records stay in their order.
+// send gives the client what may go, or all that waits. One goroutine at a time does so,
+// with what others add meanwhile, so that records stay in their order.
 func (p *Producer) send(all bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()

@@ -25,11 +25,11 @@ const (
 	writersPerRegion = 4
 	// writerKeys is how many record keys a writer has; nobody else writes under them.
 	writerKeys = 50
-	// lot is how many records a writer sends at once. The next lot is sent when every
-	// record of the one before is stored.
-	lot = 200
-	// lotPatience is how long a lot is sent again before the run has failed.
-	lotPatience = 2 * time.Minute
+	// perRequest is how many records a writer sends in one request. The next request is
+	// sent when every record of the one before is stored.
+	perRequest = 200
+	// requestPatience is how long a request is sent again before the run has failed.
+	requestPatience = 2 * time.Minute
 
 	eventTopic = "ledger" // not declared: events
 )
@@ -40,7 +40,7 @@ type stored struct {
 	offset    int64
 }
 
-// writer is a careful client: it sends a lot again, with the same idempotency keys and
+// writer is a careful client: it sends a request again, with the same idempotency keys and
 // in the same order, until all of it is stored.
 type writer struct {
 	id     int
@@ -49,19 +49,19 @@ type writer struct {
 	ndjson bool
 	value  []byte
 	acked  []stored // by number of the record
-	again  int      // lots that were sent more than once
+	again  int      // requests that were sent more than once
 }
 
 // keyOf is the record key of the writer's record n: the numbers of a key rise.
 func (wr *writer) keyOf(n int) string { return fmt.Sprintf("w%d-%d", wr.id, n%writerKeys) }
 
-// body is a lot from record n on: lines, or one JSON document.
+// body is a request's, from record n on: lines, or one JSON document.
 func (wr *writer) body(n int) []byte {
 	var b []byte
 	if !wr.ndjson {
 		b = append(b, `{"records":[`...)
 	}
-	for i := n; i < n+lot; i++ {
+	for i := n; i < n+perRequest; i++ {
 		if i > n && !wr.ndjson {
 			b = append(b, ',')
 		}
@@ -77,12 +77,12 @@ func (wr *writer) body(n int) []byte {
 	return b
 }
 
-// run sends lots, one every so often, until time is up.
+// run sends requests, one every so often, until time is up.
 func (wr *writer) run(ctx context.Context, every time.Duration, until time.Time) error {
 	tick := time.NewTicker(every)
 	defer tick.Stop()
 	for time.Now().Before(until) {
-		if err := wr.lot(ctx); err != nil {
+		if err := wr.store(ctx); err != nil {
 			return fmt.Errorf("writer %d of %s, record %d: %w", wr.id, wr.region.name, len(wr.acked), err)
 		}
 		select {
@@ -94,9 +94,9 @@ func (wr *writer) run(ctx context.Context, every time.Duration, until time.Time)
 	return nil
 }
 
-// lot sends the next records until all of them are stored.
-func (wr *writer) lot(ctx context.Context) error {
-	ctx, cancel := context.WithTimeout(ctx, lotPatience)
+// store sends the next records until all of them are stored.
+func (wr *writer) store(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(ctx, requestPatience)
 	defer cancel()
 	body := wr.body(len(wr.acked))
 	for first := true; ; first = false {
@@ -112,7 +112,7 @@ func (wr *writer) lot(ctx context.Context) error {
 			return err
 		}
 		if sleep.For(ctx, retry) != nil {
-			return fmt.Errorf("not stored after %s: %w", lotPatience, err)
+			return fmt.Errorf("not stored after %s: %w", requestPatience, err)
 		}
 	}
 }
@@ -120,7 +120,7 @@ func (wr *writer) lot(ctx context.Context) error {
 // errWrong is returned for an answer that no fault excuses.
 var errWrong = errors.New("a wrong answer")
 
-// send sends a lot once. It gives the places of all its records, or why not all are
+// send sends a request once. It gives the places of all its records, or why not all are
 // known to be stored.
 func (wr *writer) send(ctx context.Context, body []byte) ([]stored, error) {
 	ctx, cancel := context.WithTimeout(ctx, 30*time.Second)
@@ -149,7 +149,7 @@ func (wr *writer) send(ctx context.Context, body []byte) ([]stored, error) {
 	return at, errors.Join(err, <-failed)
 }
 
-// answers reads the answers to a lot, whichever form they have: each has the place
+// answers reads the answers to a request, whichever form they have: each has the place
 // of a stored record, or a problem.
 func (wr *writer) answers(c *conn) (at []stored, err error) {
 	h, err := c.head()
@@ -175,10 +175,10 @@ func (wr *writer) answers(c *conn) (at []stored, err error) {
 				take(line)
 				continue
 			}
-			if len(at) == lot && problem == nil {
+			if len(at) == perRequest && problem == nil {
 				return at, nil
 			}
-			return nil, errors.Join(problem, fmt.Errorf("%d of %d lines are stored: %w", len(at), lot, err))
+			return nil, errors.Join(problem, fmt.Errorf("%d of %d lines are stored: %w", len(at), perRequest, err))
 		}
 	case h.status == 200, h.status == 207:
 		var all bytes.Buffer
@@ -188,13 +188,13 @@ func (wr *writer) answers(c *conn) (at []stored, err error) {
 		for _, one := range bytes.SplitAfter(bytes.TrimPrefix(all.Bytes(), []byte(`{"results":[`)), []byte(`},{`)) {
 			take(one)
 		}
-		if len(at) == lot && problem == nil {
+		if len(at) == perRequest && problem == nil {
 			return at, nil
 		}
 		if h.status == 200 {
-			return nil, fmt.Errorf("%w: 200 with %d of %d records stored: %w", errWrong, len(at), lot, problem)
+			return nil, fmt.Errorf("%w: 200 with %d of %d records stored: %w", errWrong, len(at), perRequest, problem)
 		}
-		return nil, fmt.Errorf("%d of %d records are stored: %w", len(at), lot, problem)
+		return nil, fmt.Errorf("%d of %d records are stored: %w", len(at), perRequest, problem)
 	default:
 		text, _ := r.Peek(300)
 		err := fmt.Errorf("answered %d: %s", h.status, text)
@@ -249,7 +249,7 @@ func (r *run) kills(ctx context.Context) error {
 			writers = append(writers, wr)
 		}
 	}
-	every := time.Duration(float64(time.Second) * float64(len(writers)*lot) / float64(w.o.rate))
+	every := time.Duration(float64(time.Second) * float64(len(writers)*perRequest) / float64(w.o.rate))
 	until := time.Now().Add(w.o.seconds)
 	f, began := r.figure("load through kills"), time.Now()
 	g, gctx := errgroup.WithContext(ctx)
@@ -278,7 +278,7 @@ func (r *run) kills(ctx context.Context) error {
 	for _, wr := range writers {
 		n, again = n+int64(len(wr.acked)), again+int64(wr.again)
 	}
-	fmt.Fprintf(r.rep.out, "  %d records were stored in %.0f s through %d kills; %d of %d lots were sent again\n", n, took.Seconds(), killed, again, n/lot)
+	fmt.Fprintf(r.rep.out, "  %d records were stored in %.0f s through %d kills; %d of %d requests were sent again\n", n, took.Seconds(), killed, again, n/perRequest)
 	if err := w.settledBoth(ctx); err != nil {
 		return err
 	}
@@ -287,7 +287,7 @@ func (r *run) kills(ctx context.Context) error {
 		return err
 	}
 	fmt.Fprintf(r.rep.out, "  each of them is valid once in its log, where its answer says, in the order of its key, and shown once in both regions; %d void copies\n", l.void)
-	f.By = map[string]float64{"kills": float64(killed), "lots sent again": float64(again), "void copies": float64(l.void)}
+	f.By = map[string]float64{"kills": float64(killed), "requests sent again": float64(again), "void copies": float64(l.void)}
 	f.Records, f.Seconds, f.Rate = n, took.Seconds(), float64(n)/took.Seconds()
 	return r.rep.add(f)
 }
