@@ -8,7 +8,8 @@ import "fmt"
 // The order is what makes it safe: the record with Fenced false is written before any
 // old id is initialised, so that a shard of the old generation that initialises
 // its id again afterwards finds the change when it reads the record, as it must
-// before it fetches.
+// before it fetches. For the same reason a record that is finished, and as wanted, needs
+// no producer of its own: whoever changes it afterwards is found by the shards.
 type Agreement struct {
 	shards  int    // wanted; 0 takes what the record says
 	cluster string // of the source
@@ -20,6 +21,7 @@ type agreementPhase uint8
 
 const (
 	agreeNew agreementPhase = iota
+	agreePeek
 	agreeInit
 	agreeRead
 	agreeAnnounce
@@ -42,6 +44,8 @@ func NewAgreement(shards int, cluster string) *Agreement {
 
 // What an Agreement asks for.
 type (
+	// PeekGeneration: read what is committed of the record now.
+	PeekGeneration struct{}
 	// InitGeneration: initialise the producer of the generation record.
 	InitGeneration struct{}
 	// FindGeneration: read the record to a high watermark listed from now on.
@@ -58,18 +62,25 @@ type (
 	Agreed struct{ Record Generation }
 )
 
-// Found is what FindGeneration found.
+// Found is what FindGeneration or PeekGeneration found.
 type Found struct {
 	Record Generation
 	Exists bool // there is one
 }
 
 // Step tells that the last effect was carried out (found matters only after
-// FindGeneration) and returns the next one. The first call takes nil. An error is
+// FindGeneration and PeekGeneration) and returns the next one. The first call takes nil. An error is
 // final. If an effect failed, begin with a new Agreement.
 func (a *Agreement) Step(found *Found) (effect any, err error) {
 	switch a.phase {
 	case agreeNew:
+		a.phase = agreePeek
+		return PeekGeneration{}, nil
+	case agreePeek:
+		if found != nil && found.Exists && a.wanted(&found.Record) {
+			a.phase, a.now = agreeDone, found.Record
+			return Agreed{a.now}, nil
+		}
 		a.phase = agreeInit
 		return InitGeneration{}, nil
 	case agreeInit:
@@ -88,6 +99,11 @@ func (a *Agreement) Step(found *Found) (effect any, err error) {
 		a.phase = agreeDone
 	}
 	return Agreed{a.now}, nil
+}
+
+// wanted tells whether a record needs no change.
+func (a *Agreement) wanted(g *Generation) bool {
+	return g.Fenced && g.Cluster == a.cluster && (a.shards == 0 || a.shards == g.Shards)
 }
 
 func (a *Agreement) decide(found *Found) (any, error) {

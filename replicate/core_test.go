@@ -462,14 +462,29 @@ func TestAgreement(t *testing.T) {
 		"move":   {6, []step{{&Found{old, true}, WriteGeneration{moved}}, {nil, FenceShards{4, 2}}, {nil, WriteGeneration{movedDone}}, {nil, Agreed{movedDone}}}},
 	} {
 		a := NewAgreement(c.shards, "us")
-		for i, s := range append([]step{{nil, InitGeneration{}}, {nil, FindGeneration{}}}, c.steps...) {
+		for i, s := range append([]step{{nil, PeekGeneration{}}, {&Found{}, InitGeneration{}}, {nil, FindGeneration{}}}, c.steps...) {
 			if got, err := a.Step(s.found); err != nil || got != s.want {
 				t.Fatalf("%s, step %d: %+v, %v; want %+v", name, i, got, err, s.want)
 			}
 		}
 	}
+	for _, shards := range []int{0, 2} { // nothing to change: no producer is needed
+		a := NewAgreement(shards, "us")
+		_, _ = a.Step(nil)
+		if got, err := a.Step(&Found{old, true}); err != nil || got != (Agreed{old}) {
+			t.Fatalf("a record as wanted by %d shards: %+v, %v", shards, got, err)
+		}
+	}
+	for name, found := range map[string]Found{"unfinished": {unfinished, true}, "of another number of shards": {moved, true}} {
+		a := NewAgreement(2, "us")
+		_, _ = a.Step(nil)
+		if got, err := a.Step(&found); err != nil || got != (InitGeneration{}) {
+			t.Fatalf("a record that is %s: %+v, %v", name, got, err)
+		}
+	}
 	a := NewAgreement(0, "other")
 	_, _ = a.Step(nil)
+	_, _ = a.Step(&Found{old, true})
 	_, _ = a.Step(nil)
 	if _, err := a.Step(&Found{old, true}); !errors.Is(err, ErrSettings) {
 		t.Fatalf("another source: %v", err)

@@ -4,12 +4,15 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
+	"slices"
 	"sync"
 	"time"
 
 	"github.com/twmb/franz-go/pkg/kerr"
 	"github.com/twmb/franz-go/pkg/kgo"
 	"github.com/twmb/franz-go/pkg/kmsg"
+	"golang.org/x/sync/errgroup"
 
 	"github.com/geogate/geogate/internal/sleep"
 	"github.com/geogate/geogate/internal/txn"
@@ -18,6 +21,10 @@ import (
 const (
 	earliest = -2 // timestamps that ListOffsets takes for the ends of a log
 	latest   = -1
+
+	// readsAtOnce bounds the partitions that are read at a time, and so the memory of
+	// their answers: 1 MiB each.
+	readsAtOnce = 32
 
 	askTries = 5
 	askPause = 50 * time.Millisecond
@@ -76,9 +83,10 @@ var errNoAnswer = errors.New("replicate: no answer from the leader")
 
 func (a *leaderClient) askOnce(ctx context.Context, parts []topicPartition, one func(context.Context, int32, []topicPartition) (map[topicPartition]offsetAnswer, error), out map[topicPartition]offsetAnswer) {
 	byLeader := map[int32][]topicPartition{}
+	topics, failed := a.topics.LookupAll(ctx, names(parts)...)
 	for _, p := range parts {
-		t, err := a.topics.Lookup(ctx, p.Topic)
 		var leader int32
+		t, err := topics[p.Topic], failed[p.Topic]
 		if err == nil {
 			leader, err = t.Leader(p.Partition)
 		}
@@ -181,6 +189,11 @@ func (a *leaderClient) epochEnds(ctx context.Context, epochs map[topicPartition]
 	})
 }
 
+// names are the topics of partitions, each once.
+func names(parts []topicPartition) []string {
+	return slices.Collect(maps.Keys(byTopic(parts)))
+}
+
 func byTopic(parts []topicPartition) map[string][]int32 {
 	out := map[string][]int32{}
 	for _, p := range parts {
@@ -190,55 +203,93 @@ func byTopic(parts []topicPartition) map[string][]int32 {
 }
 
 // readToEnd calls fn for every committed record of a partition from an offset to
-// the high watermark, which is listed first. It waits for transactions that are
-// open below that to end, for as long as ctx lives. It returns the offset read to.
+// a high watermark that is no older than the call, however much there is. It waits for
+// transactions that are open below that to end, but no longer than readWait for the
+// next one. It returns the offset read to.
 func (a *leaderClient) readToEnd(ctx context.Context, p topicPartition, from int64, fn func(*txn.Record) error) (int64, error) {
-	end := a.listOffsets(ctx, latest, false, []topicPartition{p})[p]
-	if end.err != nil {
-		return from, fmt.Errorf("list end of %s/%d: %w", p.Topic, p.Partition, end.err)
+	next, end, err := a.readStable(ctx, p, from, fn)
+	if err != nil || next >= end {
+		return next, err
 	}
-	return a.read(ctx, txn.ReadCommitted, p, from, end.offset, fn)
+	return a.read(ctx, committed, p, next, end, fn)
+}
+
+// readAllToEnd is readToEnd from the start for several partitions of a topic, at the same
+// time; fn is called by one at a time.
+func (a *leaderClient) readAllToEnd(ctx context.Context, parts []topicPartition, fn func(topicPartition, *txn.Record) error) error {
+	var mu sync.Mutex
+	g, ctx := errgroup.WithContext(ctx)
+	g.SetLimit(readsAtOnce)
+	for _, p := range parts {
+		g.Go(func() error {
+			_, err := a.readToEnd(ctx, p, 0, func(r *txn.Record) error {
+				mu.Lock()
+				defer mu.Unlock()
+				return fn(p, r)
+			})
+			return err
+		})
+	}
+	return g.Wait()
+}
+
+// readStable calls fn for every committed record of a partition from an offset to its last
+// stable offset. It returns the offset read to and the high watermark, which is no older
+// than the call.
+func (a *leaderClient) readStable(ctx context.Context, p topicPartition, from int64, fn func(*txn.Record) error) (next, end int64, err error) {
+	each := usable(fn)
+	next, end, err = txn.ReadStable(ctx, readWait, a.topics, a.decoder, p, from, each)
+	if errors.Is(err, kerr.OffsetOutOfRange) {
+		if start := a.listOffsets(ctx, earliest, false, []topicPartition{p})[p]; start.err == nil && start.offset > next {
+			return txn.ReadStable(ctx, readWait, a.topics, a.decoder, p, start.offset, each)
+		}
+	}
+	return next, end, err
+}
+
+// usable passes over what was refused: no link wrote it.
+func usable(fn func(*txn.Record) error) func(*txn.Record) error {
+	return func(r *txn.Record) error {
+		if r.Refused != nil {
+			return nil
+		}
+		return fn(r)
+	}
 }
 
 // readWithoutWaiting is readToEnd for records of which matters says that they count. It
 // does not wait for a transaction that is open at the end of the partition, of a
 // killed process perhaps, unless a record that counts lies after its beginning.
 func (a *leaderClient) readWithoutWaiting(ctx context.Context, p topicPartition, matters func(*txn.Record) bool, fn func(*txn.Record) error) error {
-	stable := a.listOffsets(ctx, latest, true, []topicPartition{p})[p]
-	end := a.listOffsets(ctx, latest, false, []topicPartition{p})[p]
-	if err := errors.Join(stable.err, end.err); err != nil {
-		return fmt.Errorf("list end of %s/%d: %w", p.Topic, p.Partition, err)
-	}
-	next, err := a.read(ctx, txn.ReadCommitted, p, 0, stable.offset, fn)
+	next, end, err := a.readStable(ctx, p, 0, fn)
 	if err != nil {
 		return err
 	}
 	wait := false
-	if _, err := a.read(ctx, txn.ReadUncommitted, p, next, end.offset, func(r *txn.Record) error {
+	if _, err := a.read(ctx, txn.ReadUncommitted, p, next, end, func(r *txn.Record) error {
 		wait = wait || matters(r)
 		return nil
 	}); err != nil {
 		return err
 	}
 	if wait {
-		_, err = a.read(ctx, txn.ReadCommitted, p, next, end.offset, fn)
+		_, err = a.read(ctx, committed, p, next, end, fn)
 	}
 	return err
 }
 
-// readFunc is txn.ReadCommitted or txn.ReadUncommitted.
+// committed reads what is committed, for as long as something comes.
+func committed(ctx context.Context, topics *txn.Topics, d *txn.Decoder, p topicPartition, from, end int64, fn func(*txn.Record) error) (int64, error) {
+	return txn.ReadWhileItAdvances(ctx, readWait, topics, d, p, from, end, fn)
+}
+
+// readFunc is committed or txn.ReadUncommitted.
 type readFunc func(ctx context.Context, topics *txn.Topics, d *txn.Decoder, p topicPartition, from, end int64, fn func(*txn.Record) error) (int64, error)
 
 // read reads up to an offset that the high watermark has reached, from the
-// beginning of the log where the records before that were deleted. It passes over what
-// was refused: no link wrote it.
+// beginning of the log where the records before that were deleted.
 func (a *leaderClient) read(ctx context.Context, read readFunc, p topicPartition, from, end int64, fn func(*txn.Record) error) (int64, error) {
-	each := func(r *txn.Record) error {
-		if r.Refused != nil {
-			return nil
-		}
-		return fn(r)
-	}
+	each := usable(fn)
 	next, err := read(ctx, a.topics, a.decoder, p, from, end, each)
 	if errors.Is(err, kerr.OffsetOutOfRange) {
 		if start := a.listOffsets(ctx, earliest, false, []topicPartition{p})[p]; start.err == nil && start.offset > next {

@@ -5,11 +5,14 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"slices"
 	"sync"
 	"time"
 
 	"github.com/twmb/franz-go/pkg/kadm"
+	"github.com/twmb/franz-go/pkg/kerr"
 	"github.com/twmb/franz-go/pkg/kgo"
+	"github.com/twmb/franz-go/pkg/kmsg"
 
 	"github.com/geogate/geogate/internal/control"
 	"github.com/geogate/geogate/internal/defect"
@@ -87,19 +90,20 @@ func (l *Link) Run(ctx context.Context) error {
 		return err
 	}
 	defer target.Close()
+	atTarget := newLeaderClient(target, l.cfg.Decoder)
 	if l.metrics != nil {
 		defer l.cfg.Registerer.Unregister(l.metrics)
 	}
-	gen, err := l.start(ctx, source, target)
+	gen, err := l.start(ctx, source, atTarget)
 	if err != nil || ctx.Err() != nil {
 		l.setErr(err)
 		return err
 	}
-	return l.runShards(ctx, source, target, gen)
+	return l.runShards(ctx, source, atTarget, gen)
 }
 
 // start tries until the clusters have answered and the generation is agreed on.
-func (l *Link) start(ctx context.Context, source, target *kgo.Client) (Generation, error) {
+func (l *Link) start(ctx context.Context, source *kgo.Client, target *leaderClient) (Generation, error) {
 	for {
 		var gen Generation
 		err := defect.Guard(func() (err error) {
@@ -134,21 +138,24 @@ func (l *Link) setErr(err error) {
 	}
 }
 
-func (l *Link) tryStart(ctx context.Context, source, target *kgo.Client) (Generation, error) {
+func (l *Link) tryStart(ctx context.Context, source *kgo.Client, target *leaderClient) (Generation, error) {
 	from, err := clusterID(ctx, source)
 	if err != nil {
 		return Generation{}, fmt.Errorf("reach source: %w", err)
 	}
-	to, err := clusterID(ctx, target)
+	to, there, err := l.lookAtTarget(ctx, target.cl)
 	if err != nil {
 		return Generation{}, fmt.Errorf("reach target: %w", err)
 	}
 	if from == to {
 		return Generation{}, fmt.Errorf("%w: %s and %s are both %q", ErrSameCluster, l.cfg.From.Name, l.cfg.To.Name, from)
 	}
-	if err := l.prepareTarget(ctx, target); err != nil {
+	if err := l.prepareTarget(ctx, target.cl, there); err != nil {
 		return Generation{}, err
 	}
+	target.topics.Remember(there)
+	connected := openConnections(ctx, target.cl, there)
+	defer connected()
 	if l.cfg.Border != nil {
 		if err := prepareAudit(ctx, source); err != nil {
 			return Generation{}, err
@@ -165,22 +172,67 @@ func clusterID(ctx context.Context, cl *kgo.Client) (string, error) {
 		return "", err
 	}
 	if m.Cluster == "" {
-		return "", errors.New("the cluster does not say its id")
+		return "", errNoClusterID
 	}
 	return m.Cluster, nil
 }
 
-// prepareTarget makes the internal topics that the link writes. The target's own
-// gateway makes the same ones; either may come first.
-func (l *Link) prepareTarget(ctx context.Context, target *kgo.Client) error {
+// openConnections connects with the brokers that lead topics, while something else is waited
+// for: what comes next need not wait for that. The function that it returns waits for the
+// end.
+func openConnections(ctx context.Context, cl *kgo.Client, topics map[string]txn.Topic) (wait func()) {
+	leaders := map[int32]bool{}
+	for _, t := range topics {
+		for _, leader := range t.Leaders {
+			leaders[leader] = leader >= 0
+		}
+	}
 	ctx, cancel := context.WithTimeout(ctx, adminWait)
-	defer cancel()
-	compact := map[string]*string{"cleanup.policy": kadm.StringPtr("compact")}
-	for name, partitions := range map[string]int32{
+	var all sync.WaitGroup
+	for leader, known := range leaders {
+		if known {
+			all.Go(func() {
+				req := kmsg.NewPtrMetadataRequest()
+				req.Topics = []kmsg.MetadataRequestTopic{}      // of none
+				_, _ = cl.Broker(int(leader)).Request(ctx, req) // what needs the connection meets the error, too
+			})
+		}
+	}
+	return func() { all.Wait(); cancel() }
+}
+
+// internals are the internal topics that the link writes, with their partitions.
+func (l *Link) internals() map[string]int32 {
+	return map[string]int32{
 		l.cfg.positions(): control.LinkPartitions, l.cfg.runs(): control.LinkPartitions,
 		control.ControlFrom(l.cfg.From.Name): 1, control.TopicTopics: 1,
-	} {
-		if err := createTopic(ctx, target, name, partitions, compact); err != nil {
+	}
+}
+
+// lookAtTarget asks the target for its id and the internal topics that it has.
+func (l *Link) lookAtTarget(ctx context.Context, target *kgo.Client) (id string, there map[string]txn.Topic, err error) {
+	ctx, cancel := context.WithTimeout(ctx, adminWait)
+	defer cancel()
+	id, there, err = txn.DescribeCluster(ctx, target, slices.Collect(maps.Keys(l.internals()))...)
+	if err == nil && id == "" {
+		err = errNoClusterID
+	}
+	return id, there, err
+}
+
+// errNoClusterID: two links could not be kept from copying a cluster to itself.
+var errNoClusterID = errors.New("the cluster does not say its id")
+
+// prepareTarget makes the internal topics that are not there. The target's own gateway
+// makes the same ones; either may come first.
+func (l *Link) prepareTarget(ctx context.Context, target *kgo.Client, there map[string]txn.Topic) error {
+	ctx, cancel := context.WithTimeout(ctx, adminWait)
+	defer cancel()
+	for name, partitions := range l.internals() {
+		if t, exists := there[name]; exists && len(t.Leaders) > 0 && !slices.Contains(t.Leaders, -1) {
+			continue
+		}
+		if err := createCompacted(ctx, target, name, partitions); err != nil {
 			return err
 		}
 		if _, err := awaitTopic(ctx, target, name); err != nil {
@@ -190,10 +242,24 @@ func (l *Link) prepareTarget(ctx context.Context, target *kgo.Client) error {
 	return nil
 }
 
+// createCompacted makes an internal topic short, or with no more than its policy where the
+// target takes no other settings.
+func createCompacted(ctx context.Context, target *kgo.Client, name string, partitions int32) error {
+	settings := map[string]*string{"cleanup.policy": kadm.StringPtr("compact")}
+	plain := maps.Clone(settings)
+	for key, value := range control.CompactedSettings(name != control.TopicTopics) {
+		settings[key] = &value
+	}
+	err := createTopic(ctx, target, name, partitions, settings)
+	if errors.Is(err, kerr.InvalidConfig) || errors.Is(err, kerr.PolicyViolation) {
+		return createTopic(ctx, target, name, partitions, plain)
+	}
+	return err
+}
+
 // agree carries out an Agreement.
-func (l *Link) agree(ctx context.Context, target *kgo.Client, cluster string) (Generation, error) {
-	ask := newLeaderClient(target, l.cfg.Decoder)
-	p := txn.New(target, GenerationID(l.cfg.From.Name, l.cfg.To.Name), txn.Options{Topics: ask.topics})
+func (l *Link) agree(ctx context.Context, ask *leaderClient, cluster string) (Generation, error) {
+	p := txn.New(ask.cl, GenerationID(l.cfg.From.Name, l.cfg.To.Name), txn.Options{Topics: ask.topics})
 	a := NewAgreement(l.cfg.Shards, cluster)
 	var found *Found
 	for {
@@ -208,6 +274,10 @@ func (l *Link) agree(ctx context.Context, target *kgo.Client, cluster string) (G
 		}
 		found = nil
 		switch e := effect.(type) {
+		case PeekGeneration:
+			var f Found
+			f, err = peekGeneration(ctx, ask, l.cfg.positions())
+			found = &f
 		case InitGeneration:
 			err = p.Init(ctx)
 		case FindGeneration:
@@ -220,7 +290,7 @@ func (l *Link) agree(ctx context.Context, target *kgo.Client, cluster string) (G
 			}})
 		case FenceShards:
 			for i := range e.Shards {
-				old := txn.New(target, ShardID(l.cfg.From.Name, l.cfg.To.Name, e.Number, i), txn.Options{Topics: ask.topics})
+				old := txn.New(ask.cl, ShardID(l.cfg.From.Name, l.cfg.To.Name, e.Number, i), txn.Options{Topics: ask.topics})
 				if err = old.Init(ctx); err != nil {
 					break
 				}
@@ -235,9 +305,9 @@ func (l *Link) agree(ctx context.Context, target *kgo.Client, cluster string) (G
 }
 
 // runShards runs the shards and gives them their streams.
-func (l *Link) runShards(ctx context.Context, source, target *kgo.Client, gen Generation) error {
+func (l *Link) runShards(ctx context.Context, source *kgo.Client, target *leaderClient, gen Generation) error {
 	for i := range gen.Shards {
-		s, err := newShard(&l.cfg, gen, i, source)
+		s, err := newShard(&l.cfg, gen, i, source, target)
 		if err != nil {
 			return err
 		}
@@ -263,7 +333,7 @@ func (l *Link) runShards(ctx context.Context, source, target *kgo.Client, gen Ge
 			}
 		})
 	}
-	others.Go(func() { l.discover(wctx, source, target, gen) })
+	others.Go(func() { l.discover(wctx, source, target.cl, gen) })
 	others.Go(func() { l.followLag(wctx, source) })
 	shards.Wait()
 	cancel()

@@ -18,8 +18,10 @@ import (
 )
 
 const (
-	readWait   = 45 * time.Second // for open transactions of others, longer than their time-out
-	finishWait = 2 * time.Second  // for a transaction under way when the link is stopped
+	// readWait is how long a reading waits for the next record: longer than the time-out
+	// of the transactions of others, which may be open there.
+	readWait   = 45 * time.Second
+	finishWait = 2 * time.Second // for a transaction under way when the link is stopped
 )
 
 // shard carries out what a Core decides. Its goroutines are that of run and those
@@ -52,7 +54,10 @@ type shard struct {
 	stopErr      error
 }
 
-func newShard(cfg *Config, gen Generation, number int, source *kgo.Client) (*shard, error) {
+// newShard makes a shard over clients of the link's. Its fetching has a connection of its
+// own at the source, and so has each shard but the first at the target: that goes on with
+// the connections that the link has made already.
+func newShard(cfg *Config, gen Generation, number int, source *kgo.Client, atTarget *leaderClient) (*shard, error) {
 	s := &shard{
 		cfg: cfg, number: number, gen: gen, source: source,
 		log:      cfg.Logger.With("shard", number),
@@ -63,11 +68,15 @@ func newShard(cfg *Config, gen Generation, number int, source *kgo.Client) (*sha
 	if s.fetch, err = cfg.source(); err != nil {
 		return nil, err
 	}
-	if s.target, err = cfg.target(); err != nil {
-		s.fetch.Close()
-		return nil, err
+	s.target, s.atTarget = atTarget.cl, atTarget
+	if number > 0 {
+		if s.target, err = cfg.target(); err != nil {
+			s.fetch.Close()
+			return nil, err
+		}
+		s.atTarget = newLeaderClient(s.target, cfg.Decoder)
 	}
-	s.atSource, s.atTarget = newLeaderClient(source, cfg.Decoder), newLeaderClient(s.target, cfg.Decoder)
+	s.atSource = newLeaderClient(source, cfg.Decoder)
 	s.producer = txn.New(s.target, ShardID(cfg.From.Name, cfg.To.Name, gen.Number, number), txn.Options{Topics: s.atTarget.topics})
 	s.reader = newReader(s.fetch, max(cfg.FetchBytes/gen.Shards, minPartFetch), cfg.Barriers, s.log)
 	return s, nil
@@ -85,7 +94,9 @@ func (s *shard) assign(streams []Stream) {
 // run works until ctx ends (nil) or the core stops.
 func (s *shard) run(ctx context.Context) error {
 	defer s.fetch.Close()
-	defer s.target.Close()
+	if s.number > 0 {
+		defer s.target.Close()
+	}
 	rctx, stop := context.WithCancel(ctx)
 	var wg sync.WaitGroup
 	wg.Go(func() { s.reader.guard(func() { s.reader.run(rctx) }) })
@@ -358,56 +369,73 @@ func (s *shard) cancelOnPolicyChange(ctx context.Context, e *Produce) (context.C
 	return ctx, func() { cancel(nil); wg.Wait() }
 }
 
-// findGeneration finds the record, read to a high watermark listed now.
+// findGeneration finds the record, read to a high watermark that is no older than the call.
 // A record that cannot be read is skipped; it is an error only if there is no other.
 func findGeneration(ctx context.Context, a *leaderClient, topic string, skip func(at topicPartition, offset int64, err error)) (Found, error) {
-	ctx, cancel := context.WithTimeout(ctx, readWait)
-	defer cancel()
-	var found Found
-	var malformed error
-	counts := func(r *txn.Record) bool { return string(r.Key) == GenerationKey }
-	err := a.readWithoutWaiting(ctx, topicPartition{Topic: topic}, counts, func(r *txn.Record) error {
-		if !counts(r) {
-			return nil
-		}
-		g, err := ParseGeneration(r.Value)
-		switch {
-		case err == nil:
-			found, malformed = Found{g, true}, nil
-		case !found.Exists:
-			malformed = err // compaction may have dropped the link's own
-		}
-		if err != nil {
-			skip(topicPartition{Topic: topic}, r.Offset, err)
-		}
+	g := generationReader{topic: topic, skip: skip}
+	return g.found(a.readWithoutWaiting(ctx, topicPartition{Topic: topic}, g.counts, g.take))
+}
+
+// peekGeneration finds what is committed of the record now.
+func peekGeneration(ctx context.Context, a *leaderClient, topic string) (Found, error) {
+	g := generationReader{topic: topic, skip: func(topicPartition, int64, error) {}} // whoever goes by it finds it again
+	_, _, err := a.readStable(ctx, topicPartition{Topic: topic}, 0, g.take)
+	return g.found(err)
+}
+
+// generationReader takes the records of the partition that has the generation.
+type generationReader struct {
+	topic     string
+	skip      func(at topicPartition, offset int64, err error)
+	newest    Found
+	malformed error
+}
+
+func (g *generationReader) counts(r *txn.Record) bool { return string(r.Key) == GenerationKey }
+
+func (g *generationReader) take(r *txn.Record) error {
+	if !g.counts(r) {
 		return nil
-	})
+	}
+	record, err := ParseGeneration(r.Value)
+	switch {
+	case err == nil:
+		g.newest, g.malformed = Found{record, true}, nil
+	case !g.newest.Exists:
+		g.malformed = err // compaction may have dropped the link's own
+	}
+	if err != nil {
+		g.skip(topicPartition{Topic: g.topic}, r.Offset, err)
+	}
+	return nil
+}
+
+func (g *generationReader) found(err error) (Found, error) {
 	if err == nil {
-		err = malformed
+		err = g.malformed
 	}
 	if err != nil {
 		return Found{}, fmt.Errorf("find generation: %w", err)
 	}
-	return found, nil
+	return g.newest, nil
 }
 
-// readPositions reads the shard's slots.
+// readPositions reads the shard's slots, all at the same time, however much there is.
 func (s *shard) readPositions(ctx context.Context) PositionsRead {
-	ctx, cancel := context.WithTimeout(ctx, readWait)
-	defer cancel()
 	skip := s.cfg.skipper(s.log)
 	read := positionRecords{last: map[posKey]PositionRecord{}}
+	var slots []topicPartition
 	for slot := s.number; slot < control.LinkPartitions; slot += s.gen.Shards {
-		at := topicPartition{Topic: s.cfg.positions(), Partition: int32(slot)}
-		_, err := s.atTarget.readToEnd(ctx, at, 0, func(r *txn.Record) error {
-			if err := read.take(r.Key, r.Value); err != nil {
-				skip(at, r.Offset, err)
-			}
-			return nil
-		})
-		if err != nil {
-			return PositionsRead{Err: fmt.Errorf("read positions: %w", err)}
+		slots = append(slots, topicPartition{Topic: s.cfg.positions(), Partition: int32(slot)})
+	}
+	err := s.atTarget.readAllToEnd(ctx, slots, func(at topicPartition, r *txn.Record) error {
+		if err := read.take(r.Key, r.Value); err != nil {
+			skip(at, r.Offset, err)
 		}
+		return nil
+	})
+	if err != nil {
+		return PositionsRead{Err: fmt.Errorf("read positions: %w", err)}
 	}
 	out := PositionsRead{Incidents: read.incidents}
 	for _, p := range read.last {
@@ -422,8 +450,6 @@ func (s *shard) list(ctx context.Context, streams []ListStream) map[Part]Listing
 	atEpochs, toEpochs := map[topicPartition]int32{}, map[topicPartition]int32{}
 	for _, l := range streams {
 		from, there := topicPartition{Topic: l.Topic, Partition: l.Number}, topicPartition{Topic: l.Remote, Partition: l.Number}
-		s.atSource.topics.Forget(l.Topic)
-		s.atTarget.topics.Forget(l.Remote)
 		at, to = append(at, from), append(to, there)
 		if l.SourceEpoch >= 0 {
 			atEpochs[from] = l.SourceEpoch
@@ -432,19 +458,26 @@ func (s *shard) list(ctx context.Context, streams []ListStream) map[Part]Listing
 			toEpochs[there] = l.TargetEpoch
 		}
 	}
-	var starts, sourceEnds, sourceEpochs map[topicPartition]offsetAnswer
-	var source sync.WaitGroup
-	source.Go(func() {
+	// What is remembered of the topics is as old as the last look; each cluster is asked
+	// once for all of them.
+	s.atSource.topics.Forget(names(at)...)
+	s.atTarget.topics.Forget(names(to)...)
+	var starts, sourceEnds, sourceEpochs, targetEpochs, targetEnds map[topicPartition]offsetAnswer
+	var asked sync.WaitGroup
+	asked.Go(func() {
 		starts = s.atSource.listOffsets(ctx, earliest, false, at)
 		sourceEnds = s.atSource.listOffsets(ctx, latest, false, at)
 		sourceEpochs = s.atSource.epochEnds(ctx, atEpochs)
 	})
-	targetEpochs := s.atTarget.epochEnds(ctx, toEpochs)
-	targetEnds := s.atTarget.listOffsets(ctx, latest, false, to)
-	source.Wait()
+	// The order of the two does not matter: what has changed in between shows at the
+	// first produce, whose offsets and epochs are compared with these.
+	there, failed := s.atTarget.topics.LookupAll(ctx, names(to)...)
+	asked.Go(func() { targetEpochs = s.atTarget.epochEnds(ctx, toEpochs) })
+	asked.Go(func() { targetEnds = s.atTarget.listOffsets(ctx, latest, false, to) })
+	asked.Wait()
 	out := make(map[Part]Listing, len(streams))
 	for i, l := range streams {
-		out[l.Part] = s.listing(ctx, &l, starts[at[i]], sourceEnds[at[i]], targetEnds[to[i]],
+		out[l.Part] = listing(&l, there[l.Remote], failed[l.Remote], starts[at[i]], sourceEnds[at[i]], targetEnds[to[i]],
 			endOf(sourceEpochs, at[i]), endOf(targetEpochs, to[i]))
 	}
 	return out
@@ -458,12 +491,13 @@ func endOf(ends map[topicPartition]offsetAnswer, p topicPartition) offsetAnswer 
 	return offsetAnswer{offset: -1}
 }
 
-func (s *shard) listing(ctx context.Context, l *ListStream, start, sourceEnd, targetEnd, sourceEpoch, targetEpoch offsetAnswer) Listing {
+// listing puts together what was answered about a stream; there is its remote topic, or err
+// why it is not known.
+func listing(l *ListStream, there txn.Topic, err error, start, sourceEnd, targetEnd, sourceEpoch, targetEpoch offsetAnswer) Listing {
 	out := Listing{
 		SourceStart: start.offset, SourceEnd: sourceEnd.offset, SourceEpochEnd: sourceEpoch.offset,
 		TargetEnd: targetEnd.offset, TargetEpoch: -1, TargetEpochEnd: targetEpoch.offset,
 	}
-	there, err := s.atTarget.topics.Lookup(ctx, l.Remote)
 	if errors.Is(err, kerr.UnknownTopicOrPartition) && start.err == nil && sourceEnd.err == nil {
 		return out // no topic has the id that the stream's has: it is gone
 	}

@@ -1,6 +1,7 @@
 package control
 
 import (
+	"github.com/geogate/geogate/internal/event"
 	"github.com/geogate/geogate/internal/txn"
 )
 
@@ -17,4 +18,14 @@ func (f *Follower) Take(r *txn.Record) {
 	rt := f.routes()[r.Topic]
 	f.takeCommitted(rt, r)
 	f.committedReadTo(rt, p, r.Offset+1)
+}
+
+// RunRecords are the first targets and ends of the records of a partition's runs in force.
+func (l *LinkIndex) RunRecords(topic event.TopicID, num int32) (out [][2]int64) {
+	if m := l.runs[partition{topic, num}]; m != nil {
+		for _, r := range m.records {
+			out = append(out, [2]int64{r.first, r.end})
+		}
+	}
+	return out
 }

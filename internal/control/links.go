@@ -1,7 +1,9 @@
 package control
 
 import (
+	"cmp"
 	"fmt"
+	"slices"
 	"strings"
 
 	"github.com/geogate/geogate/internal/event"
@@ -57,9 +59,31 @@ type LinkIndex struct {
 	changed   map[partition]struct{}           // by target topic id: what has been said since takeChanged
 }
 
+// runMap is a partition's runs, and the records that they came in.
 type runMap struct {
 	offsets.Map
-	ends map[int64]int64 // first target of each record in force → its end
+	records []runRecord // in force, by their first targets
+}
+
+// runRecord is a record of the runs topic: where its runs begin and end at the target.
+type runRecord struct{ first, end int64 }
+
+// find is the place of the first record that does not begin below a target offset. A link
+// writes at the end, so that is looked at first.
+func (m *runMap) find(first int64) int {
+	n := len(m.records)
+	if n == 0 || m.records[n-1].first < first {
+		return n
+	}
+	at, _ := slices.BinarySearchFunc(m.records, first, func(r runRecord, first int64) int { return cmp.Compare(r.first, first) })
+	return at
+}
+
+// drop takes the record that begins at first out of those in force.
+func (m *runMap) drop(first int64) {
+	if at := m.find(first); at < len(m.records) && m.records[at].first == first {
+		m.records = slices.Delete(m.records, at, at+1)
+	}
 }
 
 // position of one source partition. A position becomes usable in two steps so
@@ -103,7 +127,7 @@ func (l *LinkIndex) ApplyRuns(key, value []byte) error {
 		// Either folded into a block, which then replaces it, or cut
 		// off: then target-covered fell in the same transaction.
 		if m := l.runs[partition{topic, num}]; m != nil {
-			delete(m.ends, first)
+			m.drop(first)
 		}
 		return nil
 	}
@@ -113,7 +137,7 @@ func (l *LinkIndex) ApplyRuns(key, value []byte) error {
 	}
 	m := l.runs[partition{topic, num}]
 	if m == nil {
-		m = &runMap{ends: make(map[int64]int64)}
+		m = &runMap{}
 		l.runs[partition{topic, num}] = m
 	}
 	m.put(first, runs)
@@ -123,15 +147,14 @@ func (l *LinkIndex) ApplyRuns(key, value []byte) error {
 // put adds a record's runs. Runs of a later record win over those they
 // contradict: a link cuts its runs only after the remote log was truncated, and
 // then everything above is gone.
+//
+// What it costs does not depend on how many records there are: those that it is about are
+// at the end, or, for a block that takes the place of others, follow its own place.
 func (m *runMap) put(first int64, runs []offsets.Run) {
 	end := runs[len(runs)-1].TargetEnd()
-	if m.ends[first] > end {
+	if at := m.find(first); at < len(m.records) && m.records[at].first == first && m.records[at].end > end {
 		m.Cut(end)
-		for k := range m.ends {
-			if k >= end {
-				delete(m.ends, k)
-			}
-		}
+		m.records = m.records[:m.find(end)]
 	}
 	for _, r := range runs {
 		if m.Add(r) != nil {
@@ -139,12 +162,12 @@ func (m *runMap) put(first int64, runs []offsets.Run) {
 			_ = m.Add(r) // nothing is left that it could contradict
 		}
 	}
-	for k, e := range m.ends {
-		if k > first && e <= end {
-			delete(m.ends, k) // folded into this record
-		}
+	at := m.find(first)
+	next := at
+	for next < len(m.records) && (m.records[next].first == first || m.records[next].first < end && m.records[next].end <= end) {
+		next++ // the record itself as it was, and those folded into it
 	}
-	m.ends[first] = end
+	m.records = slices.Replace(m.records, at, next, runRecord{first, end})
 }
 
 // RunsReadTo notes that the runs records of a slot below next were applied.

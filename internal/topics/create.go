@@ -55,21 +55,21 @@ func (s spec) settings() map[string]*string {
 // internals are the topics that every instance of the region needs.
 func (c *Catalogue) internals() []spec {
 	out := []spec{
-		{name: control.TopicControl, partitions: 1, cleanup: compacted, tuned: short(true)},
-		{name: control.TopicTopics, partitions: 1, cleanup: compacted, tuned: short(false)},
-		{name: control.TopicIncarnations, partitions: 1, cleanup: compacted, tuned: short(false)},
+		{name: control.TopicControl, partitions: 1, cleanup: compacted, tuned: control.CompactedSettings(true)},
+		{name: control.TopicTopics, partitions: 1, cleanup: compacted, tuned: control.CompactedSettings(false)},
+		{name: control.TopicIncarnations, partitions: 1, cleanup: compacted, tuned: control.CompactedSettings(false)},
 		{name: control.TopicConflicts, partitions: control.ConflictPartitions, cleanup: deleted},
 	}
 	if c.register {
 		out = append(out,
 			spec{name: mirror.OwnershipTopic, partitions: 1, cleanup: forever},
-			spec{name: mirror.OwnersTopic, partitions: 1, cleanup: compacted, tuned: short(false)})
+			spec{name: mirror.OwnersTopic, partitions: 1, cleanup: compacted, tuned: control.CompactedSettings(false)})
 	}
 	for _, r := range c.topology.Others(c.region) {
 		out = append(out,
-			spec{name: control.ControlFrom(r.Name), partitions: 1, cleanup: compacted, tuned: short(true)},
-			spec{name: control.PositionsFrom(r.Name), partitions: control.LinkPartitions, cleanup: compacted, tuned: short(true)},
-			spec{name: control.RunsFrom(r.Name), partitions: control.LinkPartitions, cleanup: compacted, tuned: short(true)},
+			spec{name: control.ControlFrom(r.Name), partitions: 1, cleanup: compacted, tuned: control.CompactedSettings(true)},
+			spec{name: control.PositionsFrom(r.Name), partitions: control.LinkPartitions, cleanup: compacted, tuned: control.CompactedSettings(true)},
+			spec{name: control.RunsFrom(r.Name), partitions: control.LinkPartitions, cleanup: compacted, tuned: control.CompactedSettings(true)},
 		)
 	}
 	return out

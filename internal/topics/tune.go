@@ -9,31 +9,6 @@ import (
 	"github.com/twmb/franz-go/pkg/kadm"
 )
 
-// Settings of internal topics that are compacted. A start reads them whole, and a log's
-// active segment is never compacted: with the defaults of a cluster (segments of 1 GiB or a
-// week, half of the log dirty) it would read weeks of progress for the few records that count.
-var (
-	shortSettings = map[string]string{
-		"segment.bytes":             "1048576", // the least that Kafka 4 takes
-		"segment.ms":                "600000",
-		"min.cleanable.dirty.ratio": "0.1",
-		"max.compaction.lag.ms":     "3600000",
-	}
-	// briefSettings are for topics that get a record in every transaction: the marker of each
-	// is kept for as long as tombstones are. Nobody needs tombstones of these topics for
-	// longer than it takes to read them once.
-	briefSettings = map[string]string{"delete.retention.ms": "600000"}
-)
-
-// short are settings that keep a compacted topic short; brief: also its markers.
-func short(brief bool) map[string]string {
-	out := maps.Clone(shortSettings)
-	if brief {
-		maps.Copy(out, briefSettings)
-	}
-	return out
-}
-
 // tune gives internal topics the settings that keep them short, also those that an earlier
 // version has made. What was set for a topic itself is an operator's and stays, and what a
 // broker does not know is left out. It is worth a warning if that cannot be done, and no

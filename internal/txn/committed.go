@@ -25,16 +25,69 @@ const (
 // which is not used again; what the decoder refuses comes with
 // [Record.Refused].
 func ReadCommitted(ctx context.Context, topics *Topics, d *Decoder, tp TopicPartition, from, to int64, each func(*Record) error) (int64, error) {
-	return read(ctx, topics, d, tp, committed, from, to, each)
+	return read(ctx, topics, d, tp, committed, from, to, each, nil)
+}
+
+// ReadWhileItAdvances is ReadCommitted for as long as it comes on: it fails with
+// [ErrStalled] when nothing has been read for longer than stall, because a transaction
+// stays open or the partition does not answer. However much there is to read, a
+// partition that answers is read to the end.
+func ReadWhileItAdvances(ctx context.Context, stall time.Duration, topics *Topics, d *Decoder, tp TopicPartition, from, to int64, each func(*Record) error) (next int64, err error) {
+	err = whileItAdvances(ctx, stall, tp, &next, func(ctx context.Context, advanced func()) error {
+		next, err = read(ctx, topics, d, tp, committed, from, to, each, advanced)
+		return err
+	})
+	return next, err
+}
+
+// ReadStable gives the committed records of a partition from an offset up to its last
+// stable offset, and returns that and the high watermark: both are those of the first
+// answer, and so no older than the call. It takes as long as there is something to read,
+// see [ReadWhileItAdvances], and needs one round trip where one answer holds all.
+func ReadStable(ctx context.Context, stall time.Duration, topics *Topics, d *Decoder, tp TopicPartition, from int64, each func(*Record) error) (next, end int64, err error) {
+	next = from
+	err = whileItAdvances(ctx, stall, tp, &next, func(ctx context.Context, advanced func()) error {
+		var p *kmsg.FetchResponseTopicPartition
+		for failures, wait := 0, (retryWait{}); ; {
+			if p, err = fetch(ctx, topics, tp, from, fetchOptions{committed, readBytes, 0}); err == nil {
+				break
+			}
+			if failures++; failures > readRetries || !mayReadAgain(err) || !wait.next(ctx) {
+				return fmt.Errorf("read partition: %w", err)
+			}
+		}
+		end = p.HighWatermark
+		stable := max(from, p.LastStableOffset)
+		if next, err = take(p, d, committed, from, stable, each); err != nil {
+			return fmt.Errorf("read %s/%d: %w", tp.Topic, tp.Partition, err)
+		}
+		advanced()
+		next, err = read(ctx, topics, d, tp, committed, next, stable, each, advanced)
+		return err
+	})
+	return next, end, err
+}
+
+// whileItAdvances runs a reading until nothing has advanced it for longer than stall.
+func whileItAdvances(ctx context.Context, stall time.Duration, tp TopicPartition, next *int64, reading func(ctx context.Context, advanced func()) error) error {
+	sctx, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+	timer := time.AfterFunc(stall, func() { cancel(ErrStalled) })
+	defer timer.Stop()
+	err := reading(sctx, func() { timer.Reset(stall) })
+	if err != nil && ctx.Err() == nil && errors.Is(context.Cause(sctx), ErrStalled) {
+		return fmt.Errorf("%w: %s/%d at %d for %s", ErrStalled, tp.Topic, tp.Partition, *next, stall)
+	}
+	return err
 }
 
 // ReadUncommitted is ReadCommitted for records of every transaction, also of those
 // that are open or were aborted; it waits for none.
 func ReadUncommitted(ctx context.Context, topics *Topics, d *Decoder, tp TopicPartition, from, to int64, each func(*Record) error) (int64, error) {
-	return read(ctx, topics, d, tp, uncommitted, from, to, each)
+	return read(ctx, topics, d, tp, uncommitted, from, to, each, nil)
 }
 
-func read(ctx context.Context, topics *Topics, d *Decoder, tp TopicPartition, level isolation, from, to int64, each func(*Record) error) (int64, error) {
+func read(ctx context.Context, topics *Topics, d *Decoder, tp TopicPartition, level isolation, from, to int64, each func(*Record) error, advanced func()) (int64, error) {
 	failures, wait := 0, retryWait{}
 	for next := from; ; {
 		if next >= to {
@@ -48,8 +101,12 @@ func read(ctx context.Context, topics *Topics, d *Decoder, tp TopicPartition, le
 			continue
 		}
 		failures, wait = 0, retryWait{}
+		was := next
 		if next, err = take(p, d, level, next, to, each); err != nil {
 			return next, fmt.Errorf("read %s/%d: %w", tp.Topic, tp.Partition, err)
+		}
+		if next > was && advanced != nil {
+			advanced()
 		}
 	}
 }

@@ -25,6 +25,9 @@ var (
 	// ErrMalformed is wrapped by every error about bytes that are not a batch.
 	ErrMalformed = errors.New("txn: malformed record batch")
 
+	// ErrStalled is returned by a reading that does not come on.
+	ErrStalled = errors.New("txn: the reading does not come on")
+
 	// ErrCorrupt is returned for a batch whose checksum does not match.
 	ErrCorrupt = errors.New("txn: batch checksum does not match")
 )

@@ -3,6 +3,7 @@ package txn
 import (
 	"context"
 	"fmt"
+	"maps"
 	"sync"
 
 	"github.com/twmb/franz-go/pkg/kerr"
@@ -49,37 +50,97 @@ func NewTopics(cl *kgo.Client) *Topics {
 // Lookup returns the topic, from the cache if it is there. A topic that does not
 // exist is kerr.UnknownTopicOrPartition; it is never created by asking.
 func (t *Topics) Lookup(ctx context.Context, name string) (Topic, error) {
-	t.mu.Lock()
-	found, ok := t.byName[name]
-	t.mu.Unlock()
-	if ok {
-		return found, nil
-	}
-	all, err := Describe(ctx, t.cl, name)
-	if err != nil {
-		return Topic{}, err
-	}
-	found, ok = all[name]
-	if !ok {
-		return Topic{}, fmt.Errorf("look up topic %s: %w", name, kerr.UnknownTopicOrPartition)
-	}
-	t.mu.Lock()
-	t.byName[name] = found
-	t.mu.Unlock()
-	return found, nil
+	found, failed := t.LookupAll(ctx, name)
+	return found[name], failed[name]
 }
 
-// Forget drops a topic, so that the next Lookup asks the cluster.
-func (t *Topics) Forget(name string) {
+// LookupAll is Lookup for several topics. Those that are not in the cache are asked for
+// with one request, however many there are. Each name is in one of the two answers.
+func (t *Topics) LookupAll(ctx context.Context, names ...string) (found map[string]Topic, failed map[string]error) {
+	found, failed = make(map[string]Topic, len(names)), map[string]error{}
+	var ask []string
+	asked := map[string]struct{}{}
 	t.mu.Lock()
-	delete(t.byName, name)
+	for _, name := range names {
+		if topic, ok := t.byName[name]; ok {
+			found[name] = topic
+		} else if _, twice := asked[name]; !twice {
+			asked[name] = struct{}{}
+			ask = append(ask, name)
+		}
+	}
 	t.mu.Unlock()
+	if len(ask) == 0 {
+		return found, failed
+	}
+	answer, err := describe(ctx, t.cl, ask)
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	for _, name := range ask {
+		topic, ok := answer.found[name]
+		switch {
+		case err != nil:
+			failed[name] = err
+		case answer.refused[name] != nil:
+			failed[name] = answer.refused[name]
+		case !ok:
+			failed[name] = fmt.Errorf("look up topic %s: %w", name, kerr.UnknownTopicOrPartition)
+		default:
+			found[name], t.byName[name] = topic, topic
+		}
+	}
+	return found, failed
+}
+
+// Remember takes what was just asked of the cluster.
+func (t *Topics) Remember(topics map[string]Topic) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	maps.Copy(t.byName, topics)
+}
+
+// Forget drops topics, so that the next Lookup asks the cluster.
+func (t *Topics) Forget(names ...string) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	for _, name := range names {
+		delete(t.byName, name)
+	}
 }
 
 // Describe asks the cluster about the named topics, or about all there are.
 // Topics that do not exist are missing from the answer; any other error of a
 // topic is returned.
 func Describe(ctx context.Context, cl *kgo.Client, names ...string) (map[string]Topic, error) {
+	_, found, err := DescribeCluster(ctx, cl, names...)
+	return found, err
+}
+
+// DescribeCluster is Describe, and gives the cluster's id with the same request; "" if the
+// cluster does not say it.
+func DescribeCluster(ctx context.Context, cl *kgo.Client, names ...string) (id string, found map[string]Topic, err error) {
+	answer, err := describe(ctx, cl, names)
+	if err != nil {
+		return "", nil, err
+	}
+	for _, name := range names {
+		if answer.refused[name] != nil {
+			return "", nil, answer.refused[name]
+		}
+	}
+	return answer.cluster, answer.found, nil // where all were asked for, one odd topic must not hide the others
+}
+
+// description is what a cluster answers about topics; those that do not exist are in neither
+// map.
+type description struct {
+	cluster string
+	found   map[string]Topic
+	refused map[string]error
+}
+
+// describe is Describe with the errors of topics apart.
+func describe(ctx context.Context, cl *kgo.Client, names []string) (d description, err error) {
 	req := kmsg.NewPtrMetadataRequest()
 	for _, n := range names {
 		rt := kmsg.NewMetadataRequestTopic()
@@ -88,27 +149,28 @@ func Describe(ctx context.Context, cl *kgo.Client, names ...string) (map[string]
 	}
 	kresp, err := cl.Request(ctx, req)
 	if err != nil {
-		return nil, fmt.Errorf("describe topics: %w", err)
+		return d, fmt.Errorf("describe topics: %w", err)
 	}
 	resp, ok := kresp.(*kmsg.MetadataResponse)
 	if !ok {
-		return nil, fmt.Errorf("describe topics: answer %T", kresp)
+		return d, fmt.Errorf("describe topics: answer %T", kresp)
 	}
-	out := make(map[string]Topic, len(resp.Topics))
+	d.found, d.refused = make(map[string]Topic, len(resp.Topics)), map[string]error{}
+	if resp.ClusterID != nil {
+		d.cluster = *resp.ClusterID
+	}
 	for i := range resp.Topics {
 		rt := &resp.Topics[i]
 		if rt.Topic == nil || rt.ErrorCode == kerr.UnknownTopicOrPartition.Code {
 			continue
 		}
 		if err := kerr.ErrorForCode(rt.ErrorCode); err != nil {
-			if len(names) == 0 {
-				continue // one odd topic must not hide the others
-			}
-			return nil, fmt.Errorf("describe topic %s: %w", *rt.Topic, err)
+			d.refused[*rt.Topic] = fmt.Errorf("describe topic %s: %w", *rt.Topic, err)
+			continue
 		}
-		out[*rt.Topic] = topicFrom(rt)
+		d.found[*rt.Topic] = topicFrom(rt)
 	}
-	return out, nil
+	return d, nil
 }
 
 func topicFrom(rt *kmsg.MetadataResponseTopic) Topic {

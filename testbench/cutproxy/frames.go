@@ -29,6 +29,7 @@ type question struct{ key, version int16 }
 // shall get lost, by correlation id, until they are answered.
 type questions struct {
 	faults *Proxy        // whose LoseAnswers and Hold are kept; nil has none
+	rounds *Rounds       // nil: none are counted
 	gone   chan struct{} // closed when no more answers are forwarded
 
 	mu   sync.Mutex
@@ -86,6 +87,10 @@ func namesBrokers(key int16) bool {
 // A request begins with its length (int32), api key, version (int16 each) and
 // correlation id (int32).
 func forwardRequests(broker io.Writer, client io.Reader, asked *questions) {
+	if asked.rounds != nil {
+		forwardInRounds(broker, client, asked)
+		return
+	}
 	for {
 		var head [12]byte
 		n, err := io.ReadFull(client, head[:])

@@ -9,7 +9,8 @@
 // Cut makes the cluster unreachable through the proxy as a broken line would:
 // open connections are reset and new ones refused, until Heal. LoseAnswers lets
 // requests of one kind through and resets the connection where the answer should
-// come; Hold keeps requests of one kind back. Neither changes any frame.
+// come; Hold keeps requests of one kind back; CountRounds counts round trips. None of them
+// changes any frame.
 //
 // StartTCP gives the same for a server that is no Kafka, without rewriting
 // anything; such a proxy can also Swallow one direction alone. Tap keeps what goes
@@ -53,6 +54,7 @@ type Proxy struct {
 	deaf   [2]bool                 // plain: swallows what clients send, what comes back
 	losing map[int16]bool          // api keys whose answers are lost
 	held   map[int16]chan struct{} // api keys whose requests wait until it is closed
+	rounds *Rounds                 // that are counted; nil: none
 	tapDir string                  // where new connections are written down; empty: nowhere
 	tapped int                     // connections written down so far
 
@@ -335,6 +337,7 @@ func (p *Proxy) serve(client net.Conn, broker string) {
 	}
 	defer untap()
 	asked := questions{faults: p, gone: make(chan struct{})}
+	asked.rounds = p.counted()
 	var both sync.WaitGroup
 	both.Go(func() {
 		if p.plain {
@@ -355,6 +358,13 @@ func (p *Proxy) serve(client net.Conn, broker string) {
 		upstream.Close()
 	})
 	both.Wait()
+}
+
+// counted are the rounds that new connections take part in; nil: none are counted.
+func (p *Proxy) counted() *Rounds {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.rounds
 }
 
 func (p *Proxy) isCut() bool {

@@ -118,7 +118,7 @@ func (l *linkRun) step(found *replicate.Found) {
 	switch e := effect.(type) {
 	case replicate.InitGeneration:
 		l.gen.init(next)
-	case replicate.FindGeneration:
+	case replicate.FindGeneration, replicate.PeekGeneration:
 		l.findGeneration(func(f replicate.Found) { l.step(&f) })
 	case replicate.WriteGeneration:
 		l.p.logf("link to %s: writes generation %+v", l.to.name, e.Record)

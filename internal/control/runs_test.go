@@ -1,0 +1,104 @@
+package control_test
+
+import (
+	"fmt"
+	"maps"
+	"slices"
+	"testing"
+
+	"pgregory.net/rapid"
+
+	"github.com/geogate/geogate/internal/control"
+	"github.com/geogate/geogate/internal/offsets"
+)
+
+// TestRunRecordsInForce holds the records in force against a map that is searched whole
+// for each record: records at the end, blocks that take the place of others, tombstones
+// in whatever order, and records that a truncation made shorter.
+func TestRunRecordsInForce(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		l := control.NewLinkIndex()
+		want := map[int64]int64{}
+		put := func(rs []offsets.Run) {
+			first, end := rs[0].Target, rs[len(rs)-1].TargetEnd()
+			if want[first] > end {
+				maps.DeleteFunc(want, func(k, _ int64) bool { return k >= end })
+			}
+			maps.DeleteFunc(want, func(k, e int64) bool { return k > first && e <= end })
+			want[first] = end
+			k, v := runsRecord(rs...)
+			if err := l.ApplyRuns(k, v); err != nil {
+				t.Fatal(err)
+			}
+		}
+		var runs []offsets.Run // of all records, in order
+		target := int64(0)
+		for range rapid.IntRange(1, 40).Draw(t, "records") {
+			switch act := rapid.IntRange(0, 9).Draw(t, "act"); {
+			case act < 6 || len(runs) < 2:
+				r := offsets.Run{Target: target, Source: target, Count: rapid.Int64Range(1, 3).Draw(t, "count"), Barrier: -1}
+				target = r.TargetEnd() + 1
+				runs = append(runs, r)
+				put([]offsets.Run{r})
+			case act < 8: // some are folded, and tombstones follow
+				from := rapid.IntRange(0, len(runs)-2).Draw(t, "from")
+				until := rapid.IntRange(from+2, len(runs)).Draw(t, "until")
+				if _, begins := want[runs[from].Target]; !begins || runs[until-1].TargetEnd() < want[runs[from].Target] {
+					continue // a link folds whole records
+				}
+				put(runs[from:until])
+				for _, r := range runs[from+1 : until] {
+					k, _ := runsRecord(r)
+					if err := l.ApplyRuns(k, nil); err != nil {
+						t.Fatal(err)
+					}
+					delete(want, r.Target)
+				}
+			default: // the remote log is cut inside a record
+				at := rapid.IntRange(0, len(runs)-1).Draw(t, "at")
+				first := runs[at].Target
+				if _, begins := want[first]; !begins {
+					continue
+				}
+				runs = runs[:at+1]
+				runs[at].Count = 1
+				target = runs[at].TargetEnd() + 1
+				put(runs[at : at+1])
+			}
+		}
+		var got []int64
+		for _, r := range l.RunRecords(topicA, 3) {
+			got = append(got, r[0])
+			if want[r[0]] != r[1] {
+				t.Fatalf("the record at %d ends at %d, want %d", r[0], r[1], want[r[0]])
+			}
+		}
+		if keys := slices.Sorted(maps.Keys(want)); !slices.Equal(got, keys) {
+			t.Fatalf("records in force %v, want %v", got, keys)
+		}
+	})
+}
+
+// BenchmarkApplyRuns takes one more record where there are many: what that costs must not
+// depend on how many.
+func BenchmarkApplyRuns(b *testing.B) {
+	for _, before := range []int64{1_000, 100_000} {
+		b.Run(fmt.Sprint(before), func(b *testing.B) {
+			l := control.NewLinkIndex()
+			target := int64(0)
+			apply := func() {
+				k, v := runsRecord(offsets.Run{Target: target, Source: target, Count: 1, Barrier: -1})
+				if err := l.ApplyRuns(k, v); err != nil {
+					b.Fatal(err)
+				}
+				target += 2
+			}
+			for range before {
+				apply()
+			}
+			for b.Loop() {
+				apply()
+			}
+		})
+	}
+}
