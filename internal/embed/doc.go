@@ -7,8 +7,8 @@
 // ordinary nats-server with JetStream. Both give what the code above needs and
 // nothing else, seeds for one and a dialer for the other, so that nothing above
 // can tell an embedded engine from a real one. kfake alone does not keep
-// transactions whole over a kill of the process; StartKafka mends its files
-// before it runs it.
+// transactions whole over a kill of the process, and its log cleaner loses records;
+// StartKafka mends and cleans its files before it runs it.
 //
 // HAZARD: kfake is a test broker. It takes memory for a request by the length that
 // the request claims, panics at one of an unknown kind, believes what a batch says

@@ -3,6 +3,7 @@ package embed
 import (
 	"log/slog"
 	"net"
+	"time"
 )
 
 // NewFront is a front with limits of a test.
@@ -18,4 +19,37 @@ func Held(ln net.Listener) int {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	return f.held
+}
+
+// CleanKafka cleans a directory as of a time. step is told of everything that changes a
+// file, before it is done.
+func CleanKafka(dir string, now time.Time, step func(string) error) error {
+	c := newCleaner(dir, slog.New(slog.DiscardHandler), now)
+	if step != nil {
+		c.step = step
+	}
+	return c.run()
+}
+
+// RecoverKafka makes a directory whole that a killed process left.
+func RecoverKafka(dir string) error { return recoverKafka(dir, slog.New(slog.DiscardHandler)) }
+
+// MarkerBatch is the end of a transaction, as it lies in a log.
+func MarkerBatch(offset, producer int64, epoch int16, commit bool, now int64) []byte {
+	return markerBatch(offset, 0, txnID{producer, epoch}, commit, now)
+}
+
+// IndexOf is the index of a segment.
+func IndexOf(segment []byte) (index []byte) {
+	newest := int64(0)
+	for len(segment) > 0 {
+		b, size, ok := parseBatch(segment)
+		if !ok {
+			break
+		}
+		newest = max(newest, b.maxTime)
+		index = append(index, indexOf(b, newest)...)
+		segment = segment[size:]
+	}
+	return index
 }

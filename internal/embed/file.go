@@ -9,17 +9,34 @@ import (
 )
 
 // replaceFile writes a file so that a kill leaves the old or the new content.
-// The name of the interim file is one that kfake sweeps away.
 func replaceFile(path string, content []byte) error {
-	f, err := os.OpenFile(path+".tmp", os.O_CREATE|os.O_TRUNC|os.O_WRONLY, 0o600)
+	if err := writeBeside(path, content); err != nil {
+		return err
+	}
+	return putInPlace(path)
+}
+
+// interim is the end of the name of a file that is to replace another: one that kfake
+// sweeps away.
+const interim = ".tmp"
+
+// writeBeside writes and syncs what is to replace a file. Nothing of it is left if that
+// fails.
+func writeBeside(path string, content []byte) error {
+	f, err := os.OpenFile(path+interim, os.O_CREATE|os.O_TRUNC|os.O_WRONLY, 0o600)
 	if err != nil {
 		return fmt.Errorf("replace file: %w", err)
 	}
 	_, err = f.Write(content)
 	if err := errors.Join(err, f.Sync(), f.Close()); err != nil {
-		return fmt.Errorf("replace file: %w", err)
+		return errors.Join(fmt.Errorf("replace file: %w", err), os.Remove(path+interim))
 	}
-	if err := os.Rename(path+".tmp", path); err != nil {
+	return nil
+}
+
+// putInPlace replaces a file by what was written beside it.
+func putInPlace(path string) error {
+	if err := os.Rename(path+interim, path); err != nil {
 		return fmt.Errorf("replace file: %w", err)
 	}
 	return syncDir(filepath.Dir(path))

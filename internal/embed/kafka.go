@@ -65,7 +65,10 @@ type KafkaServer struct {
 // reached one, else aborted in all. Producers of those are fenced, a repeated
 // EndTxn is answered by what became of the transaction, and idempotent producers
 // go on with their sequences. This reads all segments once; after a clean stop
-// nothing is read, and open transactions stay open.
+// open transactions stay open.
+//
+// Then logs are cleaned that have settings for it: compacted topics are compacted, and
+// segments dropped that retention.ms or retention.bytes of their topic give up.
 //
 // Two things a kill can still take: offsets that were sent to a transaction
 // (TxnOffsetCommit) are known to the broker's memory only until EndTxn is
@@ -118,6 +121,9 @@ func startLocked(c Kafka) (*KafkaServer, error) {
 			return nil, err
 		}
 	}
+	if err := cleanKafka(c.DataDir, log, time.Now()); err != nil {
+		return nil, err
+	}
 	failed := newFailure()
 	cluster, err := kfake.NewCluster(
 		kfake.NumBrokers(1),
@@ -137,7 +143,7 @@ func startLocked(c Kafka) (*KafkaServer, error) {
 			// Never clean: kfake's compaction lets a record of an open, later
 			// aborted transaction remove a committed one, a kill in the middle of
 			// it loses records, and a partition that retention empties begins at
-			// offset 0 again. The embedded broker keeps everything instead.
+			// offset 0 again. A start cleans instead (cleanKafka).
 			"log.cleaner.backoff.ms": fmt.Sprint(int64(cleanerNever / time.Millisecond)),
 		}),
 		kfake.WithLogger(brokerLog{log, failed}),

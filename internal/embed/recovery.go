@@ -8,7 +8,6 @@ import (
 	"io/fs"
 	"log/slog"
 	"maps"
-	"net/url"
 	"os"
 	"path/filepath"
 	"slices"
@@ -94,18 +93,13 @@ func recoverKafka(dir string, log *slog.Logger) error {
 
 // read scans every partition that the broker will load.
 func (r *recovery) read() error {
-	var topics struct {
-		Topics []struct {
-			Name       string `json:"name"`
-			Partitions int32  `json:"partitions"`
-		} `json:"topics"`
-	}
-	if _, err := readJSON(filepath.Join(r.dir, "topics.json"), &topics); err != nil {
+	topics, err := readTopics(r.dir)
+	if err != nil {
 		return err
 	}
-	for _, t := range topics.Topics {
+	for _, t := range topics {
 		for n := range t.Partitions {
-			dir := filepath.Join(r.dir, "partitions", fmt.Sprintf("%s-%d", url.PathEscape(t.Name), n))
+			dir := partitionDir(r.dir, t.Name, n)
 			if err := r.readPartition(&partitionLog{topic: t.Name, partition: n, dir: dir}); err != nil {
 				return fmt.Errorf("partition %s/%d: %w", t.Name, n, err)
 			}

@@ -52,6 +52,7 @@ type batch struct {
 	sequence int32
 	records  int32
 	commit   bool // a control batch's verdict
+	ends     bool // it is the end of a transaction, of a kind that is known
 }
 
 // txnID names the transactions that carry one producer id and epoch. With
@@ -92,7 +93,10 @@ func parseBatch(raw []byte) (b batch, size int, ok bool) {
 		sequence: int32(be.Uint32(raw[53:])),
 		records:  int32(be.Uint32(raw[57:])),
 	}
-	b.commit = b.marker() && controlType(raw[batchHead:size]) == 1
+	if b.marker() {
+		kind := controlType(raw[batchHead:size])
+		b.commit, b.ends = kind == 1, kind == 0 || kind == 1
+	}
 	return b, size, true
 }
 
@@ -236,6 +240,12 @@ func (l *partitionLog) scan(log *slog.Logger, each func(batch)) error {
 		if torn {
 			return fmt.Errorf("read segment before %s: %w", path, ErrDamaged)
 		}
+		if base < l.end {
+			if err := l.dropCovered(base, raw); err != nil {
+				return err
+			}
+			continue
+		}
 		var index []byte
 		at := 0
 		for at < len(raw) {
@@ -257,6 +267,24 @@ func (l *partitionLog) scan(log *slog.Logger, each func(batch)) error {
 			}
 		}
 		if err := l.repairIndex(base, index); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// dropCovered removes a segment that a compaction has made another one of, and was killed
+// before it could remove it: what it held is in the one before, as far as it stays.
+func (l *partitionLog) dropCovered(base int64, raw []byte) error {
+	for at := 0; at < len(raw); {
+		b, size, ok := parseBatch(raw[at:])
+		if !ok || b.first+int64(b.delta)+1 > l.end {
+			return fmt.Errorf("segment %d begins before the end of the one before it: %w", base, ErrDamaged)
+		}
+		at += size
+	}
+	for _, ext := range []string{".dat", ".idx"} {
+		if _, err := remove(l.segment(base, ext)); err != nil {
 			return err
 		}
 	}

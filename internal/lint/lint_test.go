@@ -34,7 +34,7 @@ var mayImport = map[string][]string{
 	"internal/redact":   {},
 	"internal/warning":  {"internal/redact"},
 	"internal/defect":   {"internal/warning"},
-	"internal/embed":    {"internal/loopback", "internal/sleep"},
+	"internal/embed":    {"internal/loopback", "internal/sleep", "internal/txn"},
 	"docs/schema":       {},
 	"internal/event":    {"internal/hlc"},
 	"internal/judged":   {"internal/event"},
