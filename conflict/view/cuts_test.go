@@ -63,7 +63,7 @@ func revoked(items []judged.Item, a *event.ValidityTable) (out []judged.Item) {
 // until polls a condition.
 func (r *running) until(what string, done func() bool) {
 	r.w.t.Helper()
-	again, late := time.NewTicker(time.Millisecond), time.After(20*time.Second)
+	again, late := time.NewTicker(time.Millisecond), time.After(time.Minute)
 	defer again.Stop()
 	for !done() {
 		select {

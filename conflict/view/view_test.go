@@ -192,7 +192,7 @@ func TestSuperseded(t *testing.T) {
 		t.Fatal(err)
 	}
 	_ = first.Fold(t.Context(), items[20:])
-	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
 	if err := first.Wait(ctx, event.Vector{1: {Next: 1 << 40}}); !errors.Is(err, seat.ErrSuperseded) {
 		t.Fatalf("wait: %v", err)

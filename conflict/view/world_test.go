@@ -209,7 +209,7 @@ func (w *world) start(db *badger.DB) *running {
 	w.t.Cleanup(func() { _ = r.stop() })
 	select {
 	case <-v.Ready():
-	case <-time.After(20 * time.Second):
+	case <-time.After(time.Minute):
 		w.t.Fatal("view is not ready")
 	}
 	return r
@@ -338,7 +338,7 @@ func (w *world) read(name string, part int32) []*kgo.Record {
 		w.t.Fatal(err)
 	}
 	end, _ := ends.Lookup(name, part)
-	ctx, cancel := context.WithTimeout(w.t.Context(), 20*time.Second)
+	ctx, cancel := context.WithTimeout(w.t.Context(), time.Minute)
 	defer cancel()
 	var out []*kgo.Record
 	for next := int64(0); next < end.Offset; {

@@ -89,7 +89,7 @@ func (b *broker) follow() (*control.Follower, func()) {
 // until waits for a condition that a change may make true.
 func until(t *testing.T, f *control.Follower, what string, ok func() bool) {
 	t.Helper()
-	deadline := time.After(10 * time.Second)
+	deadline := time.After(time.Minute)
 	for {
 		changed := f.Changed()
 		if ok() {
@@ -119,7 +119,7 @@ func TestFollower(t *testing.T) {
 	defer stop()
 	select {
 	case <-f.Ready():
-	case <-time.After(10 * time.Second):
+	case <-time.After(time.Minute):
 		t.Fatal("not ready")
 	}
 	if got, ok := f.Topic("eu.flights", remote.ID); !ok || got != remote {
@@ -249,7 +249,7 @@ func TestTopicsThatAppearLater(t *testing.T) {
 	defer stop()
 	select {
 	case <-f.Ready():
-	case <-time.After(10 * time.Second):
+	case <-time.After(time.Minute):
 		t.Fatal("not ready")
 	}
 	b.createAll()
@@ -282,7 +282,7 @@ func TestBarrierIsReadUncommitted(t *testing.T) {
 	if err := open.ProduceSync(t.Context(), &kgo.Record{Topic: control.TopicControl, Key: p.AppendKey(nil), Value: p.AppendValue(nil)}).FirstErr(); err != nil {
 		t.Fatal(err)
 	}
-	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
 	if v, err := f.IsBarrier(ctx, topicA, 3, 103, 1); v || err != nil {
 		t.Errorf("Barrier = %v, %v before any record", v, err)
@@ -325,7 +325,7 @@ func TestBarrierOutlastsTheBroker(t *testing.T) {
 		t.Errorf("Barrier = %v, %v without a broker", v, err)
 	}
 	faults.Remove()
-	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
 	if v, err := f.IsBarrier(ctx, topicA, 3, 103, 1); v || err != nil {
 		t.Errorf("Barrier = %v, %v", v, err)

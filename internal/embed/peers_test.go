@@ -50,7 +50,7 @@ func TestReplacedServer(t *testing.T) {
 		}
 	}
 	running := func(at *embed.NATSServer) (list []string) {
-		short, cancel := context.WithTimeout(ctx, 2*time.Second)
+		short, cancel := context.WithTimeout(ctx, 10*time.Second)
 		defer cancel()
 		peers, err := at.Peers(short)
 		if err != nil {
@@ -67,7 +67,7 @@ func TestReplacedServer(t *testing.T) {
 	js := connect(t, servers["ctl-0"])
 	until("a cluster of three", func() bool { return slices.Equal(running(servers["ctl-0"]), names[:3]) })
 	until("a stream", func() bool {
-		short, cancel := context.WithTimeout(ctx, 2*time.Second)
+		short, cancel := context.WithTimeout(ctx, 10*time.Second)
 		defer cancel()
 		_, err := js.CreateStream(short, jetstream.StreamConfig{Name: "OWN", Subjects: []string{"own.>"}, Replicas: 3})
 		return err == nil
@@ -82,7 +82,7 @@ func TestReplacedServer(t *testing.T) {
 	until("the new one's joining", func() bool { return slices.Contains(running(servers["ctl-1"]), "ctl-3") })
 	until("the old one's removal", func() bool { return servers["ctl-1"].RemovePeer(ctx, "ctl-2") == nil })
 	until("a third copy", func() bool {
-		short, cancel := context.WithTimeout(ctx, 2*time.Second)
+		short, cancel := context.WithTimeout(ctx, 10*time.Second)
 		defer cancel()
 		st, err := js.Stream(short, "OWN")
 		if err != nil {
@@ -130,7 +130,7 @@ func TestHandOver(t *testing.T) {
 	again := func(what string, try func(context.Context) error) {
 		t.Helper()
 		for {
-			short, cancel := context.WithTimeout(ctx, 2*time.Second)
+			short, cancel := context.WithTimeout(ctx, 10*time.Second)
 			err := try(short)
 			cancel()
 			if err == nil {

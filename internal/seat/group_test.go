@@ -104,7 +104,7 @@ func TestProducerGroups(t *testing.T) {
 	close(hold)
 	select {
 	case <-all:
-	case <-time.After(20 * time.Second):
+	case <-time.After(time.Minute):
 	}
 	if stored.Load() != writes || failed.Load() != 0 {
 		t.Fatalf("%d stored, %d failed, of %d", stored.Load(), failed.Load(), writes)

@@ -144,7 +144,7 @@ func (f *folder) values(r event.RegionID) (vs []string) {
 // until waits for the fold to satisfy ok.
 func (f *folder) until(t testing.TB, what string, ok func() bool) {
 	t.Helper()
-	deadline := time.After(20 * time.Second)
+	deadline := time.After(time.Minute)
 	for {
 		f.mu.Lock()
 		moved := f.moved
@@ -238,7 +238,7 @@ func (in *instance) ready() *instance {
 	in.t.Helper()
 	select {
 	case <-in.seat.Ready():
-	case <-time.After(20 * time.Second):
+	case <-time.After(time.Minute):
 		in.t.Fatal("the seat does not get ready")
 	}
 	return in
@@ -256,7 +256,7 @@ func request(key byte, value string) *seat.Request {
 }
 
 func (in *instance) write(key byte, value string) (seat.Answer, error) {
-	ctx, cancel := context.WithTimeout(context.Background(), 20*time.Second)
+	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 	defer cancel()
 	return in.seat.Write(ctx, request(key, value))
 }
@@ -368,7 +368,7 @@ func takeOver(c *cluster) {
 		if !errors.Is(err, seat.ErrSuperseded) {
 			t.Errorf("first instance ended with %v", err)
 		}
-	case <-time.After(20 * time.Second):
+	case <-time.After(time.Minute):
 		t.Fatal("the first instance did not notice")
 	}
 	if _, err := one.write(4, "late"); !errors.Is(err, seat.ErrSuperseded) || !errors.Is(err, seat.ErrNotReady) {

@@ -146,14 +146,22 @@ func (s *site) start(nats register.Config) (a *ownership.Client, stop func()) {
 	return a, stop
 }
 
-// until waits for a condition.
+// patience is how long a test waits for what must come about: only a hang takes longer,
+// also where a busy machine elects leaders again and again.
+const patience = 3 * time.Minute
+
+// until waits for a condition, and looks once more when the limit has passed: a test
+// that did not run for that long has seen nothing.
 func until(t testing.TB, limit time.Duration, what string, ok func() bool) {
 	t.Helper()
-	for deadline := time.Now().Add(limit); !ok(); {
-		if time.Now().After(deadline) {
+	for deadline := time.Now().Add(limit); ; <-time.After(10 * time.Millisecond) {
+		late := time.Now().After(deadline)
+		if ok() {
+			return
+		}
+		if late {
 			t.Fatalf("no %s within %v", what, limit)
 		}
-		<-time.After(10 * time.Millisecond)
 	}
 }
 
@@ -174,7 +182,7 @@ func startNATS(t testing.TB, c embed.NATS) *embed.NATSServer {
 // testimonies reads the second witness: revisions and epochs of a unit.
 func (s *site) testimonies(unit string) (revisions []uint64, epochs []event.Epoch) {
 	s.t.Helper()
-	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
+	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 	defer cancel()
 	cl, err := kgo.NewClient(kgo.SeedBrokers(s.seeds...), kgo.FetchIsolationLevel(kgo.ReadCommitted()),
 		kgo.ConsumePartitions(map[string]map[int32]kgo.Offset{mirror.OwnershipTopic: {0: kgo.NewOffset().AtStart()}}))
@@ -221,7 +229,7 @@ func TestSolo(t *testing.T) {
 	nats := register.Config{Dialer: n.Dialer(), Replicas: 1}
 	a, stop := s.start(nats)
 	const unit = "default/us"
-	until(t, 10*time.Second, "grant", granted(a, unit))
+	until(t, patience, "grant", granted(a, unit))
 	g, err := a.Grant(unit)
 	if err != nil || g.Epoch != 17 || !a.Holds(unit, g) {
 		t.Fatalf("granted %+v, %v", g, err)
@@ -266,12 +274,12 @@ func TestSolo(t *testing.T) {
 	// The other life of the process proves the same epoch again.
 	stop()
 	a, _ = s.start(nats)
-	until(t, 10*time.Second, "grant after a restart", granted(a, unit))
+	until(t, patience, "grant after a restart", granted(a, unit))
 	if again, _ := a.Grant(unit); again.Epoch != 17 || a.Holds(unit, g) && again != g {
 		t.Errorf("granted %+v after %+v", again, g)
 	}
 	g, _ = a.Grant(unit)
-	ctx, cancel := context.WithTimeout(context.Background(), 15*time.Second)
+	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 	defer cancel()
 	r := a.Ask(ctx, ownership.Command{Verb: ownership.VerbFence, Region: "us", Reason: "planned maintenance"})
 	if r.Code != ownership.ResultDone || len(r.Units) != 1 || r.Units[0].Cut != ownership.CutEnd {
@@ -294,7 +302,7 @@ func TestSolo(t *testing.T) {
 		t.Errorf("unit that is being claimed gives %v", err)
 	}
 	// The audit has every revision once, in order.
-	until(t, 10*time.Second, "audit of the fence", func() bool {
+	until(t, patience, "audit of the fence", func() bool {
 		_, epochs := s.testimonies(unit)
 		return len(epochs) > 0 && epochs[len(epochs)-1] == 33
 	})
@@ -317,13 +325,13 @@ func TestRegression(t *testing.T) {
 			s := newSite(t, "us", 1)
 			n := startNATS(t, embed.NATS{Name: "ctl-us", StoreDir: t.TempDir()})
 			a, stop := s.start(register.Config{Dialer: n.Dialer(), Replicas: 1})
-			until(t, 10*time.Second, "grant", granted(a, "default/us"))
-			until(t, 10*time.Second, "testimony", func() bool { r, _ := s.testimonies("default/us"); return len(r) > 0 })
+			until(t, patience, "grant", granted(a, "default/us"))
+			until(t, patience, "testimony", func() bool { r, _ := s.testimonies("default/us"); return len(r) > 0 })
 			stop()
 			forget(s)
 			wiped := startNATS(t, embed.NATS{Name: "ctl-us-2", StoreDir: t.TempDir()})
 			a, _ = s.start(register.Config{Dialer: wiped.Dialer(), Replicas: 1})
-			until(t, 10*time.Second, "alarm", func() bool { return a.Status().State == "regressed" })
+			until(t, patience, "alarm", func() bool { return a.Status().State == "regressed" })
 			if _, err := a.Grant("default/us"); !errors.Is(err, ownership.ErrUnproven) {
 				t.Errorf("granted with %v", err)
 			}
@@ -381,10 +389,10 @@ func TestQuorum(t *testing.T) {
 	us, eu := newSite(t, "us", 1), newSite(t, "eu", 2)
 	a, _ := us.start(register.Config{Dialer: servers[0].Dialer(), Replicas: 3})
 	b, _ := eu.start(register.Config{Dialer: servers[1].Dialer(), Replicas: 3})
-	until(t, 60*time.Second, "grant of us", granted(a, "default/us"))
-	until(t, 30*time.Second, "grant of eu", granted(b, "default/eu"))
+	until(t, patience, "grant of us", granted(a, "default/us"))
+	until(t, patience, "grant of eu", granted(b, "default/eu"))
 	g, _ := b.Grant("default/eu")
-	until(t, 10*time.Second, "sight of eu's unit in us", func() bool { _, ok := a.Tokens().Units["default/eu"]; return ok })
+	until(t, patience, "sight of eu's unit in us", func() bool { _, ok := a.Tokens().Units["default/eu"]; return ok })
 
 	ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second)
 	defer cancel()
@@ -393,7 +401,7 @@ func TestQuorum(t *testing.T) {
 	go func() {
 		done <- a.Ask(ctx, ownership.Command{Verb: ownership.VerbFence, Region: "eu", Reason: "drill"})
 	}()
-	until(t, 30*time.Second, "end of eu's grant", func() bool { return !b.Holds("default/eu", g) })
+	until(t, patience, "end of eu's grant", func() bool { return !b.Holds("default/eu", g) })
 	t.Logf("eu stopped %v after the command", time.Since(began))
 	r := <-done
 	if r.Code != ownership.ResultDone || fmt.Sprint(r.Units) != "[{default/eu 33 end}]" {
@@ -405,7 +413,7 @@ func TestQuorum(t *testing.T) {
 	if err := servers[2].Close(); err != nil {
 		t.Fatal(err)
 	}
-	until(t, 20*time.Second, "count without the witness", func() bool { st := a.Status(); return st.Voters == 3 && st.Reachable == 2 })
+	until(t, patience, "count without the witness", func() bool { st := a.Status(); return st.Voters == 3 && st.Reachable == 2 })
 	r = a.Ask(ctx, ownership.Command{Verb: ownership.VerbUnfence, Region: "eu"})
 	if r.Code != ownership.ResultDone {
 		t.Errorf("unfence without the witness: %+v", r)

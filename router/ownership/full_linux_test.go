@@ -72,7 +72,7 @@ func TestMarkOnAFullDisk(t *testing.T) {
 	if err := os.Remove(filler); err != nil {
 		t.Fatal(err)
 	}
-	until(t, time.Minute, "grant", granted(a, unit))
+	until(t, patience, "grant", granted(a, unit))
 	if left, err := filepath.Glob(filepath.Join(s.dir, "hwm-*")); err != nil || len(left) > 0 {
 		t.Errorf("files are left behind: %v, %v", left, err)
 	}

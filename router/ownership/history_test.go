@@ -222,7 +222,7 @@ func dial(t testing.TB, c *natscluster.Cluster, timeout time.Duration, among ...
 		t.Fatal(err)
 	}
 	t.Cleanup(r.Close)
-	until(t, 60*time.Second, "open register", func() bool {
+	until(t, patience, "open register", func() bool {
 		ctx, cancel := context.WithTimeout(context.Background(), time.Second)
 		defer cancel()
 		_, err := r.Open(ctx)
@@ -422,7 +422,7 @@ func wholeLog(t *testing.T, c *natscluster.Cluster) map[string]uint64 {
 	for i := range natscluster.Size {
 		r, _ := dial(t, c, 2*time.Second, i)
 		var last uint64
-		until(t, 60*time.Second, "end of the log", func() bool { // written once more, so that the end is known
+		until(t, patience, "end of the log", func() bool { // written once more, so that the end is known
 			is, seq := r.Write(context.Background(), ownership.Write{ID: fmt.Sprintf("end-%d", i), Subject: "own.live.end.x", Data: []byte(fmt.Sprintf("end-%d", i))})
 			last = seq
 			return is == ownership.Stored

@@ -32,7 +32,7 @@ func repaired(t *testing.T, ctx context.Context, a *ownership.Client) {
 		}
 		pause(ctx, 100*time.Millisecond)
 	}
-	until(t, 60*time.Second, "belief in the repaired register", func() bool { return a.Tokens().Regressed == "" })
+	until(t, patience, "belief in the repaired register", func() bool { return a.Tokens().Regressed == "" })
 }
 
 // unfenced has a region unfenced, as soon as the instance has read the register again.
@@ -65,9 +65,9 @@ func TestWipedRegister(t *testing.T) {
 			const unit = "default/us"
 			n := startNATS(t, embed.NATS{Name: "ctl-us", StoreDir: dir})
 			a, stop := s.start(register.Config{Dialer: n.Dialer(), Replicas: 1})
-			until(t, 10*time.Second, "grant", granted(a, unit))
-			until(t, 10*time.Second, "mark", func() bool { m, err := ownership.LoadMark(s.dir); return err == nil && m.Epochs[unit] == 17 })
-			until(t, 10*time.Second, "copy", func() bool { revisions, _ := s.testimonies(unit); return len(revisions) > 0 })
+			until(t, patience, "grant", granted(a, unit))
+			until(t, patience, "mark", func() bool { m, err := ownership.LoadMark(s.dir); return err == nil && m.Epochs[unit] == 17 })
+			until(t, patience, "copy", func() bool { revisions, _ := s.testimonies(unit); return len(revisions) > 0 })
 			seen, _ := s.testimonies(unit)
 			stop()
 			n.Close()
@@ -77,16 +77,16 @@ func TestWipedRegister(t *testing.T) {
 			}
 			n = startNATS(t, embed.NATS{Name: "ctl-us", StoreDir: dir})
 			a, stop = s.start(register.Config{Dialer: n.Dialer(), Replicas: 1})
-			until(t, 30*time.Second, "alarm", func() bool { return a.Status().State == "regressed" })
+			until(t, patience, "alarm", func() bool { return a.Status().State == "regressed" })
 			repaired(t, ctx, a)
 			unfenced(t, ctx, a, "us")
-			until(t, 60*time.Second, "grant", granted(a, unit))
+			until(t, patience, "grant", granted(a, unit))
 			if g, _ := a.Grant(unit); g.Epoch <= 17 || a.Tokens().Units[unit].Revision <= seen[len(seen)-1] {
 				t.Errorf("granted in epoch %d, at revision %d, and %v were seen", g.Epoch, a.Tokens().Units[unit].Revision, seen)
 			}
 			stop()
 			a, _ = s.start(register.Config{Dialer: n.Dialer(), Replicas: 1}) // the mark is the new register's
-			until(t, 60*time.Second, "grant after a restart", granted(a, unit))
+			until(t, patience, "grant after a restart", granted(a, unit))
 			if p := a.Act(ctx, ownership.RegisterAct{Verb: ownership.RegisterRepair, DryRun: true}); p.Code != ownership.ResultDone || len(p.Steps) > 0 {
 				t.Errorf("a register that is whole: %+v", p)
 			}
@@ -120,7 +120,7 @@ func TestRegisterPastTheLog(t *testing.T) {
 			s.lease = shortLease()
 			n := startNATS(t, embed.NATS{Name: "ctl-us", StoreDir: t.TempDir()})
 			a, _ := s.start(register.Config{Dialer: n.Dialer(), Replicas: 1})
-			until(t, 10*time.Second, "grant", granted(a, unit))
+			until(t, patience, "grant", granted(a, unit))
 			js := streams(t, nats.InProcessServer(n.Dialer()))
 			u := a.Tokens().Units[unit].Record
 			tt.forge(&u)
@@ -129,7 +129,7 @@ func TestRegisterPastTheLog(t *testing.T) {
 			if _, err := js.Publish(ctx, ownership.UnitSubject(unit), data); err != nil {
 				t.Fatal(err)
 			}
-			until(t, 60*time.Second, "report", func() bool {
+			until(t, patience, "report", func() bool {
 				wrong := a.Tokens().PastEnds
 				return len(wrong) == 1 && wrong[0].String() == tt.shown
 			})
@@ -143,7 +143,7 @@ func TestRegisterPastTheLog(t *testing.T) {
 			if p := a.Act(ctx, ownership.RegisterAct{Verb: ownership.RegisterRepair, Reason: "a forged cut"}); p.Code != ownership.ResultDone {
 				t.Fatalf("repair: %+v", p)
 			}
-			until(t, 60*time.Second, "grant after the repair", func() bool { return granted(a, unit)() && len(a.Tokens().PastEnds) == 0 })
+			until(t, patience, "grant after the repair", func() bool { return granted(a, unit)() && len(a.Tokens().PastEnds) == 0 })
 			for _, e := range a.Tokens().Units[unit].Record.Epochs {
 				for _, x := range append(e.Start, e.Cut...) {
 					if x.Offsets[0] > 7 {
@@ -166,7 +166,7 @@ func TestForgedCopy(t *testing.T) {
 	s.lease = shortLease()
 	n := startNATS(t, embed.NATS{Name: "ctl-us", StoreDir: t.TempDir()})
 	a, stop := s.start(register.Config{Dialer: n.Dialer(), Replicas: 1})
-	until(t, 10*time.Second, "grant", granted(a, unit))
+	until(t, patience, "grant", granted(a, unit))
 	forge := func(key, value string) {
 		t.Helper()
 		if err := s.client().ProduceSync(ctx, &kgo.Record{Topic: mirror.OwnershipTopic, Key: []byte(key), Value: []byte(value)}).FirstErr(); err != nil {
@@ -182,15 +182,15 @@ func TestForgedCopy(t *testing.T) {
 	forge(unit, record(65, 1<<60))
 	stop()
 	a, stop = s.start(register.Config{Dialer: n.Dialer(), Replicas: 1})
-	until(t, 30*time.Second, "grant beside what nobody can have written", granted(a, unit))
+	until(t, patience, "grant beside what nobody can have written", granted(a, unit))
 
 	forge(unit, record(65, 40))
 	stop()
 	a, _ = s.start(register.Config{Dialer: n.Dialer(), Replicas: 1})
-	until(t, 30*time.Second, "alarm", func() bool { return a.Status().State == "regressed" })
+	until(t, patience, "alarm", func() bool { return a.Status().State == "regressed" })
 	repaired(t, ctx, a)
 	unfenced(t, ctx, a, "us")
-	until(t, 60*time.Second, "grant after the repair", granted(a, unit))
+	until(t, patience, "grant after the repair", granted(a, unit))
 	g, _ := a.Grant(unit)
 	for _, e := range a.Tokens().Units[unit].Record.Epochs {
 		for _, x := range append(e.Start, e.Cut...) {

@@ -20,6 +20,7 @@ import (
 	"time"
 
 	"github.com/geogate/geogate/internal/node"
+	"github.com/geogate/geogate/internal/sleep"
 	"github.com/geogate/geogate/internal/strict"
 	"github.com/geogate/geogate/testbench/client"
 	"github.com/geogate/geogate/testbench/proc"
@@ -31,7 +32,6 @@ const (
 	demoStart   = 90 * time.Second
 	demoStop    = 40 * time.Second
 	exampleTime = 60 * time.Second // a region that was fenced waits for 18.4 s before it writes
-	followTime  = 2 * time.Second  // of a printed example that runs until it is interrupted
 )
 
 // TestExamples runs every example that a document marks as runnable, and every
@@ -85,7 +85,7 @@ func (d *place) runAll(t *testing.T, all []block) (count int) {
 			t.Errorf("line %d: nothing is said about the output", b.line)
 		}
 		count++
-		if err := d.try(before+b.text, exampleTime, false, b.wants); err != nil {
+		if err := d.try(before+b.text, false, b.wants); err != nil {
 			t.Errorf("line %d: %v", b.line, err)
 		}
 	}
@@ -93,39 +93,45 @@ func (d *place) runAll(t *testing.T, all []block) (count int) {
 }
 
 // Some examples race with the links: what they show comes about within a second,
-// or in the same moment, unless the machine is busy. They may be tried again.
-const tries = 3
+// or in the same moment, unless the machine is busy. They are tried again for
+// triesFor, tryAgain after the last try.
+const (
+	triesFor = 60 * time.Second
+	tryAgain = 500 * time.Millisecond
+)
 
 var idempotencyKey = regexp.MustCompile(`Idempotency-Key: "?[\w/-]+`)
 
 // try runs a script until its output has what it should have. Each try has
-// idempotency keys of its own. An endless script is cut off after its time.
-func (d *place) try(script string, within time.Duration, endless bool, wants []string) (err error) {
-	for n := range tries {
+// idempotency keys of its own.
+func (d *place) try(script string, endless bool, wants []string) (err error) {
+	last := time.Now().Add(triesFor)
+	for n := 0; n == 0 || time.Now().Before(last); n++ {
 		text := script
 		if n > 0 {
 			text = idempotencyKey.ReplaceAllString(script, fmt.Sprintf("$0-again-%d", n))
+			if err := sleep.For(context.Background(), tryAgain); err != nil {
+				return err
+			}
 		}
-		out, failed := d.shell(text, within)
-		if endless && errors.Is(failed, context.DeadlineExceeded) {
-			failed = nil
-		}
-		if failed != nil {
-			err = fmt.Errorf("%w\n%s\n%s", failed, text, out)
-			continue
-		}
+		out, failed := d.shell(text, endless, wants)
 		want := missing(out, wants)
-		if want == "" {
+		switch {
+		case failed != nil && (!endless || want != ""):
+			err = fmt.Errorf("%w\n%s\n%s", failed, text, out)
+		case want != "":
+			err = fmt.Errorf("the output lacks %q\n%s\n%s", want, text, out)
+		default:
 			return nil
 		}
-		err = fmt.Errorf("the output lacks %q\n%s\n%s", want, text, out)
 	}
 	return err
 }
 
-// shell runs a script as documented, with the demo's ports and program.
-func (d *place) shell(script string, within time.Duration) (string, error) {
-	ctx, cancel := context.WithTimeout(context.Background(), within)
+// shell runs a script as documented, with the demo's ports and program. An endless one
+// is ended once its output has what it should have.
+func (d *place) shell(script string, endless bool, wants []string) (string, error) {
+	ctx, cancel := context.WithTimeout(context.Background(), exampleTime)
 	defer cancel()
 	cmd := exec.CommandContext(ctx, "sh", "-e")
 	cmd.Stdin = strings.NewReader(d.ports.Replace(script))
@@ -133,11 +139,30 @@ func (d *place) shell(script string, within time.Duration) (string, error) {
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
 	cmd.Cancel = func() error { return syscall.Kill(-cmd.Process.Pid, syscall.SIGKILL) } // what it has started, too
 	cmd.WaitDelay = time.Second
-	out, err := cmd.CombinedOutput()
+	out := &output{enough: func(so string) {
+		if endless && missing(so, wants) == "" {
+			cancel()
+		}
+	}}
+	cmd.Stdout, cmd.Stderr = out, out
+	err := cmd.Run()
 	if ctx.Err() != nil {
 		err = errors.Join(ctx.Err(), err)
 	}
-	return string(out), err
+	return out.String(), err
+}
+
+// output keeps what a script prints, and shows all of it after each piece. The two
+// streams of a command that are one writer are written by one goroutine.
+type output struct {
+	strings.Builder
+	enough func(so string)
+}
+
+func (o *output) Write(p []byte) (int, error) {
+	n, err := o.Builder.Write(p)
+	o.enough(o.String())
+	return n, err
 }
 
 // runPrinted runs what the demo prints.
@@ -159,11 +184,7 @@ func (d *demo) runPrinted(t *testing.T) {
 	}
 	own := place{dir: d.dir, ports: strings.NewReplacer()} // what it prints has the ports in use, of which one may be another's documented port
 	for i, m := range printed {
-		within, endless := exampleTime, strings.Contains(m[2], "follow=true")
-		if endless {
-			within = followTime
-		}
-		if err := own.try(m[2], within, endless, wants[i]); err != nil {
+		if err := own.try(m[2], strings.Contains(m[2], "follow=true"), wants[i]); err != nil {
 			t.Errorf("%s: %v", m[1], err)
 		}
 	}

@@ -48,7 +48,7 @@ func TestThreeProcesses(t *testing.T) {
 			before += b.text
 		case b.mark == "three":
 			count++
-			if err := d.try(before+b.text, exampleTime, false, b.wants); err != nil {
+			if err := d.try(before+b.text, false, b.wants); err != nil {
 				t.Fatalf("%s:%d: %v", name, b.line, err)
 			}
 		}
@@ -64,7 +64,7 @@ until bin/geogate status --gateway http://127.0.0.1:18091 | grep -q 'REGISTER ok
 until curl -sf http://127.0.0.1:18081/v1/topics/flights/records -H 'Content-Type: application/json' \
   -d '{"key":{"type":"string","data":"DTW"},"value":null}'; do sleep 1; done; echo
 bin/geogate status --gateway http://127.0.0.1:18091`
-	if err := d.try(write, exampleTime, false, []string{`"unit":"air/us"`, "REGISTER ok  2 of 3 voters", "WARN REGISTER_DEGRADED register: 2 of 3 servers"}); err != nil {
+	if err := d.try(write, false, []string{`"unit":"air/us"`, "REGISTER ok  2 of 3 voters", "WARN REGISTER_DEGRADED register: 2 of 3 servers"}); err != nil {
 		t.Errorf("without the witness: %v", err)
 	}
 }

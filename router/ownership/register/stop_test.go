@@ -21,7 +21,7 @@ func dial(t *testing.T, n *embed.NATSServer, h ownership.Handlers) *register.Reg
 		t.Fatal(err)
 	}
 	t.Cleanup(r.Close)
-	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
+	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 	defer cancel()
 	if _, err := r.Open(ctx); err != nil {
 		t.Fatal(err)
