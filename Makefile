@@ -32,15 +32,18 @@ RACE     := $(LEAN) CGO_ENABLED=1 $(GO) test -race $(RUNTEST)
 PLAIN    := $(LEAN) CGO_ENABLED=0 $(GO) test $(RUNTEST)
 ONEGOROUTINE := ^github.com/geogate/geogate/testbench/sim(/|$$)
 , := ,
-# tests FLAGS runs the tests of PKG.
+# tests FLAGS runs the tests of PKG, both kinds side by side: while tests wait, the others
+# are compiled. What the plain ones print comes last.
 tests = status=0; all=$$($(GO) list $(PKG)) || exit 1; \
 	  race=$$(echo "$$all" | grep -vE '$(ONEGOROUTINE)'); plain=$$(echo "$$all" | grep -E '$(ONEGOROUTINE)'); \
+	  said=$$(mktemp); beside=; trap 'exit 130' INT TERM; trap '[ -z "$$beside" ] || kill $$beside 2>/dev/null; rm -f "$$said"' EXIT; \
+	  [ -z "$$plain" ] || { $(PLAIN) $(1) $$plain >"$$said" 2>&1 & beside=$$!; }; \
 	  [ -z "$$race" ] || $(RACE) $(1) $$race || status=1; \
-	  [ -z "$$plain" ] || $(PLAIN) $(1) $$plain || status=1; \
+	  [ -z "$$plain" ] || { wait $$beside || status=1; beside=; cat "$$said"; }; \
 	  exit $$status
 
 .DEFAULT_GOAL := help
-.PHONY: help demo build test test-slow race hostile flaky check fmt lint vuln fuzz sim soak bench bench-write bench-fold bench-start bench-idle bench-kills bench-table alerts accept gcc
+.PHONY: help demo build test test-slow race kafka hostile flaky check fmt lint vuln fuzz sim soak bench bench-write bench-fold bench-start bench-idle bench-kills bench-table alerts accept gcc
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  %-11s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -59,6 +62,15 @@ test-slow: gcc ## Run all tests and list the slowest ten and the slowest package
 
 race: gcc ## Run the tests of PKG again, without the cache
 	$(RACE) -count=1 $(PKG)
+
+# Tests that ask for Apache Kafka have Apache in their names, or fail: no list is kept.
+# They are in packages whose tests import what starts it; the attacks have a target of
+# their own. Two packages at a time have up to eight brokers of half a gigabyte.
+APACHE := github.com/geogate/geogate/testbench/apache
+kafka: ## Run on Apache Kafka the tests that ask for it (PKG=./replicate RUN=TestX narrows it)
+	@all=$$($(GO) list -test -f '{{if .ForTest}}{{$$for := .ForTest}}{{range .Deps}}{{if eq . "$(APACHE)"}}{{$$for}}{{end}}{{end}}{{end}}' $(PKG)) || exit 1; \
+	  all=$$(echo "$$all" | grep -vx '.*/testbench/hostile' | sort -u); [ -n "$$all" ] || { echo "no test of $(PKG) imports $(APACHE)"; exit 1; }; \
+	  GEOGATE_TEST_KAFKA=1 $(LEAN) CGO_ENABLED=0 $(GO) test -vet=off -count=1 -p 2 -timeout 18m -run '$(or $(RUN),Apache)' $$all
 
 hostile: ## Attack the built program beside embedded Kafkas (KAFKA=apache beside Apache Kafka)
 	GEOGATE_TEST_HOSTILE=1 $(if $(filter apache,$(KAFKA)),GEOGATE_TEST_KAFKA=1 )$(GO) test -count=1 -timeout 25m $(if $(RUN),-run '$(RUN)') ./testbench/hostile

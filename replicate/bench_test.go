@@ -62,7 +62,7 @@ func benchEnds(b *testing.B) (from, to *end) {
 	b.Helper()
 	ends := make([]*end, 2)
 	for i := range ends {
-		k, err := apache.Start(b.Context(), apache.Config{Dir: b.TempDir(), HeapMB: 1024})
+		k, err := apache.Start(b.Context(), apache.Config{Dir: b.TempDir(), HeapMB: 1024, Measured: true})
 		if err != nil {
 			b.Fatal(err)
 		}

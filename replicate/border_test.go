@@ -199,7 +199,7 @@ func finals(t testing.TB, from *end, topic string, covered func(p int32) int64) 
 
 // Nothing of a denied record is in any byte that the link sends, nor anywhere at
 // the target; what is allowed is there in order and mapped exactly.
-func TestDeniedRecordsStay(t *testing.T) {
+func TestDeniedRecordsStayOnApache(t *testing.T) {
 	onAll(t, func(t *testing.T, from, to *end) {
 		from.create(t, 2, nil, "orders", "payroll")
 		public := func(i int) bool { return i%3 != 1 && i%7 != 2 }
@@ -437,14 +437,14 @@ func TestReloadWhileTheTargetIsAway(t *testing.T) {
 		guard.Loaded(policy(t, 2, notOrders))
 		select { // the target is away until then
 		case <-resent:
-		case <-time.After(5 * time.Second):
+		case <-time.After(time.Minute):
 		}
 		return nil, nil, false
 	})
 	from.plain(t, marked("orders", 0, 0, 5, func(int) bool { return false })...)
 	select {
 	case <-resent:
-	case <-time.After(20 * time.Second):
+	case <-time.After(time.Minute):
 		t.Fatal("the link went on sending")
 	}
 	eventually(t, "the denial", func() bool {
@@ -461,7 +461,7 @@ func TestReloadWhileTheTargetIsAway(t *testing.T) {
 
 // What a transaction wrote that was then aborted is no record: it crosses under no
 // policy, whether batches pass or are opened.
-func TestAbortedRecordsStay(t *testing.T) {
+func TestAbortedRecordsStayOnApache(t *testing.T) {
 	onAll(t, func(t *testing.T, from, to *end) {
 		from.create(t, 1, nil, "orders")
 		for i, word := range []string{"prv-aborted", "pub-aborted"} {

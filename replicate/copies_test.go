@@ -42,10 +42,10 @@ func (r *running) keeps(topic string) (why, blocked string) {
 	return why, blocked
 }
 
-// TestCopiesOfCompactedTopics: the copy of a compacted topic is compacted until a gateway
+// TestCopiesOfCompactedTopicsOnApache: the copy of a compacted topic is compacted until a gateway
 // begins to write it, and keeps everything from then on, also after a restart; that of a
 // topic which was written before, or has entities, is never compacted.
-func TestCopiesOfCompactedTopics(t *testing.T) {
+func TestCopiesOfCompactedTopicsOnApache(t *testing.T) {
 	onAll(t, func(t *testing.T, from, to *end) {
 		compact := map[string]string{"cleanup.policy": "compact", "retention.ms": "60000"}
 		from.create(t, 1, compact, "native", "written")

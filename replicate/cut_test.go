@@ -85,7 +85,7 @@ func (g *register) counts(partition int32, at int64, told bool) bool {
 
 // A link stops at a cut, tells so, and is not behind; it goes on within a moment
 // once it knows the next start.
-func TestLinkStopsAtACut(t *testing.T) {
+func TestLinkStopsAtACutOnApache(t *testing.T) {
 	onAll(t, func(t *testing.T, from, to *end) {
 		from.create(t, 2, nil, "orders")
 		reg := newRegister(2)
@@ -139,11 +139,10 @@ func TestLinkStopsAtACut(t *testing.T) {
 		began := time.Now()
 		reg.bound(0, 35)
 		eventually(t, "the link to go on", func() bool { return r.Covered()[first] >= 41 })
-		if took := time.Since(began); took > 4*time.Second {
-			t.Errorf("it took %v to go on: something but the news has woken it", took)
-		} else {
-			t.Logf("it took %v to go on", took)
+		if n := r.Rounds(); n != replicate.SoonRounds {
+			t.Errorf("%d looks at the topics: something but the news may have woken it", n)
 		}
+		t.Logf("it took %v to go on", time.Since(began))
 		r.caughtUp(t, from, "orders")
 		all := from.read(t, "orders")
 		open := map[int32][]*kgo.Record{1: all[1]}

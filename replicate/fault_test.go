@@ -27,7 +27,7 @@ import (
 )
 
 // Killed before any of its effects, a link that restarts goes on exactly.
-func TestKilledAtEveryStep(t *testing.T) { onAll(t, killTest) }
+func TestKilledAtEveryStepOnApache(t *testing.T) { onAll(t, killTest) }
 
 func killTest(t *testing.T, from, to *end) {
 	stride := int64(1)
@@ -171,7 +171,7 @@ func TestRefusalsOfTheTargetAreRetried(t *testing.T) {
 	mapped(t, from, to, "orders")
 }
 
-func TestTwoInstancesFenceEachOther(t *testing.T) {
+func TestTwoInstancesFenceEachOtherOnApache(t *testing.T) {
 	onAll(t, func(t *testing.T, from, to *end) {
 		from.create(t, 4, nil, "orders")
 		first := start(t, config(from, to))
@@ -265,7 +265,7 @@ func (r *running) parked(t testing.TB, topic string, partition int32, kind repli
 	})
 }
 
-func TestRetentionGap(t *testing.T) {
+func TestRetentionGapOnApache(t *testing.T) {
 	onAll(t, func(t *testing.T, from, to *end) {
 		from.create(t, 2, nil, "orders")
 		r := start(t, config(from, to))
@@ -343,7 +343,7 @@ func TestRecreatedTopics(t *testing.T) {
 	}
 }
 
-func TestRefusedBatchesAreSplitOrParked(t *testing.T) {
+func TestRefusedBatchesAreSplitOrParkedOnApache(t *testing.T) {
 	onAll(t, func(t *testing.T, from, to *end) {
 		from.create(t, 2, nil, "orders")
 		r := start(t, config(from, to))

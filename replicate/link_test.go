@@ -24,7 +24,7 @@ import (
 	"github.com/geogate/geogate/testbench/parallel"
 )
 
-func TestCopyIsByteForByte(t *testing.T) { onAll(t, copyTest) }
+func TestCopyIsByteForByteOnApache(t *testing.T) { onAll(t, copyTest) }
 
 // copyTest copies records of every shape, old and new, with every codec.
 func copyTest(t *testing.T, from, to *end) {
@@ -79,7 +79,7 @@ func copyTest(t *testing.T, from, to *end) {
 	r.stop(t)
 }
 
-func TestTransactionsOfTheSource(t *testing.T) { onAll(t, transactionsTest) }
+func TestTransactionsOfTheSourceOnApache(t *testing.T) { onAll(t, transactionsTest) }
 
 // transactionsTest copies from a log with committed and aborted transactions and
 // plain records between them.
@@ -206,7 +206,7 @@ func (b *barriers) IsBarrier(_ context.Context, _ event.TopicID, _ int32, id int
 	return id == b.id, nil
 }
 
-func TestRunsCarryBarriers(t *testing.T) {
+func TestRunsCarryBarriersOnApache(t *testing.T) {
 	onAll(t, func(t *testing.T, from, to *end) {
 		from.create(t, 1, nil, "orders")
 		seat, other := txn.New(from.cl, "seat", txn.Options{}), txn.New(from.cl, "other", txn.Options{})
@@ -269,7 +269,7 @@ func TestRunsCarryBarriers(t *testing.T) {
 
 // Control records that other regions need are carried, others not: neither other
 // types nor what is said of a topic that does not exist.
-func TestControlRecordsAreCarried(t *testing.T) {
+func TestControlRecordsAreCarriedOnApache(t *testing.T) {
 	onAll(t, func(t *testing.T, from, to *end) {
 		from.create(t, 1, map[string]string{"cleanup.policy": "compact"}, control.TopicControl)
 		from.create(t, 20, nil, "orders")
@@ -423,5 +423,5 @@ func TestConfigIsChecked(t *testing.T) {
 // most of the time.
 func TestMain(m *testing.M) {
 	parallel.Tests(4)
-	goleak.VerifyTestMain(m, goleak.IgnoreTopFunction("github.com/geogate/geogate/replicate_test.lossy.func1"))
+	goleak.VerifyTestMain(brokers.Main(m), goleak.IgnoreTopFunction("github.com/geogate/geogate/replicate_test.lossy.func1"))
 }

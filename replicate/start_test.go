@@ -15,7 +15,7 @@ import (
 	"github.com/geogate/geogate/replicate"
 )
 
-func TestStartBehindAnOpenTransaction(t *testing.T) { onAll(t, openTransactionTest) }
+func TestStartBehindAnOpenTransactionOnApache(t *testing.T) { onAll(t, openTransactionTest) }
 
 // openTransactionTest starts a link whose predecessor was killed inside a
 // transaction on the partition that holds the generation record: it must not wait
@@ -28,7 +28,7 @@ func openTransactionTest(t *testing.T, from, to *end) {
 	r.caughtUp(t, from, "orders")
 	r.stop(t)
 
-	const patience = 10 * time.Minute // far longer than the test waits for anything
+	const patience = 10 * time.Minute // far longer than caughtUp waits: who waits for the transaction's end fails
 	killed := txn.New(to.cl, replicate.ShardID(from.region.Name, to.region.Name, 1, 0), txn.Options{Timeout: patience})
 	if err := killed.Init(t.Context()); err != nil {
 		t.Fatal(err)
@@ -46,12 +46,8 @@ func openTransactionTest(t *testing.T, from, to *end) {
 	}
 
 	from.produce(t, rows("orders", 0, 3, 4)...)
-	began := time.Now()
 	r = start(t, cfg)
 	r.caughtUp(t, from, "orders")
-	if took := time.Since(began); took > 15*time.Second {
-		t.Fatalf("the link needed %v: it waited for the open transaction", took)
-	}
 	r.stop(t)
 	equal(t, from, to, "orders")
 	for _, rec := range to.read(t, positions)[0] { // it was aborted, not adopted

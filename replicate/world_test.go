@@ -89,6 +89,11 @@ func (e *end) create(t testing.TB, partitions int32, configs map[string]string, 
 			return err == nil && len(all[topic].Leaders) == int(partitions) && !slices.Contains(all[topic].Leaders, -1)
 		})
 	}
+	if e.fake == nil {
+		if err := apache.Ready(t.Context(), e.cl, topics...); err != nil {
+			t.Fatal(err)
+		}
+	}
 }
 
 func (e *end) produce(t testing.TB, recs ...*kgo.Record) {
@@ -100,26 +105,20 @@ func (e *end) produce(t testing.TB, recs ...*kgo.Record) {
 	}
 }
 
-// kafkaEnds starts two real clusters, skipping the test unless they are wanted.
+// brokers are those of Apache Kafka that the tests share.
+var brokers apache.Pool
+
+// kafkaEnds borrows two real clusters, skipping the test unless they are wanted.
 func kafkaEnds(t *testing.T, version string) (from, to *end) {
 	t.Helper()
-	apache.Require(t)
-	ends := make([]*end, 2)
-	for i, region := range []router.Region{us, eu} {
-		b, err := apache.Start(t.Context(), apache.Config{Version: version, Dir: t.TempDir(), HeapMB: 512})
-		if err != nil {
-			t.Fatal(err)
-		}
-		t.Cleanup(func() { _ = b.Kill() })
-		ends[i] = newEnd(t, region, b.Seeds())
-	}
-	return ends[0], ends[1]
+	lent := brokers.Lend(t, version, 2)
+	return newEnd(t, us, lent[0].Seeds()), newEnd(t, eu, lent[1].Seeds())
 }
 
 // onAll runs a test between two kfake clusters, beside other tests, and, when real ones
 // are asked for, between Kafka clusters of both generations, alone: they need memory.
 func onAll(t *testing.T, f func(t *testing.T, from, to *end)) {
-	if !apache.Wanted() {
+	if !apache.Wanted(t) {
 		t.Parallel()
 	}
 	t.Run("kfake", func(t *testing.T) { f(t, fakeEnd(t, us), fakeEnd(t, eu)) })
@@ -265,7 +264,12 @@ func (r *running) caughtUp(t testing.TB, from *end, topics ...string) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	eventually(t, fmt.Sprintf("the link to cover %v: %+v", topics, r.Status()), func() bool {
+	defer func() {
+		if t.Failed() {
+			t.Logf("the link covers %v; its status is %+v", r.Covered(), r.Status())
+		}
+	}()
+	eventually(t, fmt.Sprintf("the link to cover %v", topics), func() bool {
 		covered := r.Covered()
 		ok := true
 		ends.Each(func(o kadm.ListedOffset) {

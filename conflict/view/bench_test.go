@@ -63,10 +63,10 @@ func BenchmarkFold(b *testing.B) {
 }
 
 func benchWorld(b *testing.B, cfg conflict.Config) *world {
-	if !apache.Wanted() {
+	if !apache.Wanted(b) {
 		return newWorld(b, cfg)
 	}
-	broker, err := apache.Start(b.Context(), apache.Config{Version: apache.Default, Dir: b.TempDir(), HeapMB: 512})
+	broker, err := apache.Start(b.Context(), apache.Config{Version: apache.Default, Dir: b.TempDir(), HeapMB: 512, Measured: true})
 	if err != nil {
 		b.Fatal(err)
 	}

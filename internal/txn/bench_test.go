@@ -24,7 +24,7 @@ func BenchmarkReadBack(b *testing.B) {
 		b.Run(fmt.Sprintf("kfake/%d", partitions), func(b *testing.B) { readBack(b, fake(b), partitions) })
 		b.Run(fmt.Sprintf("kafka/%d", partitions), func(b *testing.B) {
 			apache.Require(b)
-			broker, err := apache.Start(b.Context(), apache.Config{Dir: b.TempDir(), HeapMB: 512})
+			broker, err := apache.Start(b.Context(), apache.Config{Dir: b.TempDir(), HeapMB: 512, Measured: true})
 			if err != nil {
 				b.Fatal(err)
 			}

@@ -19,7 +19,7 @@ import (
 
 // From wherever it starts, also inside an aborted transaction, a committed read
 // gives what was committed and comes to the end.
-func TestReadCommitted(t *testing.T) {
+func TestReadCommittedOnApache(t *testing.T) {
 	onAll(t, func(t *testing.T, c cluster) {
 		cl := c.client(t)
 		c.create(t, cl, 1, "t")

@@ -71,7 +71,7 @@ func (s *seen) values() (out []string) {
 // await waits until ok holds of what was delivered.
 func (s *seen) await(t *testing.T, what string, ok func() bool) {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
 	for !ok() {
 		select {
@@ -125,7 +125,7 @@ func transactions(t *testing.T, cl *kgo.Client) int64 {
 	return endOffset(t, cl, "t")
 }
 
-func TestConsumer(t *testing.T) {
+func TestConsumerOnApache(t *testing.T) {
 	const all = "0=0 1=1 2=2 3 4=10 5=11 6=12 7 8=20 9=21 10=22 11"
 	const committed = "0=0 1=1 2=2 3 7 8=20 9=21 10=22 11"
 	onAll(t, func(t *testing.T, c cluster) {
@@ -156,9 +156,9 @@ func TestConsumer(t *testing.T) {
 	})
 }
 
-// TestConsumerFollows reads several partitions while they grow, are paused and given
+// TestConsumerFollowsOnApache reads several partitions while they grow, are paused and given
 // up: each gets everything once, in order.
-func TestConsumerFollows(t *testing.T) {
+func TestConsumerFollowsOnApache(t *testing.T) {
 	onAll(t, func(t *testing.T, c cluster) {
 		cl := c.client(t, kgo.RecordPartitioner(kgo.ManualPartitioner()))
 		c.create(t, cl, 4, "t", "u")
@@ -224,10 +224,10 @@ func TestConsumerFollows(t *testing.T) {
 	})
 }
 
-// TestConsumerHurries: what is opened, or goes on, is read at once, although a fetch of
+// TestConsumerHurriesOnApache: what is opened, or goes on, is read at once, although a fetch of
 // another partition waits at the broker for as long as the test may last, and nothing is
 // read twice or out of order when the fetches come together.
-func TestConsumerHurries(t *testing.T) {
+func TestConsumerHurriesOnApache(t *testing.T) {
 	onAll(t, func(t *testing.T, c cluster) {
 		cl := c.client(t, kgo.RecordPartitioner(kgo.ManualPartitioner()))
 		c.create(t, cl, 3, "t")
@@ -281,8 +281,8 @@ func TestConsumerHurries(t *testing.T) {
 	})
 }
 
-// TestConsumerStepsOver: a batch beyond the limits does not end the reading.
-func TestConsumerStepsOver(t *testing.T) {
+// TestConsumerStepsOverOnApache: a batch beyond the limits does not end the reading.
+func TestConsumerStepsOverOnApache(t *testing.T) {
 	limits := txn.Limits{BatchUnfolded: 1 << 20, RecordHeaders: 10}
 	onAll(t, func(t *testing.T, c cluster) {
 		cl := c.client(t)
@@ -323,8 +323,8 @@ func TestConsumerStepsOver(t *testing.T) {
 	})
 }
 
-// TestConsumerKeepsToItsTopic: a topic that is deleted and created again is another.
-func TestConsumerKeepsToItsTopic(t *testing.T) {
+// TestConsumerKeepsToItsTopicOnApache: a topic that is deleted and created again is another.
+func TestConsumerKeepsToItsTopicOnApache(t *testing.T) {
 	onAll(t, func(t *testing.T, c cluster) {
 		cl := c.client(t)
 		adm := kadm.NewClient(cl)
@@ -374,7 +374,7 @@ func topicID(t *testing.T, cl *kgo.Client) event.TopicID {
 	return found["t"].ID
 }
 
-func TestConsumerOutsideTheLog(t *testing.T) {
+func TestConsumerOutsideTheLogOnApache(t *testing.T) {
 	onAll(t, func(t *testing.T, c cluster) {
 		cl := c.client(t)
 		c.create(t, cl, 1, "t")

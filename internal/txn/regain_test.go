@@ -37,7 +37,7 @@ func commitOne(t *testing.T, p *txn.Producer, value string) {
 }
 
 // A producer whose successor has come leaves it alone, whatever either was doing.
-func TestInitTakesNothingFromASuccessor(t *testing.T) {
+func TestInitTakesNothingFromASuccessorOnApache(t *testing.T) {
 	onAll(t, func(t *testing.T, c cluster) {
 		c.create(t, c.client(t), 1, "t")
 		for _, oldOpen := range []bool{false, true} {
@@ -81,7 +81,7 @@ func TestInitTakesNothingFromASuccessor(t *testing.T) {
 }
 
 // A producer that is alone goes on after everything that may happen to its transaction.
-func TestInitGoesOn(t *testing.T) {
+func TestInitResumesOnApache(t *testing.T) {
 	onAll(t, func(t *testing.T, c cluster) {
 		cl := c.client(t)
 		c.create(t, cl, 1, "t")
@@ -124,7 +124,7 @@ func endUnheard(t *testing.T, cl *kgo.Client, p *txn.Producer, commit bool) {
 
 // After a time-out, a suspended machine's for one, the producer goes on: nobody else
 // holds the id.
-func TestInitAfterATimeout(t *testing.T) {
+func TestInitAfterATimeoutOnApache(t *testing.T) {
 	onAll(t, func(t *testing.T, c cluster) {
 		cl := c.client(t)
 		c.create(t, cl, 1, "t")

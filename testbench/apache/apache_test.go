@@ -56,8 +56,8 @@ func end(t *testing.T, b *apache.Broker) int64 {
 	return o.Offset
 }
 
-// TestBrokerLife walks one broker through everything a test may do to it.
-func TestBrokerLife(t *testing.T) {
+// TestApacheBrokerLife walks one broker through everything a test may do to it.
+func TestApacheBrokerLife(t *testing.T) {
 	for _, version := range []string{apache.Default, apache.Older} {
 		t.Run(version, func(t *testing.T) {
 			b := start(t, apache.Config{Version: version, HeapMB: 512})
@@ -125,8 +125,8 @@ func TestBrokerLife(t *testing.T) {
 	}
 }
 
-// TestBrokerEndsWithItsParent kills a process that owns a broker.
-func TestBrokerEndsWithItsParent(t *testing.T) {
+// TestApacheEndsWithItsParent kills a process that owns a broker.
+func TestApacheEndsWithItsParent(t *testing.T) {
 	apache.Require(t)
 	if dir := os.Getenv("GEOGATE_APACHE_CHILD"); dir != "" {
 		b, err := apache.Start(t.Context(), apache.Config{Dir: dir, HeapMB: 512})
@@ -141,7 +141,7 @@ func TestBrokerEndsWithItsParent(t *testing.T) {
 		select {}
 	}
 	dir := t.TempDir()
-	cmd := exec.Command(os.Args[0], "-test.run=^TestBrokerEndsWithItsParent$")
+	cmd := exec.Command(os.Args[0], "-test.run=^TestApacheEndsWithItsParent$")
 	cmd.Env = append(os.Environ(), "GEOGATE_APACHE_CHILD="+dir)
 	if err := cmd.Start(); err != nil {
 		t.Fatal(err)
@@ -178,7 +178,7 @@ func eventually(t *testing.T, what string, ok func() bool) {
 	}
 }
 
-func TestStartSaysWhy(t *testing.T) {
+func TestApacheStartSaysWhy(t *testing.T) {
 	apache.Require(t)
 	_, err := apache.Start(t.Context(), apache.Config{
 		Dir: t.TempDir(), HeapMB: 512,

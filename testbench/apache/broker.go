@@ -32,18 +32,6 @@ const (
 // ErrNotRunning is returned for a broker that has been stopped or killed.
 var ErrNotRunning = errors.New("apache: broker is not running")
 
-// Wanted tells whether tests on real brokers are run.
-func Wanted() bool { return os.Getenv("GEOGATE_TEST_KAFKA") == "1" }
-
-// Require skips a test that needs real brokers unless GEOGATE_TEST_KAFKA=1 is
-// set, so that an ordinary test run starts no Java.
-func Require(t testing.TB) {
-	t.Helper()
-	if !Wanted() {
-		t.Skip("needs Apache Kafka: set GEOGATE_TEST_KAFKA=1 (Java 17 and Maven are used)")
-	}
-}
-
 // Broker is a one-broker cluster. Its methods may be called from several
 // goroutines; Stop, Kill and Restart exclude each other.
 type Broker struct {
@@ -59,8 +47,12 @@ type Broker struct {
 
 // Start formats the storage of a new directory and starts a broker on it. It
 // returns when the broker answers ApiVersions and Metadata, or an error with
-// the end of the broker's log.
+// the end of the broker's log. Inside a test it starts nothing unless
+// GEOGATE_TEST_KAFKA=1 is set.
 func Start(ctx context.Context, cfg Config) (*Broker, error) {
+	if testing.Testing() && !set() {
+		return nil, errNotAsked
+	}
 	cfg = cfg.withDefaults()
 	cp, err := Resolve(ctx, cfg.Version)
 	if err != nil {
@@ -117,6 +109,10 @@ func (b *Broker) java(ctx context.Context, args ...string) *exec.Cmd {
 		"-Djava.awt.headless=true",
 		"-cp", string(b.classPath),
 	}, args...)
+	if !b.cfg.Measured {
+		// Most of a short life is compiling: one quick compiler, one collector.
+		all = append([]string{"-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC"}, all...)
+	}
 	cmd := exec.CommandContext(ctx, "java", all...)
 	cmd.Dir = b.cfg.Dir
 	return cmd

@@ -11,5 +11,7 @@
 // its whole process group, and on Linux the kernel does so when the parent dies.
 //
 // Starting Java costs seconds and hundreds of megabytes, so tests call Require
-// first, which skips unless GEOGATE_TEST_KAFKA=1 is set.
+// or Wanted first: without GEOGATE_TEST_KAFKA=1 such a test is skipped or does less. Its
+// name must contain Apache, by which make kafka finds it. A package with many such tests
+// starts its brokers once, with a Pool.
 package apache

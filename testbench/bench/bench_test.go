@@ -15,9 +15,9 @@ import (
 	"github.com/geogate/geogate/testbench/apache"
 )
 
-// TestSuites runs what is measured with a few records and compares counts, not times:
+// TestSuitesOnApache runs what is measured with a few records and compares counts, not times:
 // whatever was answered is stored once, and what was folded is read.
-func TestSuites(t *testing.T) {
+func TestSuitesOnApache(t *testing.T) {
 	// What the go command reads is no input of the test cache. Reading the folders of
 	// the sources here makes them one: a change of the program runs the test again.
 	err := filepath.WalkDir("../..", func(path string, d fs.DirEntry, err error) error {
@@ -35,7 +35,7 @@ func TestSuites(t *testing.T) {
 		dir: t.TempDir(), json: filepath.Join(t.TempDir(), "figures.json"),
 		seconds: time.Minute, raw: 50 * time.Millisecond, size: 1000, partitions: partitions, events: events, count: count, markdown: true,
 	}
-	if apache.Wanted() {
+	if apache.Wanted(t) {
 		o.kafkas = []string{"apache"}
 		o.works = append(o.works, "start")
 		o.seconds = 6 * time.Second

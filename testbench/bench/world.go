@@ -166,7 +166,7 @@ func freeAddress() (string, error) {
 // place chooses a region's addresses, and starts its Kafka if that is one of its own.
 func (w *world) place(ctx context.Context, r *region) (err error) {
 	if w.kafka == "apache" {
-		if r.broker, err = apache.Start(ctx, apache.Config{Version: w.o.version, Dir: filepath.Join(w.dir, "kafka-"+r.name), HeapMB: w.o.heap}); err != nil {
+		if r.broker, err = apache.Start(ctx, apache.Config{Version: w.o.version, Dir: filepath.Join(w.dir, "kafka-"+r.name), HeapMB: w.o.heap, Measured: true}); err != nil {
 			return err
 		}
 		r.seed = r.broker.Seeds()[0]

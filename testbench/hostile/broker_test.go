@@ -12,10 +12,10 @@ import (
 	"github.com/geogate/geogate/testbench/client"
 )
 
-// TestSourceBrokerIsKilledAndBack: a broker that dies under load and comes back at once
+// TestApacheIsKilledAndBack: a broker that dies under load and comes back at once
 // begins a new leader epoch and has lost nothing. No partition stays parked, and all that
 // was answered arrives in the other region.
-func TestSourceBrokerIsKilledAndBack(t *testing.T) {
+func TestApacheIsKilledAndBack(t *testing.T) {
 	apache.Require(t)
 	d := deploy(t, spec{pair: true, set: []string{"log.level=warn"}})
 	var answered []client.Answer
