@@ -142,14 +142,28 @@ func rows(topic string, partition int32, from, n int) []*kgo.Record {
 	return out
 }
 
+// committed returns the last stable offsets of every partition of the topics. The answer
+// of a busy broker may lack some, which would look like the end of an empty partition.
+func (e *end) committed(t testing.TB, topics ...string) (ends kadm.ListedOffsets) {
+	t.Helper()
+	var err error
+	eventually(t, fmt.Sprintf("the ends of %v", topics), func() bool {
+		ends, err = kadm.NewClient(e.cl).ListCommittedOffsets(t.Context(), topics...)
+		ends.Each(func(o kadm.ListedOffset) {
+			if o.Partition >= 0 && o.Err != nil { // -1 is a topic that is not there
+				err = o.Err
+			}
+		})
+		return err == nil
+	})
+	return ends
+}
+
 // read consumes everything committed in a topic up to its last stable offsets, by
 // partition, in order.
 func (e *end) read(t testing.TB, topic string, opts ...kgo.Opt) map[int32][]*kgo.Record {
 	t.Helper()
-	ends, err := kadm.NewClient(e.cl).ListCommittedOffsets(t.Context(), topic)
-	if err != nil {
-		t.Fatal(err)
-	}
+	ends := e.committed(t, topic)
 	cl := e.client(t, append([]kgo.Opt{
 		kgo.ConsumeTopics(topic), kgo.ConsumeResetOffset(kgo.NewOffset().AtStart()), kgo.KeepControlRecords(),
 		kgo.FetchIsolationLevel(kgo.ReadCommitted()), kgo.FetchMaxWait(50 * time.Millisecond),
@@ -260,10 +274,7 @@ func eventually(t testing.TB, what string, f func() bool) {
 // caughtUp waits until the link has covered what the source has now.
 func (r *running) caughtUp(t testing.TB, from *end, topics ...string) {
 	t.Helper()
-	ends, err := kadm.NewClient(from.cl).ListCommittedOffsets(t.Context(), topics...)
-	if err != nil {
-		t.Fatal(err)
-	}
+	ends := from.committed(t, topics...)
 	defer func() {
 		if t.Failed() {
 			t.Logf("the link covers %v; its status is %+v", r.Covered(), r.Status())
