@@ -68,3 +68,17 @@ func Owned(revision uint64, bounds ...int64) *event.ValidityTable {
 	}
 	return owned(revision, spans...)
 }
+
+// TransactionPause is transactionPause.
+func TransactionPause(since, took time.Duration) time.Duration { return transactionPause(since, took) }
+
+// FetchPause is fetchPause.
+func FetchPause(since time.Duration, bytes int) time.Duration { return fetchPause(since, bytes) }
+
+// Limits of the pauses.
+const (
+	TransactionParts  = transactionParts
+	TransactionLatest = transactionLatest
+	FetchEvery        = fetchEvery
+	LittleFetched     = littleFetched
+)

@@ -47,3 +47,45 @@ func TestPaceOfLooks(t *testing.T) {
 		t.Errorf("%d looks before the long pause, want %d", rounds, replicate.SoonRounds)
 	}
 }
+
+// TestTransactionsAreApart: the first transaction after a while comes at once; the next comes the
+// later the longer the last one took, but not later than the limit.
+func TestTransactionsAreApart(t *testing.T) {
+	const ms = time.Millisecond
+	for _, c := range []struct {
+		name        string
+		since, took time.Duration
+		want        time.Duration
+	}{
+		{"the first of all", 1 << 62, 0, 0},
+		{"the first after a while", time.Second, 10 * ms, 0},
+		{"right after a fast one", 5 * ms, 5 * ms, replicate.TransactionParts*5*ms - 5*ms},
+		{"right after a slower one", 20 * ms, 20 * ms, replicate.TransactionParts*20*ms - 20*ms},
+		{"right after one that took most of the limit", 60 * ms, 60 * ms, replicate.TransactionLatest - 60*ms},
+		{"right after one that took longer than the limit", time.Second, time.Second, 0},
+	} {
+		if got := replicate.TransactionPause(c.since, c.took); got != c.want {
+			t.Errorf("%s: waits %v, want %v", c.name, got, c.want)
+		}
+	}
+}
+
+// TestSmallFetchesAreApart: a fetch that has brought little is followed by the next after a
+// pause, unless it took as long itself; one that has brought much by the next at once.
+func TestSmallFetchesAreApart(t *testing.T) {
+	for _, c := range []struct {
+		since time.Duration
+		bytes int
+		want  time.Duration
+	}{
+		{time.Millisecond, 1000, replicate.FetchEvery - time.Millisecond},
+		{replicate.FetchEvery, 1000, 0},
+		{time.Minute, 1000, 0},
+		{0, replicate.LittleFetched - 1, replicate.FetchEvery},
+		{0, replicate.LittleFetched, 0},
+	} {
+		if got := replicate.FetchPause(c.since, c.bytes); got != c.want {
+			t.Errorf("%d bytes after %v: waits %v, want %v", c.bytes, c.since, got, c.want)
+		}
+	}
+}

@@ -40,6 +40,7 @@ type reader struct {
 	barriers BarrierChecker
 	log      *slog.Logger
 	ready    chan struct{} // holds one signal: something was collected
+	much     chan struct{} // holds one signal: littleBytes were collected
 	wake     chan struct{} // holds one signal
 	broken   chan error    // holds one: a panic of the reader's work
 
@@ -66,7 +67,7 @@ type cursor struct {
 func newReader(cl *kgo.Client, bytes int, barriers BarrierChecker, log *slog.Logger) *reader {
 	return &reader{
 		cl: cl, bytes: bytes, barriers: barriers, log: log,
-		ready: make(chan struct{}, 1), wake: make(chan struct{}, 1), broken: make(chan error, 1), room: make(chan struct{}),
+		ready: make(chan struct{}, 1), much: make(chan struct{}, 1), wake: make(chan struct{}, 1), broken: make(chan error, 1), room: make(chan struct{}),
 		parts: map[Part]*cursor{}, sessions: map[int32]bool{}, assignmentVersion: map[int32]int{}, names: map[[16]byte]string{},
 	}
 }
@@ -106,6 +107,10 @@ func (r *reader) empty() Fetched {
 	r.collected, r.collectedBytes = Fetched{Reading: r.reading}, 0
 	close(r.room)
 	r.room = make(chan struct{})
+	select {
+	case <-r.much:
+	default:
+	}
 	return out
 }
 
@@ -129,9 +134,9 @@ func (r *reader) collect(ctx context.Context, answer Fetched, weight int) {
 	}
 	r.collected.Parts = append(r.collected.Parts, answer.Parts...)
 	r.collectedBytes += weight
-	select {
-	case r.ready <- struct{}{}:
-	default:
+	signal(r.ready)
+	if r.collectedBytes >= littleBytes {
+		signal(r.much)
 	}
 }
 
@@ -155,9 +160,11 @@ func (r *reader) guard(work func()) {
 	}
 }
 
-func (r *reader) signal() {
+func (r *reader) signal() { signal(r.wake) }
+
+func signal(c chan struct{}) {
 	select {
-	case r.wake <- struct{}{}:
+	case c <- struct{}{}:
 	default:
 	}
 }
@@ -252,6 +259,7 @@ func (s *session) run(ctx context.Context) {
 		if !ok {
 			return
 		}
+		began := time.Now()
 		kresp, err := s.r.cl.Broker(int(s.broker)).Request(ctx, req)
 		resp, isFetch := kresp.(*kmsg.FetchResponse)
 		switch {
@@ -281,7 +289,11 @@ func (s *session) run(ctx context.Context) {
 		if len(answer.Parts) == 0 {
 			continue
 		}
-		s.r.collect(ctx, answer, batchBytes(resp))
+		weight := batchBytes(resp)
+		s.r.collect(ctx, answer, weight)
+		if left := fetchPause(time.Since(began), weight); left > 0 {
+			_ = sleep.For(ctx, left) // the session's loop looks at the context
+		}
 	}
 }
 

@@ -39,6 +39,8 @@ type shard struct {
 	assigned              chan []Stream
 	streams               []Stream        // that were assigned; only handle touches them
 	intervalsChanged      <-chan struct{} // closed when the register may know more of them; likewise
+	began                 time.Time       // of the last transaction; likewise
+	took                  time.Duration   // that it took; likewise
 
 	// before is called before each effect is carried out; an error ends the shard
 	// on the spot, as a kill would. Only tests set it.
@@ -130,7 +132,7 @@ func (s *shard) wait(ctx context.Context) (any, error) {
 	s.mu.Lock()
 	wake, idle := s.core.Wake(), s.core.phase == phaseIdle
 	s.mu.Unlock()
-	var timer <-chan time.Time
+	var timer, rested <-chan time.Time
 	if !wake.IsZero() {
 		t := time.NewTimer(max(time.Until(wake), 0))
 		defer t.Stop()
@@ -139,6 +141,11 @@ func (s *shard) wait(ctx context.Context) (any, error) {
 	var fetched <-chan struct{} // only an idle shard takes more: that is the back-pressure
 	if idle {
 		fetched = s.reader.ready
+	}
+	if left := transactionPause(time.Since(s.began), s.took); idle && left > 0 {
+		t := time.NewTimer(left)
+		defer t.Stop()
+		fetched, rested = s.reader.much, t.C
 	}
 	select {
 	case <-ctx.Done():
@@ -150,6 +157,8 @@ func (s *shard) wait(ctx context.Context) (any, error) {
 	case <-s.intervalsChanged:
 		return Tick{}, nil
 	case <-fetched:
+		return s.reader.take(), nil
+	case <-rested:
 		return s.reader.take(), nil
 	case <-timer:
 		return Tick{}, nil
@@ -287,6 +296,7 @@ func (s *shard) carryOut(ctx context.Context, effect any) (any, error) {
 		tctx, release := txn.WithGrace(ctx, finishWait)
 		defer release()
 		_, err := s.producer.End(tctx, true)
+		s.took = time.Since(s.began)
 		return Ended{err}, nil
 	case Report:
 		x := e.Incident
@@ -310,8 +320,11 @@ func (s *shard) produce(ctx context.Context, e Produce) (any, error) {
 	s.mu.Lock()
 	first := s.core.phase == phaseProduce
 	s.mu.Unlock()
-	if first && ctx.Err() != nil {
-		return nil, ctx.Err() // nothing of this transaction was sent
+	if first {
+		if ctx.Err() != nil {
+			return nil, ctx.Err() // nothing of this transaction was sent
+		}
+		s.began = time.Now()
 	}
 	tctx, release := txn.WithGrace(ctx, finishWait)
 	defer release()

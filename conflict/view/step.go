@@ -205,8 +205,10 @@ func (v *View) step(ctx context.Context) error {
 	return v.settle(out, states, bases)
 }
 
-// pace sets how large the next step may be by how long a transaction took.
+// pace sets how large the next step may be, and how soon it may come, by how long a transaction
+// took.
 func (v *View) pace(took time.Duration) {
+	v.took = took
 	switch {
 	case took > slowStep:
 		v.limit = max(leastStep, min(v.limit, v.taken.bytes)/2)

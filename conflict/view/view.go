@@ -147,9 +147,10 @@ type View struct {
 	limit    int      // bytes of a step
 	mem      arena    // for the state records of the step in hand
 	headers  []event.Header
-	values   []byte    // of headers
-	foldedAt time.Time // when the last step was committed; zero: memory is let go
-	began    time.Time // of the last step
+	values   []byte        // of headers
+	foldedAt time.Time     // when the last step was committed; zero: memory is let go
+	began    time.Time     // of the last step
+	took     time.Duration // of its transaction
 	// pauseEnds is the timer of pause.
 	pauseEnds *time.Timer
 
