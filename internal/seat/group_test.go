@@ -14,55 +14,129 @@ import (
 
 func parcelOf(bytes int) *parcel { return &parcel{recs: make([]kgo.Record, 1), bytes: bytes} }
 
+// goesAt takes the next group of some at a moment, which must have so many parcels.
+func goesAt(t *testing.T, g *groups, now time.Time, want int) *group {
+	t.Helper()
+	x, wait := g.next(now, false)
+	n := 0
+	if x != nil {
+		n = len(x.parcels)
+	}
+	if n != want {
+		t.Fatalf("%d parcels go, want %d", n, want)
+	}
+	if waits := len(g.waiting) > 0; waits != (wait > 0) {
+		t.Fatalf("%d parcels wait for %v", len(g.waiting), wait)
+	}
+	return x
+}
+
 // TestWhatComesMeanwhileGoesTogether: two groups go at once, what comes until one of them has
 // ended goes as one, unless it is much, or overdue, or the producer is being closed.
 func TestWhatComesMeanwhileGoesTogether(t *testing.T) {
 	t.Parallel()
 	var g groups
 	var flying []*group
-	goes := func(want int, closed bool) {
+	now := time.Unix(1_000_000, 0)
+	goes := func(want int) {
 		t.Helper()
-		n := 0
-		if x := g.next(closed); x != nil {
-			n = len(x.parcels)
+		if x := goesAt(t, &g, now, want); x != nil {
 			flying = append(flying, x)
-		}
-		if n != want {
-			t.Fatalf("%d parcels go, want %d", n, want)
 		}
 	}
 	for range groupsInFlight {
-		g.add(parcelOf(100))
-		goes(1, false)
+		g.add(now, parcelOf(100))
+		goes(1)
 	}
-	for range 30 {
-		g.add(parcelOf(100))
-		goes(0, false)
+	for range many - 1 {
+		g.add(now, parcelOf(100))
+		goes(0)
 	}
-	g.ended(flying[0])
-	goes(30, false)
-	goes(0, false)
+	g.end(now, flying[0])
+	goes(many - 1)
+	goes(0)
 
-	g.add(parcelOf(groupBytes - 1))
-	goes(0, false)
-	g.add(parcelOf(1))
-	goes(2, false)
-	g.ended(flying[len(flying)-1]) // it does not count
-	g.add(parcelOf(100))
-	goes(0, false)
-	g.overdue = true
-	goes(1, false)
-	g.add(parcelOf(100))
-	goes(0, false)
-	goes(1, true)
+	g.add(now, parcelOf(groupBytes-1))
+	goes(0)
+	g.add(now, parcelOf(1))
+	goes(2)
+	g.end(now, flying[len(flying)-1]) // it does not count
+	g.add(now, parcelOf(100))
+	goes(0)
+	now = now.Add(groupWait)
+	goes(1)
+	g.add(now, parcelOf(100))
+	goes(0)
+	x, _ := g.next(now, true)
+	flying = append(flying, x)
 
 	for _, x := range flying[1:] {
 		if len(x.parcels) != 2 {
-			g.ended(x)
+			g.end(now, x)
 		}
 	}
-	if g.inFlight != 0 || g.bytes != 0 || len(g.waiting) != 0 {
-		t.Errorf("left: %d in flight, %d bytes, %d parcels", g.inFlight, g.bytes, len(g.waiting))
+	if g.inFlight != 0 || g.bytes != 0 || g.records != 0 || len(g.waiting) != 0 {
+		t.Errorf("left: %d in flight, %d bytes, %d records, %d parcels", g.inFlight, g.bytes, g.records, len(g.waiting))
+	}
+}
+
+// TestManyGoTogether: where many write, one group at a time is in flight, and the next waits
+// a little, after its end, for as many as were in it.
+func TestManyGoTogether(t *testing.T) {
+	t.Parallel()
+	const took = 6 * time.Millisecond
+	var g groups
+	now := time.Unix(1_000_000, 0)
+	add := func(n int) {
+		for range n {
+			g.add(now, parcelOf(100))
+		}
+	}
+	ends := func(x *group, after time.Duration) {
+		now = now.Add(after)
+		g.end(now, x)
+	}
+	add(many)
+	ends(goesAt(t, &g, now, many), took)
+
+	add(many)
+	full := goesAt(t, &g, now, many) // as many as in the last one
+	add(1)
+	goesAt(t, &g, now, 0) // one is in flight
+	ends(full, took)
+	goesAt(t, &g, now, 0)
+	now = now.Add(took/2 - 1)
+	goesAt(t, &g, now, 0)
+	add(many - 2)
+	goesAt(t, &g, now, 0)
+	now = now.Add(1)
+	goesAt(t, &g, now, many-1)
+	add(1)
+	goesAt(t, &g, now, 0)
+}
+
+// TestSlowGroupDelaysNobodyForLong: what waits for a group that does not end goes all the same,
+// the later the longer the last one took.
+func TestSlowGroupDelaysNobodyForLong(t *testing.T) {
+	t.Parallel()
+	for _, c := range []struct{ took, waits time.Duration }{
+		{time.Millisecond, groupWait},
+		{10 * time.Millisecond, 20 * time.Millisecond},
+		{time.Minute, groupWaitMost},
+	} {
+		var g groups
+		now := time.Unix(1_000_000, 0)
+		for range many {
+			g.add(now, parcelOf(100))
+		}
+		x := goesAt(t, &g, now, many)
+		g.end(now.Add(c.took), x)
+		now = now.Add(time.Hour)
+		g.add(now, parcelOf(100))
+		goesAt(t, &g, now, 1)
+		g.add(now, parcelOf(100))
+		goesAt(t, &g, now.Add(c.waits-1), 0)
+		goesAt(t, &g, now.Add(c.waits), 1)
 	}
 }
 

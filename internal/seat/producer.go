@@ -100,7 +100,7 @@ func (p *Producer) Produce(topic string, partition int32, sent []Sent, failed fu
 		part.bytes += sizeOf(r)
 	}
 	p.mu.Lock()
-	p.groups.add(part)
+	p.groups.add(time.Now(), part)
 	p.mu.Unlock()
 	p.send(false)
 	return nil
@@ -111,15 +111,16 @@ func (p *Producer) Produce(topic string, partition int32, sent []Sent, failed fu
 func (p *Producer) send(all bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	p.groups.overdue = p.groups.overdue || all
+	p.groups.all = p.groups.all || all
 	if p.groups.sending {
 		return // whoever sends looks again
 	}
 	p.groups.sending = true
 	defer func() { p.groups.sending = false }()
+	var wait time.Duration
 	for {
-		g := p.groups.next(p.closed)
-		if g == nil {
+		var g *group
+		if g, wait = p.groups.next(time.Now(), p.closed); g == nil {
 			break
 		}
 		cl := p.client
@@ -135,15 +136,27 @@ func (p *Producer) send(all bool) {
 		}
 		p.mu.Lock()
 	}
-	if len(p.groups.waiting) == 0 || p.groups.timed {
+	if wait == 0 {
 		return
 	}
-	p.groups.timed = true
+	due := time.Now().Add(wait)
+	if set := p.groups.due; !set.IsZero() && set.Before(due) {
+		return // it is looked at again by then
+	}
+	p.groups.due = due
 	if p.groups.timer == nil {
-		p.groups.timer = time.AfterFunc(groupWait, func() { p.send(true) })
+		p.groups.timer = time.AfterFunc(wait, p.sendLate)
 		return
 	}
-	p.groups.timer.Reset(groupWait)
+	p.groups.timer.Reset(wait)
+}
+
+// sendLate gives the client what has waited long enough.
+func (p *Producer) sendLate() {
+	p.mu.Lock()
+	p.groups.due = time.Time{}
+	p.mu.Unlock()
+	p.send(false)
 }
 
 // done takes the client's word on a record.
@@ -190,7 +203,7 @@ func (p *Producer) done(g *group) {
 		return
 	}
 	p.mu.Lock()
-	p.groups.ended(g)
+	p.groups.end(time.Now(), g)
 	more := len(p.groups.waiting) > 0
 	p.mu.Unlock()
 	if more {
