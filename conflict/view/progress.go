@@ -129,10 +129,12 @@ func (v *View) tellNow(now time.Time) (p control.Progress, ok bool) {
 
 // publish writes progress if there is something to tell. While nothing happens to a
 // partition only the closed stamp rises, with the clock: that is worth a transaction
-// here, and one of every link that copies it, much less often than news is.
+// here, and one of every link that copies it, much less often than news is. It writes at
+// once if somebody waits for a transaction.
 func (v *View) publish(ctx context.Context) error {
 	now := v.cfg.Wall()
-	if v.schedule.wait(now) > 0 {
+	asked, waits := v.asked()
+	if !waits && v.schedule.wait(now) > 0 {
 		return nil
 	}
 	p, ok := v.progress()
@@ -141,17 +143,23 @@ func (v *View) publish(ctx context.Context) error {
 			v.schedule.published(before, now)
 		}
 	}
-	if !v.schedule.look(now, &p, ok) {
+	if !v.schedule.look(now, &p, ok) && !waits {
 		return nil
 	}
 	packing, rec := v.producer.Pack(), progressRecord(&p, now)
+	if !ok {
+		rec = v.vectorAgain()
+	}
 	if err := packing.Add(&rec); err != nil {
 		return err
 	}
 	if _, err := v.commit(ctx, packing); err != nil {
 		return err
 	}
-	v.schedule.wrote(p, now)
+	if ok {
+		v.schedule.wrote(p, now)
+	}
+	v.confirmed(asked)
 	return nil
 }
 

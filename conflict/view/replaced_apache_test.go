@@ -39,3 +39,17 @@ func TestRefusalsOfApacheKafka(t *testing.T) {
 		})
 	}
 }
+
+// TestConfirmOnApacheKafka: a coordinator of a real broker, too, refuses the transaction of a
+// view that another has replaced.
+func TestConfirmOnApacheKafka(t *testing.T) {
+	apache.Require(t)
+	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
+	defer cancel()
+	b, err := apache.Start(ctx, apache.Config{Version: apache.Default, Dir: t.TempDir(), HeapMB: 384})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = b.Stop() })
+	newWorldAt(t, entities, b.Seeds()).confirms()
+}

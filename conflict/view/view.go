@@ -165,6 +165,7 @@ type View struct {
 	mergedEnd    int64 // of the merged partition, as far as it is written
 	chain        checkpoints
 	moved        chan struct{} // closed and replaced when committed moves, or the queue gets room
+	confirms     confirms
 	status       Status
 }
 
@@ -316,6 +317,11 @@ func (v *View) runTerm(ctx context.Context) error {
 		v.pause(ctx)
 		if ctx.Err() != nil {
 			return ctx.Err()
+		}
+		if _, waits := v.asked(); waits { // not behind a step, which may fail for reasons of its own
+			if err := v.publish(ctx); err != nil {
+				return err
+			}
 		}
 		if v.take(); v.taken.items > 0 {
 			v.began = time.Now()

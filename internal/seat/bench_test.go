@@ -71,11 +71,14 @@ func benchCore(b *testing.B, n int, ordered bool) {
 			binary.BigEndian.PutUint64(ws[j].Request.Idempotency[:], ref)
 		}
 		places = places[:0]
+		confirm := false
 		take := func(es []seat.Effect) {
 			for _, e := range es {
 				switch e := e.(type) {
 				case seat.OpenTerm:
 					core.Step(now, seat.Opened{Attempt: e.Attempt, Producer: 1, Epochs: []int16{0}})
+				case seat.ConfirmTerm:
+					confirm = true
 				case seat.Produce:
 					for k := range e.Records {
 						offset++
@@ -96,6 +99,9 @@ func benchCore(b *testing.B, n int, ordered bool) {
 		take(core.Step(now, seat.Accept{Writes: ws}))
 		if i == 0 {
 			take(core.Step(now, seat.ReadBack{Places: []seat.Read{{Barrier: &seat.Mark{Producer: 1}, Item: judged.Item{Next: event.Point{Next: 1}}}}}))
+			if confirm {
+				take(core.Step(now, seat.TermConfirmed{}))
+			}
 		}
 		take(core.Step(now, seat.ReadBack{Places: places}))
 	}

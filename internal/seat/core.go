@@ -90,6 +90,10 @@ func (c CoreConfig) withDefaults() CoreConfig {
 // Invariants:
 //   - A record is sent only under a term: the seat's own barrier, read back, at or
 //     above which no other barrier has been read.
+//   - A record is sent only once the seat's fold has been found to hold the partition
+//     after the first barrier was read (ConfirmTerm). Claims go out with the fold's
+//     transactions, so an instance that claims more than this seat has read of control
+//     has taken the fold later, and begins its term above this one's barrier.
 //   - A key is held from acceptance until its record was read, was certainly
 //     refused, or a later barrier of the seat's own was read.
 //   - A reply without error is given only for a valid record that was read.
@@ -106,10 +110,11 @@ type Core struct {
 	claimed    Claims    // the last that was published
 	restricted uint16    // origins whose records may have been denied here, bit r: origin r
 
-	term    int64 // offset of the own barrier, NoBarrier before the first
-	proven  bool  // a record was read back under the term
-	opening opening
-	mine    []ownMark // of every attempt of this process
+	term      int64 // offset of the own barrier, NoBarrier before the first
+	proven    bool  // a record was read back under the term
+	confirmed bool  // the fold has held the partition since the first term began
+	opening   opening
+	mine      []ownMark // of every attempt of this process
 
 	writes   map[uint64]*write
 	byKey    map[event.IdempotencyKey]*write
@@ -240,6 +245,8 @@ func (c *Core) Step(now time.Time, ev Event) []Effect {
 		c.opened(now, ev)
 	case Unopened:
 		c.unopened(now, ev)
+	case TermConfirmed:
+		c.confirm(now)
 	case Produced:
 		for _, ref := range ev.Refs {
 			c.produced(ref, ev.Err)
@@ -289,13 +296,16 @@ func emptied[T any](s []T) []T {
 
 func (c *Core) do(e Effect) { c.out = append(c.out, e) }
 
-// mayWrite tells whether records may be sent: the term is held and no barrier of
-// one's own is under way, which would make them void.
-func (c *Core) mayWrite() bool { return c.term != NoBarrier && !c.opening.active && !c.stopped }
+// mayWrite tells whether records may be sent: the term is held and confirmed, and no
+// barrier of one's own is under way, which would make them void.
+func (c *Core) mayWrite() bool { return c.confirmed && !c.opening.active && !c.stopped }
 
-// begin starts an attempt to open a term, unless one runs.
+// confirming tells whether the first term has begun and waits to be confirmed.
+func (c *Core) confirming() bool { return c.term != NoBarrier && !c.confirmed }
+
+// begin starts an attempt to open a term, unless one runs or was taken a moment ago.
 func (c *Core) begin() {
-	if c.opening.active || c.stopped {
+	if c.opening.active || c.stopped || c.confirming() {
 		return
 	}
 	c.opening = opening{active: true, attempt: c.opening.attempt + 1}
@@ -405,6 +415,19 @@ func (c *Core) takeTerm(now time.Time, offset int64) {
 			return
 		}
 	}
+	if c.confirming() {
+		c.do(ConfirmTerm{})
+		return
+	}
+	c.sendWaiting(now)
+}
+
+// confirm lets what has waited go: nobody publishes any more what this seat has not read.
+func (c *Core) confirm(now time.Time) {
+	if c.stopped || !c.confirming() {
+		return
+	}
+	c.confirmed = true
 	c.sendWaiting(now)
 }
 

@@ -32,8 +32,10 @@ type desk struct {
 	vector  event.Vector
 	closed  event.Stamp
 
-	permit seat.WritePermit
-	seen   func(seat.Effect) // nil: nobody watches
+	permit      seat.WritePermit
+	unconfirmed bool              // nobody confirms terms but the test
+	confirms    int               // how often the core has asked for it
+	seen        func(seat.Effect) // nil: nobody watches
 }
 
 // place is a record or a barrier in the log.
@@ -71,6 +73,7 @@ func (d *desk) restart(cfg seat.CoreConfig) {
 
 func (d *desk) step(ev seat.Event) {
 	d.t.Helper()
+	confirms := d.confirms
 	for _, e := range d.core.Step(d.now, ev) {
 		if d.seen != nil {
 			d.seen(e)
@@ -78,6 +81,8 @@ func (d *desk) step(ev seat.Event) {
 		switch e := e.(type) {
 		case seat.OpenTerm:
 			d.opens = append(d.opens, e.Attempt)
+		case seat.ConfirmTerm:
+			d.confirms++
 		case seat.Produce:
 			for _, x := range e.Records {
 				d.sent[x.Ref] = x.Record
@@ -92,6 +97,9 @@ func (d *desk) step(ev seat.Event) {
 		case seat.Stop:
 			d.stopped = true
 		}
+	}
+	if d.confirms > confirms && !d.unconfirmed {
+		d.step(seat.TermConfirmed{})
 	}
 }
 
@@ -390,6 +398,44 @@ func TestMarkerMayBeReadBeforeItsAnswer(t *testing.T) {
 	at := d.land(a)
 	d.readAll()
 	d.wantAnswer(a, at, false)
+}
+
+// Another instance may have begun, and published, between this one's beginning and its
+// barrier: nothing is sent before the fold is known to hold the partition still.
+func TestNothingIsSentBeforeTheTermIsConfirmed(t *testing.T) {
+	d := newDesk(t, seat.CoreConfig{})
+	d.unconfirmed = true
+	a := d.write(1, "a")
+	d.openTerm(7)
+	b := d.write(2, "b")
+	if _, sent := d.sent[a]; sent || len(d.sent) > 0 || d.confirms != 1 || len(d.opens) > 1 {
+		t.Fatalf("sent %v, %d times asked, %d barriers", d.sent, d.confirms, len(d.opens))
+	}
+	d.step(seat.TermConfirmed{})
+	for _, ref := range []uint64{a, b} {
+		at := d.land(ref)
+		d.readAll()
+		d.wantAnswer(ref, at, false)
+	}
+	d.step(seat.Produced{Refs: []uint64{d.write(3, "c")}, Err: errors.New("connection lost")})
+	d.openTerm(8)
+	if d.confirms != 1 {
+		t.Errorf("a later term of the same seat is confirmed again")
+	}
+}
+
+// Whoever has the fold now has a barrier above this one's.
+func TestUnconfirmedTermIsSuperseded(t *testing.T) {
+	d := newDesk(t, seat.CoreConfig{})
+	d.unconfirmed = true
+	a := d.write(1, "a")
+	d.openTerm(7)
+	d.barrier(104, 0)
+	d.readAll()
+	d.step(seat.TermConfirmed{})
+	if !d.stopped || len(d.sent) > 0 || !errors.Is(d.replies[a].Err, seat.ErrSuperseded) {
+		t.Errorf("stopped %v, sent %v, answer %v", d.stopped, d.sent, d.replies[a].Err)
+	}
 }
 
 func TestUnclearBarrierIsWrittenAgain(t *testing.T) {

@@ -40,6 +40,9 @@ type (
 		Epochs   []int16
 	}
 
+	// TermConfirmed answers ConfirmTerm.
+	TermConfirmed struct{}
+
 	// Produced: the broker's word on records. Nil: stored. An error that wraps
 	// ErrRefused: it is certain that nothing was stored. Any other error: the
 	// outcome is unknown.
@@ -59,15 +62,16 @@ type (
 	Drain struct{}
 )
 
-func (Ready) isEvent()    {}
-func (Accept) isEvent()   {}
-func (Cancel) isEvent()   {}
-func (Opened) isEvent()   {}
-func (Unopened) isEvent() {}
-func (Produced) isEvent() {}
-func (ReadBack) isEvent() {}
-func (Tick) isEvent()     {}
-func (Drain) isEvent()    {}
+func (Ready) isEvent()         {}
+func (Accept) isEvent()        {}
+func (Cancel) isEvent()        {}
+func (Opened) isEvent()        {}
+func (Unopened) isEvent()      {}
+func (TermConfirmed) isEvent() {}
+func (Produced) isEvent()      {}
+func (ReadBack) isEvent()      {}
+func (Tick) isEvent()          {}
+func (Drain) isEvent()         {}
 
 // Write is a write as it is given to a Core. Ref names it in effects and later events.
 type Write struct {
@@ -103,6 +107,11 @@ type (
 	// OpenTerm: write a barrier and answer with Opened or Unopened.
 	OpenTerm struct{ Attempt uint64 }
 
+	// ConfirmTerm: find out whether the seat's fold still holds the partition
+	// (Folder.Confirm), and answer with TermConfirmed if it does. If it does not the seat
+	// ends.
+	ConfirmTerm struct{}
+
 	// Produce: append the records to the partition in this order, behind all earlier
 	// ones.
 	Produce struct{ Records []Sent }
@@ -114,10 +123,11 @@ type (
 	Stop struct{}
 )
 
-func (OpenTerm) isEffect() {}
-func (Produce) isEffect()  {}
-func (Replies) isEffect()  {}
-func (Stop) isEffect()     {}
+func (OpenTerm) isEffect()    {}
+func (ConfirmTerm) isEffect() {}
+func (Produce) isEffect()     {}
+func (Replies) isEffect()     {}
+func (Stop) isEffect()        {}
 
 // Sent is a write with its record.
 type Sent struct {

@@ -93,6 +93,10 @@ type Folder interface {
 	// Committed have no effect, but for an Orphan with a table, which revokes
 	// its event. An error ends the seat.
 	Fold(ctx context.Context, items []judged.Item) error
+	// Confirm returns nil once a transaction of the fold has been committed that began
+	// after the call: until then no other instance of the region had taken the fold.
+	// An error ends the seat.
+	Confirm(ctx context.Context) error
 	// Validity is the table of the last Cuts item that was folded and committed,
 	// nil if there was none. It answers at once.
 	Validity() *event.ValidityTable

@@ -134,10 +134,13 @@ func (w *world) start(store *dedupe.Memory) *process {
 }
 
 func (p *process) step(ev seat.Event) {
+	confirm := false
 	for _, e := range p.core.Step(p.w.now, ev) {
 		switch e := e.(type) {
 		case seat.OpenTerm:
 			p.opening = &barrierSteps{attempt: e.Attempt}
+		case seat.ConfirmTerm:
+			confirm = true
 		case seat.Produce:
 			for _, x := range e.Records {
 				p.pending = append(p.pending, pendingProduce{x.Ref, x.Record})
@@ -149,6 +152,9 @@ func (p *process) step(ev seat.Event) {
 		case seat.Stop:
 			p.stopped = true
 		}
+	}
+	if confirm {
+		p.step(seat.TermConfirmed{})
 	}
 }
 

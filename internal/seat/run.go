@@ -81,13 +81,18 @@ func (s *Seat) noteOpening(failed int) {
 	s.setWaiting(fmt.Errorf("its term cannot be opened: %d attempts have failed, the log says why", failed))
 }
 
-// runOpener writes barriers, one at a time.
+// runOpener writes barriers, one at a time, and has the fold confirm the first.
 func (s *Seat) runOpener(ctx context.Context) error {
 	failed := 0 // attempts in a row
 	for {
 		select {
 		case <-ctx.Done():
 			return ctx.Err()
+		case <-s.confirms:
+			if err := s.cfg.Folder.Confirm(ctx); err != nil {
+				return fmt.Errorf("confirm the term: %w", err)
+			}
+			s.result(TermConfirmed{})
 		case attempt := <-s.attempts:
 			tctx, cancel := context.WithTimeout(ctx, s.cfg.OpenTimeout)
 			ev, err := s.cfg.Opener.Open(tctx, attempt)

@@ -40,6 +40,8 @@ func (s *seatScript) effect(e seat.Effect) {
 	switch e := e.(type) {
 	case seat.OpenTerm:
 		s.Say("seat: write a barrier (attempt %d)", e.Attempt)
+	case seat.ConfirmTerm:
+		s.Say("seat: does the fold still hold the partition? It does")
 	case seat.Produce:
 		for _, x := range e.Records {
 			env, _, _, err := event.Decode(x.Record.Headers)

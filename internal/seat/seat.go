@@ -121,6 +121,7 @@ type Seat struct {
 	tailWake   chan struct{} // holds one: the tail has records
 	coreWake   chan struct{} // holds one: results wait, or the seat has stopped
 	attempts   chan uint64   // holds one: a barrier is wanted
+	confirms   chan struct{} // holds one: the fold is to be asked whether it holds the partition
 	ready      chan struct{} // closed when the tail has caught up
 
 	mu      sync.Mutex // guards core, and with it the order of records
@@ -193,7 +194,7 @@ func New(cfg Config) (*Seat, error) {
 	return &Seat{
 		cfg:        cfg.withDefaults(),
 		inputsWake: make(chan struct{}, 1), tailWake: make(chan struct{}, 1), coreWake: make(chan struct{}, 1),
-		attempts: make(chan uint64, 1), ready: make(chan struct{}), sent: make(map[uint64]*sentBatch),
+		attempts: make(chan uint64, 1), confirms: make(chan struct{}, 1), ready: make(chan struct{}), sent: make(map[uint64]*sentBatch),
 		status: Status{Term: NoBarrier, Held: make(map[event.RegionID]time.Duration), Refused: make(map[string]Refusals)},
 	}, nil
 }
@@ -499,6 +500,8 @@ func (s *Seat) tryStep(now time.Time, ev Event) (err error) {
 			case s.attempts <- e.Attempt:
 			default:
 			}
+		case ConfirmTerm:
+			poke(s.confirms)
 		case Produce:
 			if err := s.produce(e.Records); err != nil {
 				refused = Produced{Refs: refs(e.Records), Err: err}

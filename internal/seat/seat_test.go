@@ -100,6 +100,8 @@ func (f *folder) Context([]byte) (event.Vector, uint16, error) {
 	return v, 0, nil
 }
 
+func (f *folder) Confirm(context.Context) error { return nil }
+
 func (f *folder) Fold(_ context.Context, items []judged.Item) error {
 	f.mu.Lock()
 	defer f.mu.Unlock()

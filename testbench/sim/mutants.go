@@ -101,6 +101,9 @@ var mutants = []mutant{
 	{"claims-before-term", "a seat claims again before it has read a barrier of its own", []edit{
 		{"internal/seat/claims.go", "	if c.term == NoBarrier && !c.cfg.NoLog || c.stopped {\n		return c.claimed", "	if c.stopped {\n		return c.claimed"},
 	}},
+	{"term-not-confirmed", "a seat writes under its first term though another may have published since it began", []edit{
+		{"internal/seat/core.go", "	if c.confirming() {\n		c.do(ConfirmTerm{})\n		return\n	}", "	c.confirmed = true"},
+	}},
 	// Links.
 	{"covered-at-once", "target-covered counts before the runs were read behind it", []edit{
 		{"internal/control/links.go", " || l.runsNext[p.slot] < p.listing.upTo {", " {"},

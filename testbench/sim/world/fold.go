@@ -23,6 +23,7 @@ type step struct {
 	out      *conflict.Output
 	claims   seat.Claims
 	term     int64 // barrier of the seat that claims, or none
+	claim    bool  // it folds nothing: the seat wants a transaction
 }
 
 func stepsTP(tp kafka.TP) kafka.TP {
@@ -118,6 +119,7 @@ type foldRun struct {
 	busy  bool
 	held  bool // by the regime
 	queue []judged.Item
+	asked func() // the seat waits for a transaction
 }
 
 func newFold(s *seatRun) *foldRun {
@@ -204,7 +206,12 @@ func (f *foldRun) push(items ...judged.Item) {
 }
 
 func (f *foldRun) pump() {
-	if !f.ready || f.busy || f.held || f.s.closed {
+	if f.ready && !f.busy && f.asked != nil && !f.s.closed {
+		f.busy = true
+		f.s.p.after(f.s.p.w.Between(0, f.s.p.w.cfg.foldEvery), f.claim)
+		return
+	}
+	if !f.ready || f.busy || f.held || f.s.hang || f.s.closed {
 		return
 	}
 	v := f.part.Position().Vector
@@ -222,7 +229,7 @@ func (f *foldRun) step() {
 	if f.s.closed {
 		return
 	}
-	if f.held {
+	if f.held || f.s.hang {
 		f.busy = false
 		return
 	}
@@ -243,6 +250,42 @@ func (f *foldRun) step() {
 			return
 		}
 		f.send(parts, recs, func() { f.commit(out, n) })
+	})
+}
+
+// confirm tells the seat when a transaction has been committed that begins from now on.
+func (f *foldRun) confirm(done func()) {
+	f.asked = done
+	f.pump()
+}
+
+// claim commits a transaction that folds nothing and has the seat's claims.
+func (f *foldRun) claim() {
+	asked := f.asked
+	if f.s.closed || asked == nil {
+		return
+	}
+	out := &conflict.Output{Position: f.part.Position()}
+	parts := []kafka.TP{stepsTP(f.s.tp), controlTP}
+	recs := f.records(out)
+	f.prod.add(parts, func(err error) {
+		if err != nil {
+			f.failed(err)
+			return
+		}
+		f.send(parts, recs, func() {
+			f.prod.end(true, func(err error) {
+				if err != nil {
+					f.failed(err)
+					return
+				}
+				f.asked, f.busy = nil, false
+				if !f.s.closed {
+					asked()
+				}
+				f.pump()
+			})
+		})
 	})
 }
 
@@ -270,31 +313,16 @@ func (f *foldRun) records(out *conflict.Output) map[kafka.TP][]kafka.Record {
 		put('o', fmt.Appendf(nil, "%v", o.At), o)
 	}
 	put('v', nil, out.Position)
-	claims := f.claims()
+	claims := f.s.core.Claims()
 	prog := control.Progress{
 		ID: f.s.p.region.kafka.TopicID(tp.Topic), Partition: tp.Partition, Topic: tp.Topic,
 		End: claims.End, Closed: claims.Closed, Promised: claims.Promised,
 	}
 	return map[kafka.TP][]kafka.Record{
 		stateTP(tp): state,
-		stepsTP(tp): {{Key: []byte{}, Value: w.keep(&step{by: f.s.p.name, at: w.Now(), position: out.Position, out: out, claims: claims, term: f.s.core.Term()})}},
+		stepsTP(tp): {{Key: []byte{}, Value: w.keep(&step{by: f.s.p.name, at: w.Now(), position: out.Position, out: out, claims: claims, term: f.s.core.Term(), claim: len(out.Merged)+len(out.Entities) == 0 && out.Position == f.part.Position()})}},
 		controlTP:   {{Key: prog.AppendKey(nil), Value: prog.AppendValue(nil)}},
 	}
-}
-
-// claims is what the seat publishes with a step. A deposed seat that has not read
-// the newer barrier yet may open its fold once more, and would then claim what the
-// next holder never promised: the product's seats do (one instance a region holds
-// all seats, so far), the world keeps it apart, because everything that is made of
-// claims would fail with it.
-func (f *foldRun) claims() seat.Claims {
-	claims := f.s.core.Claims()
-	steps := f.s.p.w.committed(f.s.p.region, f.s.tp)
-	term := f.s.core.Term()
-	if n := len(steps); n > 0 && term != seat.NoBarrier && term != f.s.p.w.lastBarrier(f.s.p.region, f.s.tp) {
-		return steps[n-1].claims
-	}
-	return claims
 }
 
 func (f *foldRun) send(parts []kafka.TP, recs map[kafka.TP][]kafka.Record, done func()) {

@@ -42,17 +42,6 @@ func readLog(r *region, tp kafka.TP) []told {
 	return out
 }
 
-// lastBarrier is the newest barrier in an origin partition's log now.
-func (w *World) lastBarrier(r *region, tp kafka.TP) int64 {
-	log, _ := r.kafka.Log(tp)
-	for i := len(log) - 1; i >= 0; i-- {
-		if isBarrier(&log[i]) {
-			return log[i].Offset
-		}
-	}
-	return -1
-}
-
 func less(a, b *event.Event) int {
 	return cmp.Or(cmp.Compare(a.Stamp, b.Stamp), cmp.Compare(a.At.Region, b.At.Region),
 		strings.Compare(string(a.ID[:]), string(b.ID[:])), cmp.Compare(a.At.Offset, b.At.Offset))

@@ -43,13 +43,16 @@ const (
 	// liftedRules: rules that keep single records from every region are put in force and
 	// lifted again, while few other records say what a region has not seen.
 	liftedRules
+	// overlappingSeats: an instance that is slow to begin its term still writes after
+	// another has taken the seat, begun, and published.
+	overlappingSeats
 
 	regimes // how many there are
 )
 
 // String is the regime's name on the command line.
 func (r regime) String() string {
-	return [...]string{"ordinary", "link-fights", "elections", "lost-tails", "seat-fights", "cuts-in-audit", "deposed-links", "restarts-at-cuts", "lifted-rules"}[r]
+	return [...]string{"ordinary", "link-fights", "elections", "lost-tails", "seat-fights", "cuts-in-audit", "deposed-links", "restarts-at-cuts", "lifted-rules", "overlapping-seats"}[r]
 }
 
 // Regime is the name of what a seed's history is about.
@@ -72,7 +75,7 @@ func (c *config) drawRegime(seed uint64) {
 		c.register, c.border = false, r.IntN(2) == 0
 	case cutsInAudit:
 		c.register, c.border = true, true
-	case ordinary, elections, lostTails, seatFights, deposedLinks, restartsAtCuts, liftedRules, regimes:
+	case ordinary, elections, lostTails, seatFights, deposedLinks, restartsAtCuts, liftedRules, overlappingSeats, regimes:
 		c.register, c.border = false, false
 	}
 }
@@ -88,6 +91,10 @@ func (c *config) drawRareRegime(seed uint64) {
 		c.regime, c.register, c.border = restartsAtCuts, true, false
 	case 2:
 		c.regime, c.register, c.border = liftedRules, false, true
+	case 3:
+		if r.IntN(3) == 0 {
+			c.regime, c.register, c.border = overlappingSeats, false, false
+		}
 	}
 }
 
@@ -124,6 +131,10 @@ func (w *World) tune() {
 		c.truncate, c.elections, c.contested = false, false, false
 		c.faults, c.partitions, c.entities = pick(r, 0, 0.01), 1, pick(r, 3, 6)
 		c.rule = event.LWW // an entity topic under keep is not carried by such rules
+	case overlappingSeats:
+		c.truncate, c.elections, c.contested, c.foreign = false, false, false, false
+		c.faults, c.partitions, c.skew = pick(r, 0, 0.01), 1, 2*time.Second
+		c.foldEvery = min(c.foldEvery, 20*time.Millisecond)
 	case ordinary, regimes:
 	}
 }
@@ -156,6 +167,8 @@ func (w *World) scheduleRegime() {
 		often(6, func() { w.fenceUnheard(12, 2*time.Second) })
 	case liftedRules:
 		often(8, w.reload)
+	case overlappingSeats:
+		often(10, w.overlap)
 	case ordinary, seatFights, deposedLinks, regimes:
 	}
 }
@@ -328,15 +341,58 @@ func (w *World) fenceUnheard(writes int, later time.Duration) {
 	}
 }
 
+// overlap gives a seat to an instance whose fold hangs before it has a term. The one
+// before gets the seat back meanwhile, and begins, writes and publishes; the other one is
+// told late, and writes in between.
+func (w *World) overlap() {
+	r, tp := pick(w.Rand(), w.regions...), pick(w.Rand(), w.seats...)
+	first := r.assigned[tp]
+	slow, other := r.procs[(first+1)%len(r.procs)], r.procs[first]
+	if w.calm || !slow.alive || !other.alive || slow.seats[tp] != nil {
+		return
+	}
+	w.Logf("seat %v of %s: %s is slow, and %s begins beside it", tp, r.name, slow.name, other.name)
+	r.assigned[tp] = (first + 1) % len(r.procs)
+	slow.reassign(tp)
+	hung := slow.seats[tp]
+	hung.hang = true
+	w.After(w.Between(20*time.Millisecond, 200*time.Millisecond), func() {
+		r.assigned[tp] = first
+		if s := other.seats[tp]; s != nil {
+			s.close("begins again")
+		}
+		other.reassign(tp)
+	})
+	write := func(p *proc) func() {
+		return func() {
+			if p.alive && !w.calm {
+				w.attemptAt(w.newWrite(tp), r, p)
+			}
+		}
+	}
+	for range 4 {
+		w.After(w.Between(100*time.Millisecond, time.Second), write(other))
+		w.After(w.Between(300*time.Millisecond, 1500*time.Millisecond), write(slow))
+	}
+	w.After(w.Between(2*time.Second, 3*time.Second), func() {
+		hung.hang = false
+		slow.after(0, hung.fold.pump)
+		slow.after(0, func() { slow.reassign(tp) })
+	})
+}
+
 // writeAt has a client write in a region.
-func (w *World) writeAt(r *region) {
+func (w *World) writeAt(r *region) { w.attempt(w.newWrite(pick(w.Rand(), w.seats...)), r) }
+
+// newWrite is a client's write under a key of its own.
+func (w *World) newWrite(tp kafka.TP) *op {
 	n := w.cfg.writes + len(w.ops)
-	o := &op{n: n, tp: pick(w.Rand(), w.seats...)}
+	o := &op{n: n, tp: tp}
 	o.req.Request = w.request(o.tp, n)
 	o.req.Idempotency = event.HashKey([]byte(event.DefaultIdempotencySecret), "", o.tp.Topic, fmt.Sprintf("k%d", n))
 	o.req.Fingerprint = o.req.Request.Fingerprint()
 	w.ops = append(w.ops, o)
-	w.attempt(o, r)
+	return o
 }
 
 // lateAudit is how late a link's decision is written down, of which it hears nothing

@@ -113,7 +113,11 @@ func (w *World) attempt(o *op, r *region) {
 	if !w.calm && w.Chance(0.3) {
 		i = w.Rand().IntN(len(r.procs))
 	}
-	p := r.procs[i]
+	w.attemptAt(o, r, r.procs[i])
+}
+
+// attemptAt sends the request to one instance.
+func (w *World) attemptAt(o *op, r *region, p *proc) {
 	w.open++
 	closed := false
 	life := p.life

@@ -21,6 +21,7 @@ type seatRun struct {
 	p      *proc
 	tp     kafka.TP
 	closed bool
+	hang   bool // nothing is folded, by the regime
 
 	clock   *hlc.Clock
 	core    *seat.Core // nil until the fold's position is known
@@ -218,6 +219,8 @@ func (s *seatRun) step(ev seat.Event) {
 		switch e := e.(type) {
 		case seat.OpenTerm:
 			s.openTerm(e.Attempt)
+		case seat.ConfirmTerm:
+			s.fold.confirm(func() { s.step(seat.TermConfirmed{}) })
 		case seat.Produce:
 			s.out.late = s.strike()
 			for _, x := range e.Records {
