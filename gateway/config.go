@@ -70,6 +70,8 @@ type Deps struct {
 	Topics Topics
 	Seats  Seats
 	Logs   Logs
+	// Incidents shows what was deleted before it was read; nil: nobody finds any.
+	Incidents Incidents
 	// Forgetter forgets deleted topics; nil: nobody does.
 	Forgetter Forgetter
 	// Ownership says who may write; nil: this region may write everything.

@@ -303,6 +303,8 @@ func asProblem(err error) *problem {
 		return newProblem(codeNotReady, "the instance has not read the ownership register yet; retry")
 	case errors.Is(err, seat.ErrHeld):
 		return newProblem(codeHeld, "the instance has stopped the partition; geogate status says why, and other partitions go on")
+	case errors.Is(err, seat.ErrKeysLost):
+		return newProblem(codeHeld, "the region has lost records that may have this idempotency key, so it cannot tell whether the write was stored before; writes without a key are stored, geogate incident list says more")
 	case errors.Is(err, seat.ErrNotReady):
 		return newProblem(codeNotReady, "the instance is still reading the partition's log; retry")
 	case errors.Is(err, seat.ErrSuperseded):

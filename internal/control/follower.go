@@ -16,6 +16,7 @@ import (
 
 	"github.com/geogate/geogate/internal/defect"
 	"github.com/geogate/geogate/internal/event"
+	"github.com/geogate/geogate/internal/incident"
 	"github.com/geogate/geogate/internal/sleep"
 	"github.com/geogate/geogate/internal/txn"
 	"github.com/geogate/geogate/internal/warning"
@@ -83,7 +84,8 @@ type Follower struct {
 	restricted    map[string]uint16           // by topic, bit r: records of origin r may be denied to the own region
 	settings      map[event.RegionID]Settings // by the region that wrote them
 	links         map[event.RegionID]*LinkIndex
-	topicsChanged bool // the registry, or the incarnations, have since the last news
+	incidents     incident.Set // of the own region
+	topicsChanged bool         // the registry, or the incarnations, have since the last news
 	subscriptions map[*Subscription]struct{}
 }
 

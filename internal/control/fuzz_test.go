@@ -78,7 +78,7 @@ func seeds(names ...string) (out [][2][]byte) {
 }
 
 func FuzzControlTopic(f *testing.F) {
-	fuzzFollower(f, control.TopicControl, seeds("barrier", "progress", "incarnation", "restriction")...)
+	fuzzFollower(f, control.TopicControl, seeds("barrier", "progress", "incarnation", "restriction", "incident", "acceptance")...)
 }
 
 func FuzzControlOfAnotherRegion(f *testing.F) {

@@ -39,6 +39,10 @@ func registered(t Type) (recordType, bool) {
 		return restrictionType(), true
 	case TypeSettings:
 		return settingsType(), true
+	case TypeIncident:
+		return incidentType(), true
+	case TypeAcceptance:
+		return acceptanceType(), true
 	}
 	return recordType{}, false
 }

@@ -9,9 +9,11 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/geogate/geogate/internal/control"
 	"github.com/geogate/geogate/internal/event"
+	"github.com/geogate/geogate/internal/incident"
 )
 
 var (
@@ -43,6 +45,11 @@ func codecs() []codec {
 		{ID: control.SettingResidency, Value: []byte{}},
 	}}
 	set.Prove([]byte(event.DefaultIdempotencySecret))
+	lost := control.Incident{Incident: incident.Incident{
+		Place: incident.Place{Kind: incident.Fold, Log: topicA, Partition: 3, From: 2}, Topic: "flights", Name: "us.flights", Origin: 1, Until: 300,
+		Found: time.UnixMilli(1_796_083_200_123).UTC(),
+	}}
+	ack := control.Acceptance{Acceptance: incident.Acceptance{ID: lost.ID(), Until: 300, At: time.UnixMilli(1_796_083_260_000).UTC(), By: "alice", Reason: "old"}}
 	rt := control.Topic{Name: "eu.flights", ID: topicA, Kind: control.KindRemote, Origin: 2, Link: "eu-us", Source: "flights", SourceID: topicB}
 	dt := control.Topic{Name: "flights.merged", ID: topicA, Kind: control.KindDerived, Use: control.UseMerged, Of: "flights"}
 	st := control.Topic{Name: "_geogate.state.flights", ID: topicA, Kind: control.KindDerived, Use: control.UseState, Of: "flights", Partitions: 6}
@@ -63,6 +70,12 @@ func codecs() []codec {
 		{"settings", set, set.AppendKey(nil), set.AppendValue(nil), [2]string{
 			"0501", "010401080000000005265c000210022049487aaad025dc9cb02528b3a2b005010307005cd976a75a0d709d2dc09990f4a6301b",
 		}, func(k, v []byte) (any, error) { return wrap(control.ParseSettings(k, v)) }},
+		{"incident", lost, lost.AppendKey(nil), lost.AppendValue(nil), [2]string{
+			"06507aafe36612", "0101aa00000000000000000000000000000103010002ac0207666c69676874730a75732e666c6967687473000001a22ee6b07b",
+		}, func(k, v []byte) (any, error) { return wrap(control.ParseIncident(k, v)) }},
+		{"acceptance", ack, ack.AppendKey(nil), ack.AppendValue(nil), [2]string{
+			"07507aafe36612", "01ac02000001a22ee79a6005616c696365036f6c64",
+		}, func(k, v []byte) (any, error) { return wrap(control.ParseAcceptance(k, v)) }},
 		{"remote topic", rt, rt.AppendKey(nil), rt.AppendValue(nil), [2]string{
 			"65752e666c6967687473", "0101aa000000000000000000000000000001020565752d757307666c6967687473bb000000000000000000000000000002",
 		}, func(k, v []byte) (any, error) { return wrap(control.ParseTopic(k, v)) }},
@@ -208,12 +221,13 @@ func TestSettingsAreProven(t *testing.T) {
 	}
 }
 
-// TestCarried: of the types of control records links carry all but barriers, and
+// TestCarried: of the types of control records links carry all but barriers and incidents, and
 // nothing that is not of its type's form to the last byte.
 func TestCarried(t *testing.T) {
 	for _, c := range controlCodecs() {
 		claim, err := control.ParseClaim(c.key, c.value)
-		if carried := err == nil; carried != (c.name != "barrier") || carried && claim.Topic != map[bool]string{true: "flights"}[c.name != "settings"] {
+		stays := c.name == "barrier" || c.name == "incident" || c.name == "acceptance"
+		if carried := err == nil; carried == stays || carried && claim.Topic != map[bool]string{true: "flights"}[c.name != "settings"] {
 			t.Errorf("ParseClaim(%s) = %+v, %v", c.name, claim, err)
 		}
 		if _, err := control.ParseClaim(c.key, append(c.value[:len(c.value):len(c.value)], 0)); err == nil {

@@ -219,6 +219,33 @@ func (a *ValidityTable) Orphans(old *ValidityTable, origin RegionID) (from Point
 	return from, found
 }
 
+// NewlyCut gives the lowest point of an origin's log that lies past a cut which old does
+// not have: only from there on may records count under old and not under a.
+func (a *ValidityTable) NewlyCut(old *ValidityTable, origin RegionID) (from Point, found bool) {
+	for i := range a.Logs[origin].List {
+		t := &a.Logs[origin].List[i]
+		if !t.Ended || old.hasCut(origin, t.Epoch) {
+			continue
+		}
+		if p := t.lowest(); !found || p.Compare(from) < 0 {
+			from, found = p, true
+		}
+	}
+	return from, found
+}
+
+func (a *ValidityTable) hasCut(origin RegionID, e Epoch) bool {
+	if a == nil {
+		return false
+	}
+	for i := range a.Logs[origin].List {
+		if t := &a.Logs[origin].List[i]; t.Epoch == e {
+			return t.Ended
+		}
+	}
+	return false
+}
+
 // lowest is the first point of the log that lies past the tenure's cut; no log
 // comes to that of a tenure without one.
 func (t *Tenure) lowest() Point {

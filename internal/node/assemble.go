@@ -32,6 +32,7 @@ func (n *Node) assemble(secret []byte) (err error) {
 	if err != nil {
 		return err
 	}
+	n.incidents = &incidents{control.NewIncidents(n.control, n.client, n.cfg.Idempotency.Window, n.log), n.topology}
 	n.topics = topics.New(n.topicsConfig())
 	n.settings = &settings{node: n, secret: secretOf(secret), accept: n.deps.AcceptSettings}
 	if err := n.assembleSeats(); err != nil {
@@ -48,6 +49,9 @@ func (n *Node) assemble(secret []byte) (err error) {
 	if err := registerMetrics(n.deps.Registry, "warnings", warningMetrics{n}); err != nil {
 		return err
 	}
+	if err := registerMetrics(n.deps.Registry, "incidents", n.incidents); err != nil {
+		return err
+	}
 	if err := registerMetrics(n.deps.Registry, "other regions", (*peers)(n)); err != nil {
 		return err
 	}
@@ -62,7 +66,7 @@ func (n *Node) assembleSeats() (err error) {
 	n.seats, err = seats.New(seats.Config{
 		Region: n.cfg.Region, ID: n.own, Instance: n.cfg.Instance, Topology: n.topology, Policy: n.policy,
 		Topics: n.topics, Control: n.control, Client: n.client, Opts: n.kafkaOpts, Store: n.store, Decoder: n.decoder, Guard: n.guard(),
-		Admit:  n.settings.admit,
+		Admit: n.settings.admit, Incidents: n.incidents.keeper,
 		Window: n.cfg.Idempotency.Window, MaxRecord: int(n.cfg.HTTP.MaxRecord), Uncompressed: n.deps.Uncompressed, Defects: &n.defects, Skipped: &n.skipped, Logger: n.log,
 	})
 	if err != nil {
@@ -125,7 +129,7 @@ func (n *Node) assembleGateway(secret []byte) error {
 		Secret: secret, Drain: n.cfg.Drain,
 	}, gateway.Deps{
 		Topics: &topicList{n.topics, n.links}, Seats: n.seats, Logs: n.control, Status: n,
-		Ownership: owner, Forgetter: n.seats, Started: n.starting.over,
+		Ownership: owner, Incidents: n.incidents, Forgetter: n.seats, Started: n.starting.over,
 		Probes: []gateway.Probe{
 			{Name: "kafka", Ready: n.kafka.Ready},
 			{Name: "seats", Ready: n.seats.Ready},

@@ -70,6 +70,7 @@ type Node struct {
 	store     *badger.DB
 	client    *kgo.Client // carries administration, transactions and what is not a write
 	control   *control.Follower
+	incidents *incidents
 	topics    *topics.Catalogue
 	ownership *ownership.Client    // nil: there is no register
 	tables    *ownership.Intervals // nil: there is no register
@@ -249,6 +250,7 @@ func (n *Node) Components() []Component {
 			return nil
 		}},
 		{Name: "control", Run: n.control.Run},
+		{Name: "incidents", Run: n.incidents.keeper.Run},
 		{Name: "topics", Run: n.topics.Run},
 		{Name: "kafka", Run: n.kafka.Run},
 		{Name: "disk", Run: n.disk.Run},

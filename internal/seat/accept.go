@@ -14,6 +14,11 @@ func (c *Core) accept(now time.Time, ws []Write) {
 	c.keys, c.places = c.keys[:0], c.places[:0]
 	for i := range ws {
 		q := ws[i].Request
+		adm.keyed = adm.keyed || !q.Idempotency.IsZero()
+	}
+	adm.keysLost = adm.keyed && c.env.KeysLost != nil && c.env.KeysLost()
+	for i := range ws {
+		q := ws[i].Request
 		if _, held := c.byKey[q.Idempotency]; adm.err() == nil && !held && !q.Idempotency.IsZero() && !ws[i].Order.Stops(q.Key) {
 			c.keys, c.places = append(c.keys, q.Idempotency), append(c.places, i)
 		}
@@ -60,6 +65,8 @@ type admission struct {
 	closed  error // the seat takes no writes
 	grant   Grant
 	refused error // there is no grant
+	// keyed: a write of the step has an idempotency key. keysLost: the index may lack it.
+	keyed, keysLost bool
 }
 
 func (a *admission) err() error {
@@ -109,6 +116,9 @@ func (c *Core) admit(w *write, a *admission) error {
 	}
 	if _, held := c.byKey[w.Request.Idempotency]; held && !w.Request.Idempotency.IsZero() {
 		return ErrInUse
+	}
+	if a.keysLost && !w.Request.Idempotency.IsZero() {
+		return ErrKeysLost
 	}
 	return a.refused
 }

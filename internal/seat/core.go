@@ -46,6 +46,9 @@ type Surroundings struct {
 	// for what a grant wants of it.
 	Permit  WritePermit
 	Indexed func() event.Vector
+	// KeysLost tells whether the index may lack a key that is to be known: writes with one
+	// are refused. Nil: it never does.
+	KeysLost func() bool
 }
 
 // What a seat takes at a time unless its CoreConfig says otherwise.

@@ -32,6 +32,9 @@ var (
 	// ErrHeld: the partition is stopped until the instance starts again (503, not
 	// retriable).
 	ErrHeld = errors.New("seat: the partition is held")
+	// ErrKeysLost: the index of idempotency keys cannot tell whether the write's key was used
+	// (503, not retriable), see incident.Keys.
+	ErrKeysLost = errors.New("seat: idempotency keys were lost")
 	// ErrSuperseded: another instance of the region has taken the seat over. The
 	// seat has stopped for good; it never opens a term again.
 	ErrSuperseded = errors.New("seat: another instance has taken the seat")

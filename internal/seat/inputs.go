@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/geogate/geogate/internal/event"
+	"github.com/geogate/geogate/internal/incident"
 	"github.com/geogate/geogate/internal/judged"
 )
 
@@ -99,12 +100,14 @@ type (
 	}
 
 	// ReadAgain: read the committed records of a stretch of the origin's log in
-	// this region once more, or what retention has left of it. The answers are
-	// Reread, any number of times, and RereadEnded.
+	// this region once more. The answers are Reread, any number of times, and
+	// RereadEnded. What retention has taken from Needed on is missed: an event may lie there
+	// that has to be taken out again. Below nothing is.
 	ReadAgain struct {
 		Number   uint64
 		Origin   event.RegionID
 		From, To int64 // offsets in the partition that is read
+		Needed   int64
 	}
 
 	// IndexKeys: store this in the index of keys (KeyIndex.Apply). Other indexes may take
@@ -131,6 +134,15 @@ type (
 	// BeReady: tell the Core that the own log has been read far enough.
 	BeReady struct{}
 
+	// ReportGap: records were deleted that a reader needs: incident.Fold, whose origin waits
+	// until that is accepted; incident.Keys; incident.History.
+	ReportGap struct {
+		Kind        incident.Kind
+		Origin      event.RegionID
+		Log         event.TopicID // of the topic that has lost them
+		From, Until int64
+	}
+
 	// ReportForeign: a remote topic has a record that no link wrote.
 	ReportForeign struct {
 		Origin event.RegionID
@@ -155,6 +167,7 @@ func (FoldItems) isInputEffect()        {}
 func (HandOver) isInputEffect()         {}
 func (ReadPlaces) isInputEffect()       {}
 func (BeReady) isInputEffect()          {}
+func (ReportGap) isInputEffect()        {}
 func (ReportForeign) isInputEffect()    {}
 func (ReportCutPending) isInputEffect() {}
 
@@ -163,8 +176,11 @@ type InputsConfig struct {
 	Region      event.RegionID
 	Incarnation uint16 // of the own partition's log
 	Partition   int32
+	Topic       event.TopicID           // the own partition's
 	Rule        func(*event.Event) bool // Log.Rule
-	NoLog       bool                    // there is no own partition, whatever there was before
+	// History: the sinks keep what a fold needs again when a cut becomes known.
+	History bool
+	NoLog   bool // there is no own partition, whatever there was before
 }
 
 // InputsSurroundings is what an Inputs asks while it steps. All answer from memory,
@@ -186,6 +202,9 @@ type InputsSurroundings struct {
 	// Hold is how long an event must wait for the wall, 0 for not at all; nil:
 	// nothing ever waits.
 	Hold func(*event.Event) time.Duration
+	// Missing is what a reader misses that needs a log from an offset on, which has lost all
+	// below another one, and what nobody has accepted to lack. Nil: nothing was accepted.
+	Missing func(kind incident.Kind, log event.TopicID, from, until int64) (int64, int64)
 }
 
 // Inputs is the pure core of what a seat reads, committed, of every origin's log:
@@ -196,6 +215,8 @@ type InputsSurroundings struct {
 //   - Each origin's items come in log order, to every sink and to the fold, and to
 //     a sink before the fold.
 //   - The fold gets nothing new until every sink has what the fold had committed.
+//   - The fold gets nothing of an origin behind records that were deleted before it had
+//     them, until somebody has accepted that.
 //   - No record counts before the ownership register has said that it does.
 //   - table is that of the last Cuts item that the fold was given, or had committed
 //     before the start. Before a Cuts item the fold has been given, as orphans, all
@@ -220,7 +241,13 @@ type Inputs struct {
 	retryAt   time.Time // no other attempt to take the newest table before
 	pendCause string    // why the last attempt did not succeed; "" when it did
 	unsettled map[event.RegionID]event.Epoch
-	gaps      map[event.RegionID]Gap
+
+	begins  [event.MaxRegion + 1]logStart
+	gaps    map[event.RegionID]Gap // of origins that are held
+	begun   bool                   // the partition was in use before the start
+	sinks   event.Vector           // how far the sinks were
+	keys    event.Vector           // how far the index of keys was
+	reports []InputEffect          // of what was found outside a step
 
 	out []InputEffect
 }
@@ -232,6 +259,9 @@ type InputsStart struct {
 	Table     *event.ValidityTable // of the last Cuts committed; nil: none
 	Sinks     []SinkStart
 	Keys      event.Vector // how far each origin's log is in the index of keys
+	// Begun: the partition was in use before, also if nothing of it was folded. What its logs
+	// lack now they have lost since.
+	Begun bool
 }
 
 // SinkStart is what Sink.Applied says at the start.
@@ -246,9 +276,15 @@ func NewInputs(cfg InputsConfig, env InputsSurroundings, at InputsStart) *Inputs
 	in := &Inputs{
 		cfg: cfg, env: env, gate: at.Committed, folded: at.Committed, start: at.Committed, last: at.Barriers,
 		table: at.Table, unsettled: make(map[event.RegionID]event.Epoch), gaps: make(map[event.RegionID]Gap),
+		begun: at.Begun || at.Table != nil || at.Committed != event.Vector{}, sinks: at.Committed, keys: at.Keys,
 	}
 	for _, k := range at.Sinks {
 		in.lower(k.Applied, k.Barriers)
+		for r, p := range k.Applied {
+			if p.Compare(in.sinks[r]) < 0 {
+				in.sinks[r] = p
+			}
+		}
 	}
 	own, keys := cfg.Region, at.Keys
 	keys[own] = in.start[own] // the Readback feeds it the own log
@@ -274,45 +310,6 @@ func (in *Inputs) newLog(r event.RegionID, incarnation uint16, last int64) *Log 
 	return log
 }
 
-// OpenLocal gives the offset to read the own partition from, of which the first
-// that is left is given.
-func (in *Inputs) OpenLocal(first int64) int64 {
-	in.noteGap(in.cfg.Region, offsetIn(in.folded[in.cfg.Region], in.cfg.Incarnation), first)
-	in.local.at.Next = max(first, in.local.at.Next)
-	return in.local.at.Next
-}
-
-// OpenRemote gives the offset to read an origin's remote partition from: of a topic
-// in whose partition first is the first offset that is left. One that was open is
-// replaced; its origin's log goes on where it was.
-func (in *Inputs) OpenRemote(r event.RegionID, topic event.TopicID, first int64) int64 {
-	st := &remoteLog{in: in, origin: r, topic: topic, log: in.newLog(r, in.start[r].Incarnation, NoBarrier), at: in.start[r]}
-	if old := in.remotes[r]; old != nil {
-		st.log, st.at, st.foreign = old.log, old.at, old.foreign
-	}
-	in.noteGap(r, in.target(r, topic, in.folded[r]), first)
-	st.next, st.epoch, st.doubt = max(first, in.target(r, topic, st.at)), -1, -1
-	in.remotes[r] = st
-	return st.next
-}
-
-// LocalNext is the offset below which everything of the own log was judged. While
-// Wants says so of the own region, what lies above may come as Fetched or as Judged.
-func (in *Inputs) LocalNext() int64 { return in.local.at.Next }
-
-// noteGap remembers that records were deleted that the fold would have got next. A log of
-// which nothing was folded before has no gap at its beginning: what was deleted there was
-// never to be folded.
-func (in *Inputs) noteGap(r event.RegionID, folded, first int64) {
-	if folded > 0 && first > folded {
-		in.gaps[r] = Gap{folded, first}
-	}
-}
-
-// Gap is a stretch of a partition that was deleted before it was folded: of the local
-// topic, or of the copy of another region's.
-type Gap struct{ From, Until int64 }
-
 // target is where in a remote partition to read on from a place in the origin's
 // log: at the first record at or above it, or behind everything described.
 func (in *Inputs) target(r event.RegionID, topic event.TopicID, start event.Point) int64 {
@@ -332,7 +329,7 @@ func (in *Inputs) target(r event.RegionID, topic event.TopicID, start event.Poin
 // they wait outside.
 func (in *Inputs) Wants(r event.RegionID) bool {
 	switch st := in.remotes[r]; {
-	case in.takeover != nil || len(in.pending[r]) > 0:
+	case in.takeover != nil || len(in.pending[r]) > 0 || in.isHeld(r):
 		return false
 	case r == in.cfg.Region:
 		return len(in.local.rest) == 0
@@ -345,7 +342,8 @@ func (in *Inputs) Wants(r event.RegionID) bool {
 // until the next Step. Events that an effect leads to are given after all of them
 // have been carried out.
 func (in *Inputs) Step(now time.Time, ev InputEvent) []InputEffect {
-	in.out = in.out[:0]
+	in.out = append(in.out[:0], in.reports...)
+	in.reports = nil
 	mayAsk := true
 	switch ev := ev.(type) {
 	case Fetched:
@@ -399,6 +397,7 @@ func (in *Inputs) epochEnds(ev EpochEnd) (counts bool) {
 
 // round takes what is there of every origin, for the indexes first, then the fold.
 func (in *Inputs) round(now time.Time, mayAsk bool) {
+	in.lookAtGaps()
 	if !in.open && in.reached() {
 		in.open = true
 	}
@@ -412,8 +411,8 @@ func (in *Inputs) round(now time.Time, mayAsk bool) {
 	own := len(items)
 	for r := range in.remotes {
 		st := in.remotes[r]
-		if st == nil {
-			continue
+		if st == nil || in.isHeld(event.RegionID(r)) {
+			continue // what a position covers may have been deleted, too
 		}
 		if len(in.pending[r]) == 0 {
 			in.pending[r] = st.take(nil, takeMax)
@@ -499,7 +498,7 @@ func (in *Inputs) reached() bool {
 	for r, g := range in.gate {
 		at := in.start[r]
 		switch st := in.remotes[r]; {
-		case event.RegionID(r) == in.cfg.Region && in.cfg.NoLog:
+		case event.RegionID(r) == in.cfg.Region && in.cfg.NoLog, in.isHeld(event.RegionID(r)):
 			continue
 		case event.RegionID(r) == in.cfg.Region:
 			at = in.local.at
@@ -559,7 +558,7 @@ func (in *Inputs) fold(items []judged.Item) {
 // Resting tells whether nothing waits for the wall, or to be asked again: until something
 // comes in, or control or the register have news, a Look would find nothing.
 func (in *Inputs) Resting() bool {
-	if !in.open || in.takeover != nil || in.pendCause != "" || len(in.unsettled) > 0 || len(in.local.rest) > 0 {
+	if !in.open || in.takeover != nil || in.pendCause != "" || len(in.unsettled) > 0 || len(in.gaps) > 0 || len(in.local.rest) > 0 {
 		return false
 	}
 	for r, st := range in.remotes {
@@ -569,7 +568,7 @@ func (in *Inputs) Resting() bool {
 		if st == nil {
 			continue
 		}
-		if len(st.rest) > 0 || st.held > 0 || st.asked != nil || st.doubt >= 0 {
+		if len(st.rest) > 0 || st.held > 0 || st.asked != nil || st.doubt >= 0 || in.isHeld(event.RegionID(r)) {
 			return false
 		}
 		if cov, ok := in.env.Copies.Covered(st.origin, st.topic, in.cfg.Partition); ok && st.at.Compare(cov.Source) < 0 {
@@ -590,7 +589,7 @@ type InputsStatus struct {
 	// CutPending says why a cut that is known is not in force, "" if there is none
 	// such.
 	CutPending string
-	// Gaps are the latest ones since the inputs were made, by origin.
+	// Gaps are what the fold lacks of origins that are held.
 	Gaps map[event.RegionID]Gap
 }
 

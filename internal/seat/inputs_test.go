@@ -63,6 +63,7 @@ type bench struct {
 	asked   seat.InputEffect // the newest question
 	given   []string         // to the fold
 	sinks   []string
+	reports func(seat.ReportGap) // nil: nobody wants them
 }
 
 func newBench(t *testing.T, register bool, at seat.InputsStart) *bench {
@@ -72,7 +73,7 @@ func newBench(t *testing.T, register bool, at seat.InputsStart) *bench {
 	return b
 }
 
-func newBenchOf(t *testing.T, cfg seat.InputsConfig, register bool, at seat.InputsStart) *bench {
+func newBenchOf(t *testing.T, cfg seat.InputsConfig, register bool, at seat.InputsStart, with ...func(*seat.InputsSurroundings)) *bench {
 	t.Helper()
 	b := &bench{t: t, now: time.Unix(1000, 0), copies: &copiesOfEU{described: 100, confirmed: 9, barrier: seat.NoBarrier}, indexed: 100, barrier: seat.NoBarrier, clock: hlc.NewClock(time.Now, hlc.Bounds{})}
 	env := seat.InputsSurroundings{
@@ -83,6 +84,9 @@ func newBenchOf(t *testing.T, cfg seat.InputsConfig, register bool, at seat.Inpu
 	}
 	if register {
 		env.Table = func() *event.ValidityTable { return b.table }
+	}
+	for _, f := range with {
+		f(&env)
 	}
 	if at.Barriers == (seat.Barriers{}) {
 		at.Barriers = seat.NoBarriers()
@@ -102,6 +106,10 @@ func (b *bench) step(ev seat.InputEvent) {
 			b.given = append(b.given, texts(e.Items)...)
 		case seat.AskBarrier, seat.AskEpochEnd, seat.ReadAgain, seat.ReportCutPending:
 			b.asked = e
+		case seat.ReportGap:
+			if b.reports != nil {
+				b.reports(e)
+			}
 		}
 	}
 }
@@ -207,24 +215,6 @@ func TestInputsFollowTheIndex(t *testing.T) {
 	b.indexed, b.copies.described = 2, 2
 	b.step(seat.Look{})
 	b.want("b valid", "y valid")
-}
-
-// TestGapsAreNoted: what retention has deleted between the fold and the first record that
-// is left is said; what was deleted before anything was folded is none.
-func TestGapsAreNoted(t *testing.T) {
-	b := newBench(t, false, seat.InputsStart{Committed: event.Vector{1: {Next: 5}, 2: {Next: 2}}})
-	b.OpenLocal(5)
-	b.OpenRemote(2, event.TopicID{2}, 0)
-	if g := b.Status().Gaps; len(g) != 0 {
-		t.Errorf("gaps %v", g)
-	}
-	if at := b.OpenLocal(9); at != 9 || b.Status().Gaps[1] != (seat.Gap{From: 5, Until: 9}) {
-		t.Errorf("reads from %d, gaps %v", at, b.Status().Gaps)
-	}
-	fresh := newBench(t, false, seat.InputsStart{})
-	if at := fresh.OpenLocal(9); at != 9 || len(fresh.Status().Gaps) != 0 {
-		t.Errorf("reads from %d, gaps %v", at, fresh.Status().Gaps)
-	}
 }
 
 // TestInputsGate: while an index lags behind the fold, it is fed, and the fold gets

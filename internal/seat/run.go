@@ -113,7 +113,10 @@ func (s *Seat) runOpener(ctx context.Context) error {
 }
 
 func (s *Seat) inputsConfig() InputsConfig {
-	return InputsConfig{Region: s.cfg.Region, Incarnation: s.incarnation, Partition: s.cfg.Partition, Rule: s.cfg.Rule, NoLog: s.cfg.NoLog}
+	return InputsConfig{
+		Region: s.cfg.Region, Incarnation: s.incarnation, Partition: s.cfg.Partition, Topic: s.cfg.ID, Rule: s.cfg.Rule,
+		History: s.cfg.History, NoLog: s.cfg.NoLog,
+	}
 }
 
 // runTail reads the local log uncommitted: index first, then the core.
@@ -149,6 +152,9 @@ func (s *Seat) runTail(ctx context.Context, b *beginning) error {
 			s.noteRefused(box.Topic, es)
 			events = append(events, Fetched{s.cfg.Region, es})
 			continue
+		}
+		if box.ended() {
+			return errOverrun // the seat begins again, and finds out what it lacks
 		}
 		select {
 		case <-ctx.Done():
@@ -284,6 +290,8 @@ type inputs struct {
 	failed map[event.RegionID]openFailure
 	// refused tells that Config.Reads has left out a region: it may say otherwise later.
 	refused bool
+	// listed is when it was looked where the logs begin that have lost what the fold needs.
+	listed time.Time
 }
 
 // openFailure is why another region's log cannot be read.
@@ -318,6 +326,9 @@ func (s *Seat) runInputs(ctx context.Context, b *beginning) error {
 		if s.cfg.Permit != nil {
 			changed = s.cfg.Permit.Changed()
 		}
+		if err := in.followLoss(ctx); err != nil {
+			return err
+		}
 		if err := in.openRemotes(ctx); err != nil {
 			return err
 		}
@@ -345,7 +356,7 @@ func (s *Seat) runInputs(ctx context.Context, b *beginning) error {
 }
 
 func (s *Seat) newInputs(b *beginning) *Inputs {
-	start := InputsStart{Committed: b.committed, Barriers: b.barriers, Table: b.table, Keys: s.cfg.Index.Applied()}
+	start := InputsStart{Committed: b.committed, Barriers: b.barriers, Table: b.table, Keys: s.cfg.Index.Applied(), Begun: s.cfg.Begun}
 	for _, k := range s.cfg.Sinks {
 		v, last := k.Applied()
 		start.Sinks = append(start.Sinks, SinkStart{v, last})
@@ -359,6 +370,9 @@ func (s *Seat) newInputs(b *beginning) *Inputs {
 	}
 	if s.cfg.Hold {
 		env.Hold = s.hold
+	}
+	if s.cfg.Incidents != nil {
+		env.Missing = s.missing
 	}
 	return NewInputs(s.inputsConfig(), env, start)
 }
@@ -556,6 +570,8 @@ func (in *inputs) do(ctx context.Context, e InputEffect) (answer InputEvent, pro
 		if err = s.cfg.Folder.Fold(ctx, e.Items); err != nil {
 			err = fmt.Errorf("fold: %w", err)
 		}
+	case ReportGap:
+		return nil, false, in.reportGap(ctx, e)
 	case ReportForeign:
 		b := in.remote[e.Origin]
 		s.cfg.Logger.Error("foreign record in a remote topic", "topic", b.topic.Name, "partition", s.cfg.Partition, "offset", e.Offset)
@@ -584,17 +600,20 @@ func (in *inputs) epochEnd(ctx context.Context, e AskEpochEnd) EpochEnd {
 	return EpochEnd{Origin: e.Origin, Epoch: e.Epoch, End: at.EndOffset, OK: true}
 }
 
-// readAgain reads a stretch of a partition, or what retention has left of it. Only
-// the end of the context is an error of the seat.
+// readAgain reads a stretch of a partition. Only the end of the context is an error of the
+// seat.
 func (in *inputs) readAgain(ctx context.Context, e ReadAgain) (InputEvent, error) {
 	s := in.seat
-	p := s.cfg.topicPartition()
-	if e.Origin != s.cfg.Region {
-		p = in.remote[e.Origin].TopicPartition
+	p, log := s.cfg.topicPartition(), s.cfg.ID
+	if b := in.remote[e.Origin]; e.Origin != s.cfg.Region {
+		p, log = b.TopicPartition, b.topic.ID
 	}
 	first, end, err := s.cfg.Tail.inputs.bounds(ctx, p)
 	if err == nil && end < e.To {
 		err = fmt.Errorf("%s/%d ends at %d, before %d", p.Topic, p.Partition, end, e.To)
+	}
+	if err == nil {
+		err = in.deleted(e, log, p, first)
 	}
 	if from := max(e.From, first); err == nil && from < e.To {
 		_, err = txn.ReadCommitted(ctx, txn.NewTopics(s.cfg.Producer.Client()), s.cfg.Tail.inputs.decoder, p, from, e.To, func(r *txn.Record) error {

@@ -16,6 +16,7 @@ import (
 	"github.com/geogate/geogate/internal/defect"
 	"github.com/geogate/geogate/internal/event"
 	"github.com/geogate/geogate/internal/hlc"
+	"github.com/geogate/geogate/internal/incident"
 	"github.com/geogate/geogate/internal/sleep"
 	"github.com/geogate/geogate/internal/txn"
 )
@@ -37,6 +38,18 @@ type KeyIndex interface {
 	ApplyWith(copies []event.Copy, barriers []event.Dot, applied event.Vector, with StoreWith) error
 }
 
+// Incidents is where a seat reports what was deleted before it had read it. It answers from
+// memory, at once.
+type Incidents interface {
+	Report(x incident.Incident)
+	// Missing is what a reader misses that needs a log from a place on, which has lost all
+	// below an offset, and what nobody has accepted to lack.
+	Missing(at incident.Place, until int64) (from, to int64)
+	// KeysLost is the open incident of lost idempotency keys of a topic's partition, nil if
+	// there is none.
+	KeysLost(topic string, partition int32) *incident.Entry
+}
+
 // Config of a Seat.
 type Config struct {
 	Topic     string
@@ -48,6 +61,17 @@ type Config struct {
 	Epoch   event.Epoch      // of the unit where there is no Permit; default event.FirstEpoch
 	// Permit says whether the region may write; nil: it always may.
 	Permit WritePermit
+	// Incidents keeps what was deleted before the seat had read it, and says what somebody
+	// has accepted to lack; nil: nobody accepts anything.
+	Incidents Incidents
+	// Begun is InputsStart.Begun.
+	Begun bool
+	// History is InputsConfig.History.
+	History bool
+	// Window is how long an idempotency key is remembered.
+	Window time.Duration
+	// LastStamp is the highest stamp that was folded; nil: nobody knows.
+	LastStamp func() event.Stamp
 	// NoLog: the own region's topic has no such partition, only others' have. The seat
 	// folds theirs and takes no writes.
 	NoLog bool
@@ -160,7 +184,7 @@ type Status struct {
 	// Waiting says why the seat cannot begin to read its log, or open its term; "" if
 	// nothing is known.
 	Waiting string
-	// Gaps are what retention has deleted before it was folded, by origin.
+	// Gaps are what was deleted before it was folded, by origin: nothing of these is folded.
 	Gaps map[event.RegionID]Gap
 	// Unread are origins whose copies cannot be read, and why: the view lacks their records.
 	Unread map[event.RegionID]string
@@ -306,11 +330,15 @@ func (s *Seat) begin(ctx context.Context) (*beginning, error) {
 	if b.tailFrom > end {
 		return nil, fmt.Errorf("the log ends at %d, but was indexed to %d: records are lost", end, b.tailFrom)
 	}
-	if b.tailFrom < start {
-		s.cfg.Logger.Error("the log begins above what the index needs", "topic", s.cfg.Topic, "partition", s.cfg.Partition,
-			"wanted", b.tailFrom, "start", start)
-		b.tailFrom = start
+	// Where no gateway has written, there are no keys; what the fold has not had either the
+	// inputs find.
+	keys, until := s.missing(incident.Keys, s.cfg.ID, offsetIn(applied[own], s.incarnation), min(start, offsetIn(b.committed[own], s.incarnation)))
+	if keys < until && s.cfg.Control.HasBarrier(s.cfg.ID) {
+		if err := s.reportKeys(ctx, s.cfg.topicPartition(), own, s.cfg.ID, keys, until); err != nil {
+			return nil, err
+		}
 	}
+	b.tailFrom = max(b.tailFrom, start)
 	core := s.cfg.Core
 	core.Region, core.Incarnation, core.Partition, core.Epoch, core.NoLog = own, s.incarnation, s.cfg.Partition, s.cfg.Epoch, s.cfg.NoLog
 	core.Published = Claims{End: published.End, Closed: min(published.Closed, s.cfg.Clock.Last()), Promised: published.Promised}.
@@ -324,7 +352,7 @@ func (s *Seat) begin(ctx context.Context) (*beginning, error) {
 		Closed: func() event.Stamp {
 			return s.cfg.Control.LowestClosed(s.cfg.Topic, s.cfg.Partition, s.cfg.Index.Applied())
 		},
-		Permit: s.cfg.Permit, Indexed: s.cfg.Index.Applied,
+		Permit: s.cfg.Permit, Indexed: s.cfg.Index.Applied, KeysLost: s.keysLost,
 	}, b.tailFrom)
 	s.running = true
 	return b, nil

@@ -252,6 +252,7 @@ type inbox struct {
 	queue  []txn.Unread
 	bytes  int
 	paused bool
+	lost   bool // what lies behind the queue was deleted; nothing more comes
 }
 
 func (b *inbox) close() {
@@ -262,10 +263,15 @@ func (b *inbox) close() {
 
 // push takes what was fetched.
 func (b *inbox) push(f txn.Fetched) {
-	if len(f.Batches) == 0 {
+	if len(f.Batches) == 0 && f.Lost == nil {
 		return
 	}
 	b.mu.Lock()
+	if b.lost = b.lost || f.Lost != nil; b.lost {
+		b.mu.Unlock()
+		b.poke()
+		return
+	}
 	for _, u := range f.Batches {
 		b.queue = append(b.queue, u)
 		b.bytes += weight(u)
@@ -276,6 +282,14 @@ func (b *inbox) push(f txn.Fetched) {
 	}
 	b.mu.Unlock()
 	b.poke()
+}
+
+// ended tells whether everything was taken that could be read: what lies behind it was
+// deleted before it was fetched.
+func (b *inbox) ended() bool {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.lost && len(b.queue) == 0 && b.walk == nil
 }
 
 // next takes a batch; ok is false when none waits.

@@ -81,7 +81,8 @@ func (in *Inputs) nextOrigin(now time.Time) {
 			continue
 		}
 		t.log = &rereading{in: in, origin: t.origin, at: from, next: t.next}
-		effect, err := t.log.begin()
+		needed, cut := t.next.NewlyCut(in.table, t.origin)
+		effect, err := t.log.begin(needed, cut)
 		switch {
 		case err != nil:
 			in.postpone(now, from, err)
@@ -148,15 +149,23 @@ type rereading struct {
 	orphans []judged.Item
 }
 
-// begin says what to read; an empty stretch: nothing.
-func (g *rereading) begin() (ReadAgain, error) {
+// begin says what to read; an empty stretch: nothing. If cut is true, what lies from needed
+// on may hold orphans that the fold has.
+func (g *rereading) begin(needed event.Point, cut bool) (ReadAgain, error) {
+	if needed.Compare(g.at) < 0 {
+		needed = g.at // what lies below was taken out
+	}
 	in, folded := g.in, g.in.folded[g.origin]
 	if g.origin == in.cfg.Region {
 		if folded.Incarnation != in.cfg.Incarnation {
 			return ReadAgain{}, nil // the log that was folded is no more
 		}
 		g.log = in.newLog(g.origin, in.cfg.Incarnation, NoBarrier)
-		return ReadAgain{Origin: g.origin, From: offsetIn(g.at, in.cfg.Incarnation), To: folded.Next}, nil
+		effect := ReadAgain{Origin: g.origin, From: offsetIn(g.at, in.cfg.Incarnation), To: folded.Next, Needed: folded.Next}
+		if cut {
+			effect.Needed = min(effect.To, offsetIn(needed, in.cfg.Incarnation))
+		}
+		return effect, nil
 	}
 	st := in.remotes[g.origin]
 	if st == nil {
@@ -172,7 +181,12 @@ func (g *rereading) begin() (ReadAgain, error) {
 		to = cov.Target
 	}
 	g.log = in.newLog(g.origin, g.at.Incarnation, NoBarrier)
-	return ReadAgain{Origin: g.origin, From: in.target(g.origin, st.topic, g.at), To: to}, nil
+	effect := ReadAgain{Origin: g.origin, From: in.target(g.origin, st.topic, g.at), To: to, Needed: to}
+	if cut {
+		at, _ := in.offsetOf(g.origin, needed) // 0, so everything, if it is not known
+		effect.Needed = min(to, at)
+	}
+	return effect, nil
 }
 
 // take looks at one entry. The own log's Readback has met every barrier below what

@@ -229,3 +229,15 @@ func (s *Seats) used() []string {
 	slices.Sort(names)
 	return slices.Compact(names)
 }
+
+// begunBefore tells whether a topic was in use before this process began to.
+func (s *Seats) begunBefore(topic gateway.Topic) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	begun, known := s.begun[topic.ID]
+	if !known {
+		_, begun = s.cfg.Control.Record(control.StateOf(topic.Name))
+		s.begun[topic.ID] = begun
+	}
+	return begun
+}

@@ -77,7 +77,10 @@ func (h *runningSeat) Fetch(ctx context.Context, at event.Dot) (event.Event, err
 }
 
 // Complete implements gateway.Seat.
-func (h *runningSeat) Complete() bool { return len(h.seat.Status().Unread) == 0 }
+func (h *runningSeat) Complete() bool {
+	st := h.seat.Status()
+	return len(st.Unread) == 0 && len(st.Gaps) == 0
+}
 
 // View implements gateway.Seat.
 func (h *runningSeat) View() gateway.View { return h.view }
@@ -102,6 +105,8 @@ type Config struct {
 	Decoder *txn.Decoder
 	// Guard has the residency policy in force; nil without one.
 	Guard *residency.Guard
+	// Incidents keeps what was deleted before it was read.
+	Incidents *control.Incidents
 	// Window is how long an idempotency key is remembered.
 	Window time.Duration
 	// MaxRecord is the largest record that the edge lets in, in bytes.
@@ -145,6 +150,7 @@ type Seats struct {
 	pending    map[txn.TopicPartition]*pendingSeat
 	troubles   map[txn.TopicPartition]*trouble
 	current    map[string]event.TopicID // by name, of topics that were recreated
+	begun      map[event.TopicID]bool   // whether a topic was in use before this process
 	stopped    bool                     // no new ones
 	preparedAt time.Time                // when declared topics were there and their seats had been asked for once
 	unprepared error                    // why they are not
@@ -170,7 +176,7 @@ func New(cfg Config) (*Seats, error) {
 		lags:    lags{asked: make(chan struct{}, 1)}, phases: newPhases(),
 		requests: make(chan *runningSeat, openRequests), ended: make(chan struct{}), admitted: make(chan struct{}),
 		troubles: make(map[txn.TopicPartition]*trouble),
-		held:     make(map[txn.TopicPartition]*runningSeat), pending: make(map[txn.TopicPartition]*pendingSeat), current: make(map[string]event.TopicID),
+		held:     make(map[txn.TopicPartition]*runningSeat), pending: make(map[txn.TopicPartition]*pendingSeat), current: make(map[string]event.TopicID), begun: make(map[event.TopicID]bool),
 	}, nil
 }
 
@@ -496,6 +502,7 @@ func (s *Seats) newSeat(ctx context.Context, at txn.TopicPartition, before *runn
 	if at.Partition < 0 || at.Partition >= topic.ViewPartitions() {
 		return nil, fmt.Errorf("open seat: topic %s has %d partitions, no %d", at.Topic, topic.ViewPartitions(), at.Partition)
 	}
+	begun := s.begunBefore(topic)
 	if err := s.cfg.Topics.Derive(ctx, topic); err != nil {
 		return nil, fmt.Errorf("open seat: %w", err)
 	}
@@ -523,12 +530,13 @@ func (s *Seats) newSeat(ctx context.Context, at txn.TopicPartition, before *runn
 	if err != nil {
 		return nil, err
 	}
-	h.seat, err = seat.New(seat.Config{
+	cfg := seat.Config{
 		Topic: at.Topic, ID: topic.ID, Partition: at.Partition,
 		Region: s.cfg.ID, Regions: s.regionIDs(), Epoch: event.FirstEpoch(s.cfg.ID),
-		Permit:  s.permit(topic, at.Partition),
-		Rule:    func(ev *event.Event) bool { return fold.QuarantineReason(ev) == "" },
-		Hold:    topic.Domain.Kind == conflict.Entities,
+		Permit: s.permit(topic, at.Partition),
+		Rule:   func(ev *event.Event) bool { return fold.QuarantineReason(ev) == "" },
+		Hold:   topic.Domain.Kind == conflict.Entities,
+		Begun:  begun, History: topic.Domain.Kind == conflict.Entities, Window: s.cfg.Window, LastStamp: h.view.Stamp,
 		NoLog:   noLog,
 		Reads:   s.reads(topic),
 		Control: s.cfg.Control, Tail: s.tail, Producer: s.producer,
@@ -537,8 +545,11 @@ func (s *Seats) newSeat(ctx context.Context, at txn.TopicPartition, before *runn
 		TermTaken: h.view.Look,
 		Core:      seat.CoreConfig{MaxRecord: s.cfg.MaxRecord + recordRoom, IdleTerm: idleTerm},
 		Logger:    s.cfg.Logger,
-	})
-	if err != nil {
+	}
+	if s.cfg.Incidents != nil {
+		cfg.Incidents = s.cfg.Incidents
+	}
+	if h.seat, err = seat.New(cfg); err != nil {
 		return nil, err
 	}
 	return h, nil

@@ -41,10 +41,6 @@ func (s *Seats) Warnings(out *warning.List) {
 		for _, r := range slices.Sorted(maps.Keys(st.Unsettled)) {
 			out.Add(warning.WaitsForRegister, subject, "%s", s.unsettled(h.TopicPartition, r, st.Unsettled[r]))
 		}
-		for _, r := range slices.Sorted(maps.Keys(st.Gaps)) {
-			g := st.Gaps[r]
-			out.Add(warning.Gap, subject, "records of %s at offsets %d to %d were deleted before this region had folded them; its views lack them", s.cfg.Topology.Name(r), g.From, g.Until-1)
-		}
 		for _, r := range slices.Sorted(maps.Keys(st.Unread)) {
 			out.Add(warning.ViewIncomplete, subject, "views lack records of %s, whose copy cannot be read: %s", s.cfg.Topology.Name(r), st.Unread[r])
 		}

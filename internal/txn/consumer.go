@@ -31,7 +31,8 @@ type ConsumerConfig struct {
 	// such a partition waits as long.
 	Hurry *kgo.Client
 	// Earliest: a partition whose next offset lies outside its log is read from the
-	// log's start; else its reading ends.
+	// log's start, and whoever reads it is told what it lacks (Fetched.Lost); else its
+	// reading ends.
 	Earliest bool
 	// Brief: the consumer lives for one read, and leaves nothing behind at the
 	// brokers.
@@ -74,10 +75,16 @@ type Fetched struct {
 	// Next is the first offset that has not been read: above the last of Batches where
 	// aborted records follow.
 	Next int64
+	// Lost, if not nil, is what was deleted before it was read: it lies before all that comes
+	// from now on. Batches is empty then.
+	Lost *Lost
 	// Err, if not nil, says why the partition is not read now. It is tried again, but
 	// for kerr.OffsetOutOfRange, which ends the reading, unless Earliest is set.
 	Err error
 }
+
+// Lost is a stretch of offsets that a log had and that were deleted.
+type Lost struct{ From, Until int64 }
 
 // Unread is a batch that is not opened yet, and the offset from which on it is to be
 // read.
@@ -315,19 +322,29 @@ func (k *Cursor) validate(ctx context.Context) bool {
 		start, err = logStart(ctx, c.cl, k.at)
 	}
 	c.mu.Lock()
-	defer c.mu.Unlock()
 	if err != nil {
 		c.complain(k, fmt.Errorf("find out where to read on: %w", err))
+		c.mu.Unlock()
 		return false
 	}
+	var lost *Lost
 	switch {
 	case end >= start && end >= 0 && end < next:
 		c.log.Warn("a log has lost its tail; reading again from where it diverges", "topic", k.at.Topic, "partition", k.at.Partition, "from", end, "read", next)
 		k.next = end
 	case outside:
 		c.log.Warn("a log does not hold what is to be read; reading from its start", "topic", k.at.Topic, "partition", k.at.Partition, "from", start, "wanted", next)
-		k.next = start
+		if k.next = start; start > next {
+			lost = &Lost{next, start}
+		}
 	}
+	open := c.open[k]
+	c.mu.Unlock()
+	if lost != nil && open {
+		k.deliver(Fetched{Next: start, Lost: lost}) // nothing is fetched before it is resolved
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
 	k.check, k.outside, k.resolved = false, false, true
 	c.version++
 	return true

@@ -1,5 +1,7 @@
 package world
 
+import "github.com/twmb/franz-go/pkg/kadm"
+
 import "fmt"
 
 // DeleteTopic deletes a topic in the region's Kafka, as an operator would.
@@ -24,4 +26,22 @@ func (r *Region) GrowTopic(name string, partitions int) error {
 		return fmt.Errorf("add partitions to %s in %s: %w", name, r.Name, err)
 	}
 	return nil
+}
+
+// TrimTopic deletes records of a topic in the region's Kafka, as retention does: all but the
+// last offsets of each partition.
+func (r *Region) TrimTopic(name string, keep int64) error {
+	ctx, cancel := r.w.context()
+	defer cancel()
+	ends, err := r.admin.ListEndOffsets(ctx, name)
+	if err != nil {
+		return err
+	}
+	var to kadm.Offsets
+	ends.Each(func(o kadm.ListedOffset) { to.AddOffset(name, o.Partition, max(0, o.Offset-keep), -1) })
+	done, err := r.admin.DeleteRecords(ctx, to)
+	if err == nil {
+		err = done.Error()
+	}
+	return err
 }

@@ -1,0 +1,190 @@
+package control
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"log/slog"
+	"maps"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/twmb/franz-go/pkg/kgo"
+
+	"github.com/geogate/geogate/internal/incident"
+	"github.com/geogate/geogate/internal/sleep"
+)
+
+const (
+	incidentTime  = 10 * time.Second // bounds the writing of one record
+	incidentAgain = time.Second      // after one could not be written
+)
+
+// What Accept says when nothing was accepted.
+var (
+	ErrNoIncident = errors.New("no such incident")
+	// ErrIncidentGrown: more has been lost than whoever accepts has seen.
+	ErrIncidentGrown = errors.New("the incident has grown")
+	// ErrIncidentEnded: there is nothing to accept.
+	ErrIncidentEnded = errors.New("the incident has ended")
+)
+
+// Incidents keeps the region's incidents in its control topic, where every instance of the
+// region sees them. What is reported is known here at once, and written until it is
+// acknowledged; after a crash before that its reader finds it again. All methods are safe
+// for concurrent use, also before Run runs.
+type Incidents struct {
+	f      *Follower
+	client *kgo.Client
+	window time.Duration
+	log    *slog.Logger
+	wake   chan struct{} // holds one: something is to be written
+
+	mu      sync.Mutex
+	pending map[incident.ID]incident.Incident // to be written
+}
+
+// NewIncidents makes the keeper of the incidents that a follower reads. window is how long
+// idempotency keys are remembered.
+func NewIncidents(f *Follower, client *kgo.Client, window time.Duration, log *slog.Logger) *Incidents {
+	return &Incidents{
+		f: f, client: client, window: window, log: cmp.Or(log, slog.New(slog.DiscardHandler)),
+		wake: make(chan struct{}, 1), pending: make(map[incident.ID]incident.Incident),
+	}
+}
+
+// Run writes what is reported until the context ends, which it returns as nil.
+func (k *Incidents) Run(ctx context.Context) error {
+	failing := throttledLog{log: k.log}
+	for {
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-k.wake:
+		}
+		for ctx.Err() == nil {
+			err := k.writePending(ctx)
+			if err == nil {
+				break
+			}
+			failing.warn("cannot record an incident; will try again", err)
+			_ = sleep.For(ctx, incidentAgain) // the loop looks at the context
+		}
+	}
+}
+
+func (k *Incidents) writePending(ctx context.Context) error {
+	k.mu.Lock()
+	all := slices.Collect(maps.Values(k.pending))
+	k.mu.Unlock()
+	for _, x := range all {
+		if err := k.write(ctx, Incident{x}); err != nil {
+			return err
+		}
+		k.mu.Lock()
+		if k.pending[x.ID()].Until <= x.Until {
+			delete(k.pending, x.ID())
+		}
+		k.mu.Unlock()
+	}
+	return nil
+}
+
+func (k *Incidents) write(ctx context.Context, x Record) error {
+	ctx, cancel := context.WithTimeout(ctx, incidentTime)
+	defer cancel()
+	return Write(ctx, k.client, TopicControl, x)
+}
+
+// Report keeps an incident. One that is known, and has not grown, costs a look into
+// memory.
+func (k *Incidents) Report(x incident.Incident) {
+	x.Found = x.Found.Truncate(time.Millisecond).UTC()
+	k.f.mu.Lock()
+	before, known := k.f.incidents.Get(x.ID())
+	if known {
+		x.Found = before.Found
+	}
+	changed := k.f.incidents.Found(x)
+	k.f.mu.Unlock()
+	if !changed {
+		return
+	}
+	if !known {
+		k.log.Error("records are lost to this region; geogate incident show has what to do", "incident", x.ID(), "kind", x.Kind, "topic", x.Topic,
+			"log", x.Name, "partition", x.Partition, "from", x.From, "until", x.Until)
+	}
+	k.mu.Lock()
+	k.pending[x.ID()] = x
+	k.mu.Unlock()
+	select {
+	case k.wake <- struct{}{}:
+	default:
+	}
+}
+
+// Missing is what a reader misses, see [incident.Set.Missing].
+func (k *Incidents) Missing(p incident.Place, until int64) (from, to int64) {
+	k.f.mu.Lock()
+	defer k.f.mu.Unlock()
+	return k.f.incidents.Missing(p, until)
+}
+
+// All are the incidents that are known, in the order of [incident.Set.All].
+func (k *Incidents) All() []incident.Entry {
+	k.f.mu.Lock()
+	defer k.f.mu.Unlock()
+	return k.f.incidents.All()
+}
+
+// Window is how long idempotency keys are remembered.
+func (k *Incidents) Window() time.Duration { return k.window }
+
+// Get is an incident; ok is false if none is known.
+func (k *Incidents) Get(id incident.ID) (e incident.Entry, ok bool) {
+	k.f.mu.Lock()
+	defer k.f.mu.Unlock()
+	return k.f.incidents.Get(id)
+}
+
+// KeysLost is the open incident because of which nobody can tell whether an idempotency key
+// was used in a topic's partition; nil if there is none.
+func (k *Incidents) KeysLost(topic string, partition int32) *incident.Entry {
+	now := time.Now()
+	k.f.mu.Lock()
+	defer k.f.mu.Unlock()
+	return k.f.incidents.Find(func(e *incident.Entry) bool {
+		return e.Topic == topic && e.Partition == partition && e.LacksKeys(now, k.window)
+	})
+}
+
+// Accept ends an incident as it was seen: until must be where it ends. It returns once the
+// acceptance is acknowledged. Errors: ErrNoIncident, ErrIncidentEnded, ErrIncidentGrown; after any
+// other the acceptance may be stored all the same.
+func (k *Incidents) Accept(ctx context.Context, a incident.Acceptance) (incident.Entry, error) {
+	e, ok := k.Get(a.ID)
+	switch {
+	case !ok:
+		return e, ErrNoIncident
+	case e.State(time.Now(), k.window) != incident.Open:
+		return e, ErrIncidentEnded
+	case e.Until != a.Until:
+		return e, ErrIncidentGrown
+	}
+	a.At = a.At.Truncate(time.Millisecond).UTC()
+	a.By, a.Reason = string(line(a.By)), string(line(a.Reason))
+	if err := k.write(ctx, Incident{e.Incident}); err != nil {
+		return e, err
+	}
+	if err := k.write(ctx, Acceptance{a}); err != nil {
+		return e, err
+	}
+	k.f.mu.Lock()
+	k.f.incidents.Accept(a)
+	k.f.notify()
+	k.f.mu.Unlock()
+	k.log.Info("an incident was accepted", "incident", a.ID, "by", a.By, "reason", a.Reason)
+	e.Acceptance = &a
+	return e, nil
+}

@@ -1,0 +1,172 @@
+package seat
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/twmb/franz-go/pkg/kadm"
+
+	"github.com/geogate/geogate/internal/event"
+	"github.com/geogate/geogate/internal/incident"
+	"github.com/geogate/geogate/internal/txn"
+)
+
+// errOverrun ends a seat whose own log was deleted faster than it was read.
+var errOverrun = errors.New("records of the log were deleted before they were read")
+
+// missing is InputsSurroundings.Missing.
+func (s *Seat) missing(kind incident.Kind, log event.TopicID, from, until int64) (int64, int64) {
+	if s.cfg.Incidents == nil {
+		return from, until
+	}
+	return s.cfg.Incidents.Missing(incident.Place{Kind: kind, Log: log, Partition: s.cfg.Partition, From: from}, until)
+}
+
+// report reports that a log has lost records of an origin.
+func (s *Seat) report(kind incident.Kind, p txn.TopicPartition, origin event.RegionID, log event.TopicID, from, until int64) {
+	if s.cfg.Incidents == nil {
+		s.cfg.Logger.Error("records that are needed were deleted", "kind", kind, "topic", p.Topic, "partition", p.Partition, "from", from, "until", until)
+		return
+	}
+	s.cfg.Incidents.Report(incident.Incident{
+		Place: incident.Place{Kind: kind, Log: log, Partition: p.Partition, From: from},
+		Topic: s.cfg.Topic, Name: p.Topic, Origin: origin, Until: until, Found: s.cfg.Wall(),
+	})
+}
+
+// reportKeys reports that a log has lost records that the index of keys lacks, unless those
+// are older than any key that is to be known: because one that is left is, or because the
+// fold has had them and nothing later.
+func (s *Seat) reportKeys(ctx context.Context, p txn.TopicPartition, origin event.RegionID, log event.TopicID, from, until int64) error {
+	oldest := s.cfg.Wall().Add(-s.cfg.Window).UnixMilli()
+	if s.cfg.LastStamp != nil && s.foldedAll(origin, p, until) && s.cfg.LastStamp().Time().UnixMilli() < oldest {
+		return nil
+	}
+	at, err := offsetOf(ctx, p, func(ctx context.Context, topics ...string) (kadm.ListedOffsets, error) {
+		return s.cfg.Tail.inputs.admin.ListOffsetsAfterMilli(ctx, oldest, topics...)
+	})
+	if err != nil {
+		return fmt.Errorf("list the first record of %s/%d within the idempotency window: %w", p.Topic, p.Partition, err)
+	}
+	first, err := s.firstRecord(ctx, p)
+	if err != nil {
+		return err
+	}
+	// A record that is older than the window says that those before it are, too.
+	if first >= 0 && (at < 0 || first < at) {
+		return nil
+	}
+	s.report(incident.Keys, p, origin, log, from, until)
+	return nil
+}
+
+// foldedAll tells whether the fold has had everything of an origin's log below an offset of
+// the partition that it is read from.
+func (s *Seat) foldedAll(origin event.RegionID, p txn.TopicPartition, until int64) bool {
+	committed, _ := s.cfg.Folder.Committed()
+	if origin == s.cfg.Region {
+		return offsetIn(committed[origin], s.incarnation) >= until
+	}
+	topic, ok := s.cfg.Control.Remote(origin, s.cfg.Topic)
+	if !ok || topic.Name != p.Topic {
+		return false
+	}
+	cov, ok := s.cfg.Control.Covered(origin, topic.ID, s.cfg.Partition)
+	if ok && committed[origin].Compare(cov.Source) >= 0 {
+		return cov.Target >= until
+	}
+	t, ok := s.cfg.Control.TargetOffsetFrom(origin, topic.ID, s.cfg.Partition, committed[origin].Incarnation, committed[origin].Next)
+	return ok && t >= until
+}
+
+// firstRecord is the offset of the first record that a log has left, -1 if there is none.
+func (s *Seat) firstRecord(ctx context.Context, p txn.TopicPartition) (int64, error) {
+	at, err := offsetOf(ctx, p, func(ctx context.Context, topics ...string) (kadm.ListedOffsets, error) {
+		return s.cfg.Tail.inputs.admin.ListOffsetsAfterMilli(ctx, 0, topics...)
+	})
+	if err != nil {
+		return 0, fmt.Errorf("list the first record of %s/%d: %w", p.Topic, p.Partition, err)
+	}
+	_, end, err := s.cfg.Tail.inputs.bounds(ctx, p)
+	if err != nil {
+		return 0, err
+	}
+	if at >= end {
+		return -1, nil
+	}
+	return at, nil
+}
+
+// keysLost is Surroundings.KeysLost.
+func (s *Seat) keysLost() bool {
+	return s.cfg.Incidents != nil && s.cfg.Incidents.KeysLost(s.cfg.Topic, s.cfg.Partition) != nil
+}
+
+// reportGap carries out a ReportGap.
+func (in *inputs) reportGap(ctx context.Context, e ReportGap) error {
+	s := in.seat
+	p := s.cfg.topicPartition()
+	if e.Origin != s.cfg.Region {
+		b := in.remote[e.Origin]
+		if b == nil || b.topic.ID != e.Log {
+			return nil // it is open no more
+		}
+		p = b.TopicPartition
+	}
+	if e.Kind != incident.Keys {
+		s.report(e.Kind, p, e.Origin, e.Log, e.From, e.Until)
+		return nil
+	}
+	err := s.reportKeys(ctx, p, e.Origin, e.Log, e.From, e.Until)
+	if err != nil && ctx.Err() == nil { // nobody can tell how old they were
+		s.cfg.Logger.Warn("cannot find out whether lost idempotency keys count still; they are taken to", "err", err)
+		s.report(e.Kind, p, e.Origin, e.Log, e.From, e.Until)
+		err = nil
+	}
+	return err
+}
+
+// deleted says that a log has lost records that may have to be taken out again, unless
+// somebody has accepted that.
+func (in *inputs) deleted(e ReadAgain, log event.TopicID, p txn.TopicPartition, first int64) error {
+	need, until := in.seat.missing(incident.Cut, log, e.Needed, min(first, e.To))
+	if need < until {
+		in.seat.report(incident.Cut, p, e.Origin, log, need, until)
+		return fmt.Errorf("offsets %d to %d of %s/%d were deleted, see geogate incident list", need, until-1, p.Topic, p.Partition)
+	}
+	return nil
+}
+
+// followLoss looks again where logs begin: of which what comes next was deleted before it
+// was fetched, and of which the fold lacks records, for retention goes on.
+func (in *inputs) followLoss(ctx context.Context) error {
+	s := in.seat
+	gaps := in.core.Gaps()
+	again := len(gaps) > 0 && time.Since(in.listed) >= lookEvery
+	if again {
+		in.listed = time.Now()
+	}
+	if _, held := gaps[s.cfg.Region]; held && again || in.local != nil && in.local.ended() && in.core.Wants(s.cfg.Region) {
+		in.closeLocal()
+		if err := in.beginLocal(ctx); err != nil { // it comes here again
+			s.cfg.Logger.Debug("cannot find out where a log begins; will try again", "topic", s.cfg.Topic, "partition", s.cfg.Partition, "err", err)
+		}
+	}
+	for r, b := range in.remote {
+		_, held := gaps[r]
+		if held = held && again; !held && !(b.ended() && in.core.Wants(r)) {
+			continue
+		}
+		if held {
+			first, _, err := s.cfg.Tail.inputs.bounds(ctx, b.TopicPartition)
+			if err != nil || first <= gaps[r].Until {
+				continue // it is looked at again
+			}
+		}
+		b.close()
+		delete(in.remote, r)
+	}
+	return nil
+}

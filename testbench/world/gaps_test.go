@@ -1,0 +1,274 @@
+package world_test
+
+import (
+	"encoding/json"
+	"fmt"
+	"net/http"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+
+	"github.com/twmb/franz-go/pkg/kgo"
+
+	"github.com/geogate/geogate/gateway"
+	"github.com/geogate/geogate/internal/warning"
+	"github.com/geogate/geogate/testbench/client"
+	"github.com/geogate/geogate/testbench/world"
+)
+
+// trim deletes what a topic of a region has, but for the last offsets of each partition.
+func trim(t *testing.T, r *world.Region, topic string, keep int64) {
+	t.Helper()
+	if err := r.TrimTopic(topic, keep); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// incidents are those of a region, of a kind.
+func incidents(t *testing.T, r *world.Region, kind string) []gateway.Incident {
+	t.Helper()
+	var list gateway.IncidentList
+	if err := r.Client().Manage(limit(t), "/v1/incidents", &list); err != nil {
+		t.Fatal(err)
+	}
+	return slices.DeleteFunc(list.Incidents, func(x gateway.Incident) bool { return x.Kind != kind })
+}
+
+// awaitIncidents waits until a region has so many incidents of a kind and state.
+func awaitIncidents(t *testing.T, w *world.World, r *world.Region, kind, state string, n int) (all []gateway.Incident) {
+	t.Helper()
+	w.Eventually(fmt.Sprintf("%d %s incidents of kind %s in %s", n, state, kind, r.Name), func() error {
+		all = slices.DeleteFunc(incidents(t, r, kind), func(x gateway.Incident) bool { return x.State != state })
+		if len(all) != n {
+			return fmt.Errorf("there are %+v", all)
+		}
+		return nil
+	})
+	return all
+}
+
+// accept has a region go on without what an incident has lost, as it was seen.
+func accept(t *testing.T, r *world.Region, x gateway.Incident) (result gateway.AcceptResult) {
+	t.Helper()
+	body, err := json.Marshal(map[string]string{"to": strconv.FormatInt(x.To, 10), "reason": "a test", "by": "somebody"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	raw, _, err := r.Client().DoManagement(limit(t), "POST", "/v1/incidents/"+x.ID+"/accept", body, http.Header{"Content-Type": {"application/json"}})
+	if err == nil {
+		err = client.Decode(raw, &result)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	return result
+}
+
+func acceptAll(t *testing.T, r *world.Region, xs []gateway.Incident) {
+	t.Helper()
+	for _, x := range xs {
+		if result := accept(t, r, x); result.Exit != 0 || result.Incident.State != "accepted" || result.Incident.Accepted.By != "somebody" {
+			t.Fatalf("accept %s: %+v", x.ID, result)
+		}
+	}
+}
+
+// gapWarnings are the subjects of a region's warnings about lost records.
+func gapWarnings(t *testing.T, r *world.Region) (subjects []string) {
+	t.Helper()
+	for _, x := range status(t, r).Warnings {
+		if x.Code == warning.Gap {
+			subjects = append(subjects, x.Subject)
+		}
+	}
+	return subjects
+}
+
+// lacks is what the merged view of a topic says it lacks.
+func lacks(t *testing.T, r *world.Region, topic string) string {
+	t.Helper()
+	_, out, err := allKeys(limit(t), r, topic)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return out
+}
+
+// awaitShown waits until a region shows a write in its merged view.
+func awaitShown(t *testing.T, w *world.World, r *world.Region, topic, key string) {
+	t.Helper()
+	w.Eventually(key+" to be shown in "+r.Name, func() error {
+		keys, _, err := allKeys(limit(t), r, topic)
+		if err == nil && keys[key] == 0 {
+			err = fmt.Errorf("keys %v", keys)
+		}
+		return err
+	})
+}
+
+// copied waits until the link of a region has copied everything.
+func copied(t *testing.T, w *world.World, r *world.Region) {
+	t.Helper()
+	w.Eventually("the link of "+r.Name+" to have copied all", func() error {
+		st, err := r.Status(limit(t))
+		if err != nil {
+			return err
+		}
+		if l := st.Links[0]; l.LagRecords == nil || *l.LagRecords != 0 {
+			return fmt.Errorf("lag %v", l.LagRecords)
+		}
+		return nil
+	})
+}
+
+// Retention takes records of a copy before the region's fold has had them: its gateway was
+// away longer. The partitions that lack some, and only they, are held until somebody
+// accepts it; then the fold goes on where the log begins. What was accepted is not reported
+// again, what is lost later is.
+func TestGapBeforeTheFold(t *testing.T) {
+	for _, topic := range []string{flights, github} {
+		t.Run(topic, func(t *testing.T) {
+			t.Parallel()
+			w := world.Start(t, world.Options{})
+			us, eu := w.Region("us"), w.Region("eu")
+			us.Put(topic, "first", `0`)
+			eu.Put(topic, "first-eu", `0`)
+			w.Settle()
+			w.Kill("eu") // its Kafka runs on, and the link of us writes into it
+			for i := range 20 {
+				us.Put(topic, fmt.Sprint("k", i), fmt.Sprint(i))
+			}
+			copied(t, w, us)
+			trim(t, eu, "us."+topic, 0)
+			w.StartAgain("eu")
+			eu.AwaitReady()
+			open := awaitIncidents(t, w, eu, "fold", "open", 2)
+			acceptAll(t, eu, incidents(t, eu, "keys")) // an index that knew none had not noted how far it was
+			for i, x := range open {
+				if x.Topic != topic || x.Log != "us."+topic || x.Partition != int32(i) || x.Region != "us" || x.Count != x.To-x.From+1 || x.Count < 5 ||
+					!strings.Contains(x.Detail, "views and reads lack them") || x.Remedy == "" || x.Consequence == "" || x.Accepted != nil {
+					t.Errorf("incident %+v", x)
+				}
+			}
+			last := us.Put(topic, "last", `1`)
+			eu.Put(topic, "mine", `1`) // eu's own writes go on
+			awaitShown(t, w, us, topic, "mine")
+			awaitShown(t, w, eu, topic, "mine")
+			copied(t, w, us)
+			if keys, missing, err := allKeys(limit(t), eu, topic); err != nil || keys["last"] > 0 || missing != fmt.Sprintf("%s/0, %s/1", topic, topic) {
+				t.Errorf("eu shows %v, lacks %q, %v", keys, missing, err)
+			}
+			if got, want := gapWarnings(t, eu), []string{topic + "/0", topic + "/1"}; !slices.Equal(got, want) || len(gapWarnings(t, us)) > 0 {
+				t.Errorf("warnings %v %v", got, status(t, eu).Warnings)
+			}
+			grown := open[0]
+			if grown.To--; accept(t, eu, grown).Exit != 3 {
+				t.Error("accepted less than was lost")
+			}
+			held := open[0]
+			if last.Partition == held.Partition {
+				held = open[1]
+			}
+			acceptAll(t, eu, slices.DeleteFunc(slices.Clone(open), func(x gateway.Incident) bool { return x.Partition == held.Partition }))
+			awaitShown(t, w, eu, topic, "last")
+			if got := lacks(t, eu, topic); got != fmt.Sprintf("%s/%d", topic, held.Partition) {
+				t.Errorf("lacks %q with partition %d held", got, held.Partition)
+			}
+			acceptAll(t, eu, []gateway.Incident{held})
+			if result := accept(t, eu, held); result.Exit != 3 {
+				t.Errorf("accepted twice: %+v", result)
+			}
+			w.Settle()
+			if got := lacks(t, eu, topic); got != "" || len(gapWarnings(t, eu)) > 0 {
+				t.Errorf("lacks %q, warnings %v", got, gapWarnings(t, eu))
+			}
+			w.Stop("eu")
+			w.DeleteStore("eu")
+			w.StartAgain("eu")
+			eu.AwaitReady()
+			us.Put(topic, "later", `1`)
+			w.Settle()
+			if n := len(incidents(t, eu, "fold")); n != 2 {
+				t.Errorf("%d incidents after a start without store", n)
+			}
+			w.Kill("eu")
+			us.Put(topic, "gone", `1`)
+			copied(t, w, us)
+			trim(t, eu, "us."+topic, 0)
+			w.StartAgain("eu")
+			awaitIncidents(t, w, eu, "fold", "open", 1)
+		})
+	}
+}
+
+// The own log: a gateway is killed before it has folded what was written natively, and
+// retention passes. Writes are stored meanwhile.
+func TestGapInTheOwnLog(t *testing.T) {
+	t.Parallel()
+	w := world.Start(t, world.Options{})
+	us := w.Region("us")
+	us.Put(github, "first", `0`, world.Idem("k"))
+	w.Settle()
+	w.CutAll()
+	w.Kill("us")
+	for i := range 20 {
+		if err := us.Produce(limit(t), &kgo.Record{Topic: github, Key: []byte(fmt.Sprint("n", i)), Value: []byte("1")}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	trim(t, us, github, 5)
+	w.HealAll()
+	w.StartAgain("us")
+	us.AwaitReady()
+	open := awaitIncidents(t, w, us, "fold", "open", 1)
+	if x := open[0]; x.Log != github || x.Partition != 0 || x.Region != "us" {
+		t.Errorf("incident %+v", x)
+	}
+	us.Put(github, "stored", `1`)
+	acceptAll(t, us, open)
+	awaitShown(t, w, us, github, "n19")
+	awaitShown(t, w, us, github, "stored")
+	if parked := status(t, us).Links[0].Parked; len(parked) == 0 {
+		t.Error("the link has copied what is left in silence")
+	}
+}
+
+// A store is lost, and the log has lost records with keys that are to be known: a retry is
+// not stored a second time, but refused, until somebody accepts that.
+func TestGapOfKeys(t *testing.T) {
+	t.Parallel()
+	w := world.Start(t, world.Options{Regions: 1})
+	us := w.Region("us")
+	first := us.Put(github, "a", `1`, world.Idem("once"))
+	w.Settle()
+	trim(t, us, github, 0)
+	w.Stop("us")
+	w.DeleteStore("us")
+	w.StartAgain("us")
+	us.AwaitReady()
+	again := client.Write{Topic: github, Key: "a", Value: []byte(`1`), Idem: "once"}
+	_, err := us.Try(limit(t), again)
+	if p := problem(t, err, 503, "PARTITION_HELD"); !strings.Contains(p.Detail, "idempotency key") {
+		t.Errorf("problem %+v", p)
+	}
+	us.Put(github, "a", `2`) // without a key there is nothing to know
+	open := awaitIncidents(t, w, us, "keys", "open", 1)
+	if x := open[0]; x.Topic != github || x.Partition != first.Partition || x.From != 0 {
+		t.Errorf("incident %+v", x)
+	}
+	// It is held still after another start, with the store.
+	w.Stop("us")
+	w.StartAgain("us")
+	us.AwaitReady()
+	if _, err := us.Try(limit(t), again); client.Code(err) != "PARTITION_HELD" {
+		t.Errorf("after a start: %v", err)
+	}
+	if n := len(incidents(t, us, "fold")); n != 0 {
+		t.Errorf("%d incidents of the fold, which has had everything", n)
+	}
+	acceptAll(t, us, open)
+	if a := us.Put(github, "a", `1`, world.Idem("once")); a.Replayed {
+		t.Errorf("answer %s", a.Raw)
+	}
+}
