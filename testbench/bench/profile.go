@@ -12,6 +12,8 @@ import (
 	"path/filepath"
 	"strings"
 	"time"
+
+	"github.com/geogate/geogate/internal/sleep"
 )
 
 // profile takes a CPU profile of the gateway of us for so long, if profiles are wanted.
@@ -29,7 +31,12 @@ func (w *world) profile(ctx context.Context, f figure, took time.Duration) func(
 		}
 		done <- err
 	}()
+	heap := make(chan error, 1)
+	go func() { heap <- w.heapProfile(ctx, name, took*9/10) }()
 	return func() error {
+		if err := <-heap; err != nil {
+			return fmt.Errorf("take a profile of the heap: %w", err)
+		}
 		if err := <-done; err != nil {
 			return fmt.Errorf("take a profile: %w", err)
 		}
@@ -43,4 +50,17 @@ func (w *world) profile(ctx context.Context, f figure, took time.Duration) func(
 		}
 		return errors.Join(errs...)
 	}
+}
+
+// heapProfile takes a profile of the gateway's heap after some time: what is in use, and
+// what was allocated since the start.
+func (w *world) heapProfile(ctx context.Context, name string, after time.Duration) error {
+	if err := sleep.For(ctx, after); err != nil {
+		return err
+	}
+	raw, _, err := w.us.client.DoManagement(ctx, http.MethodGet, "/debug/pprof/heap", nil, nil)
+	if err != nil {
+		return err
+	}
+	return os.WriteFile(name+".heap.pprof", raw, 0o644)
 }
