@@ -8,17 +8,11 @@ package main
 import (
 	"io"
 	"os"
-	"runtime/debug"
 )
-
-// gcPercent is how much garbage piles up, as a share of what is in use, before it is
-// collected: what is in use changes with the load and is mostly bytes without pointers,
-// so that to collect it twice as often costs little and saves a quarter of the memory.
-const gcPercent = 50
 
 func main() {
 	if os.Getenv("GOGC") == "" {
-		debug.SetGCPercent(gcPercent)
+		paceCollector()
 	}
 	os.Exit(run(os.Args[1:], os.Environ(), os.Stdout, os.Stderr))
 }
