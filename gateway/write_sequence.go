@@ -15,7 +15,7 @@ import (
 const (
 	// sequenceWindow bounds the records of one sequence between being read and being
 	// answered: enough to fill the produce pipeline of all partitions.
-	sequenceWindow = 4096
+	sequenceWindow = 2048
 	// groupSize bounds the writes that a seat is given at a time, so that what the peer
 	// has of the seat's room comes back in parts.
 	groupSize = 256

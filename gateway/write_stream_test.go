@@ -245,10 +245,10 @@ func (p *permission) Check(string) error {
 // TestUnreadStream: a client that sends lines and does not take the answers holds only its
 // share of what waits to be read, and others of the same address go on.
 func TestUnreadStream(t *testing.T) {
-	w := newWorld(t, func(c *Config, _ *Deps) { c.MaxRecord, c.MaxBody, c.MaxInflight = 1<<10, 4<<20, 8<<20 })
+	w := newWorld(t, func(c *Config, _ *Deps) { c.MaxRecord, c.MaxBody, c.MaxInflight = 1<<10, 2<<20, 4<<20 })
 	w.atOnce = true
 	w.running()
-	c := ask(t, "127.0.0.2", w.s.DataAddr(), "POST /v1/topics/github/records HTTP/1.1\nHost: localhost\nContent-Type: application/x-ndjson\nContent-Length: 4000000\n\n")
+	c := ask(t, "127.0.0.2", w.s.DataAddr(), "POST /v1/topics/github/records HTTP/1.1\nHost: localhost\nContent-Type: application/x-ndjson\nContent-Length: 2000000\n\n")
 	go func() { // it blocks once nothing more is read
 		for {
 			if _, err := fmt.Fprint(c, strings.Repeat(`{"value":{"type":"json","data":0}}`+"\n", 100)); err != nil {
@@ -256,9 +256,9 @@ func TestUnreadStream(t *testing.T) {
 			}
 		}
 	}()
-	eventually(t, "a full window", func() bool { return w.s.unread.total() >= 3<<20 })
+	eventually(t, "a full window", func() bool { return w.s.unread.total() >= 3<<19 })
 	for range 3 {
-		if n := w.s.unread.total(); n > 4<<20 {
+		if n := w.s.unread.total(); n > 2<<20 {
 			t.Errorf("unread answers hold %d bytes", n)
 		}
 		req, err := http.NewRequestWithContext(t.Context(), http.MethodPost, w.url("/v1/topics/github/records"), strings.NewReader(`{"value":{"type":"json","data":0}}`+"\n"))
