@@ -5,6 +5,11 @@ import (
 	"strconv"
 )
 
+// batchBlock bounds the records of a batch that are submitted together: each partition gets
+// its part of them at once, and a request to append costs the brokers much the same however
+// many there are in it.
+const batchBlock = 1024
+
 // writeBatch answers POST …/records with {"records":[…]}: 200 if all of them are stored,
 // else 207. They are stored as the lines of a stream are; what is wrong with the batch as
 // a whole is answered before any of them is.
@@ -22,13 +27,16 @@ func (s *Server) writeBatch(c *call, head *writeHead, body []byte) error {
 	err = decodeBatch(head, body, func(rec *record, wrong error) {
 		if n%groupSize == 0 && noRoom == nil {
 			noRoom = unread.resize(c.r.Context(), int64(n+groupSize)*entrySize, c.patience)
-			blocks = append(blocks, new(block))
 		}
 		if noRoom != nil {
 			return
 		}
-		e := blocks[len(blocks)-1].grow(groupSize)
-		e.index = n
+		if n%batchBlock == 0 {
+			blocks = append(blocks, new(block))
+		}
+		b := blocks[len(blocks)-1]
+		b.entries = append(b.entries, entry{index: n}) // they do not move once they are added
+		e := &b.entries[len(b.entries)-1]
 		n++
 		if wrong != nil {
 			e.refusal = asProblem(wrong)
