@@ -19,7 +19,13 @@ func (v *View) Confirm(ctx context.Context) error {
 	v.mu.Lock()
 	v.confirms.asked++
 	mine := v.confirms.asked
+	v.waiters++ // no step is to wait for more
 	v.mu.Unlock()
+	defer func() {
+		v.mu.Lock()
+		v.waiters--
+		v.mu.Unlock()
+	}()
 	v.wakeUp()
 	v.hurry()
 	for {

@@ -158,7 +158,7 @@ type View struct {
 	restored     bool
 	queue        itemParts
 	held         int   // bytes of the queue and of the step in hand
-	waiters      int   // in Wait, or in Fold for room
+	waiters      int   // in Wait or Confirm, or in Fold for room
 	ended        error // set when Run has ended
 	committed    conflict.Position
 	vectorOffset int64 // merged records below it are those up to committed, but for corrections that cuts have made since
