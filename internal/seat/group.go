@@ -32,11 +32,12 @@ const (
 
 // parcel is records of one partition that were given to the producer together.
 type parcel struct {
-	of     *Producer
-	recs   []kgo.Record
-	bytes  int
-	failed func(i int, err error)
-	stored func()
+	of       *Producer
+	recs     []kgo.Record
+	bytes    int
+	failed   func(i int, err error)
+	stored   func()
+	delivery Delivery // set before it waits
 
 	// Set before it goes.
 	client *kgo.Client

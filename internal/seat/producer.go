@@ -48,7 +48,8 @@ const maxBuffered = 1 << 17
 // id has failed for good is replaced; what it still holds has an unknown outcome,
 // which its seats resolve with a barrier.
 type Producer struct {
-	opts []kgo.Opt
+	opts       []kgo.Opt
+	deliveries *Deliveries
 
 	buffered atomic.Int64 // records whose outcome is not known; added to under mu
 
@@ -63,7 +64,8 @@ type Producer struct {
 // NewProducer makes a producer; opts reach the cluster, and ProducerOpts are
 // added.
 func NewProducer(maxBatch int32, uncompressed bool, opts ...kgo.Opt) (*Producer, error) {
-	p := &Producer{opts: append(append([]kgo.Opt(nil), opts...), ProducerOpts(maxBatch, uncompressed)...)}
+	p := &Producer{deliveries: NewDeliveries()}
+	p.opts = append(append(append(p.opts, opts...), ProducerOpts(maxBatch, uncompressed)...), txn.WatchAppends(p.deliveries.Requested))
 	cl, err := kgo.NewClient(p.opts...)
 	if err != nil {
 		return nil, fmt.Errorf("make producer: %w", err)
@@ -100,6 +102,7 @@ func (p *Producer) Produce(topic string, partition int32, sent []Sent, failed fu
 		part.bytes += sizeOf(r)
 	}
 	p.mu.Lock()
+	part.delivery = p.deliveries.Give(topic, partition)
 	p.groups.add(time.Now(), part)
 	p.mu.Unlock()
 	p.send(false)
@@ -169,12 +172,13 @@ func (part *parcel) done(r *kgo.Record, err error) {
 		}
 		return
 	}
+	certain := p.deliveries.Fail(&part.delivery)
 	if failedForGood(err) {
 		p.replace(part.client)
 	}
 	for i := range part.recs {
 		if &part.recs[i] == r {
-			part.failed(i, outcome(err))
+			part.failed(i, outcome(err, certain))
 			return
 		}
 	}
@@ -251,12 +255,14 @@ func failedForGood(err error) bool {
 		errors.Is(err, kerr.InvalidProducerIDMapping) || errors.Is(err, kerr.InvalidProducerEpoch)
 }
 
-// outcome sorts the client's word on a record. Only what a broker says of the
-// record itself, or what keeps the client from ever sending it, is certain.
-func outcome(err error) error {
+// outcome sorts the client's word on a record. Only what a broker says of the record
+// itself, or what keeps the client from ever sending it, is certain, and that only if it
+// cannot be about another one; else nobody knows, and a barrier decides.
+func outcome(err error, certain bool) error {
 	switch {
 	case err == nil:
 		return nil
+	case !certain:
 	case errors.Is(err, kerr.MessageTooLarge), errors.Is(err, kerr.RecordListTooLarge):
 		return fmt.Errorf("%w: %w: %w", ErrRefused, ErrTooLarge, err)
 	case errors.Is(err, kerr.InvalidRecord), errors.Is(err, kerr.InvalidTimestamp),

@@ -52,8 +52,17 @@ var mutants = []mutant{
 	{"order-not-stopped", "what waits behind a write of its order that has failed is sent", []edit{
 		{"internal/seat/chain.go", "		if !w.sent {\n			c.finish(w, Answer{}, ErrAfterFailure)", "		if w.Ref == 0 {\n			c.finish(w, Answer{}, ErrAfterFailure)"},
 	}},
+	{"order-before-proof", "writes of an order are sent together before anything was read back under the term", []edit{
+		{"internal/seat/chain.go", "w.leader.step != c.step || !c.proven)", "w.leader.step != c.step)"},
+	}},
 	{"order-forgets", "an order does not remember what has failed", []edit{
 		{"internal/seat/order.go", "	o.Fail(key)\n	return true\n", "	return true\n"},
+	}},
+	{"answer-before-read-back", "a write is answered when the broker has it", []edit{
+		{"internal/seat/core.go", "	switch {\n	case w == nil || err == nil: // read back", "	switch {\n	case w != nil && err == nil:\n		c.finish(w, Answer{ID: w.id, Stamp: w.stamp}, nil)\n	case w == nil: // read back"},
+	}},
+	{"refused-again", "a refusal is believed of a batch that was sent twice", []edit{
+		{"internal/seat/deliveries.go", "d.requests.Load()-x.requests <= 1", "d.requests.Load() >= x.requests"},
 	}},
 	{"seen-not-added", "a key that was stored is not noted as seen", []edit{
 		{"internal/keyset/keyset.go", "	for i := range stored {\n		s.add(", "	for i := range stored[:0] {\n		s.add("},
@@ -73,6 +82,9 @@ var mutants = []mutant{
 	}},
 	{"journal-gap", "the journal takes what was read back although it lacks what lies before", []edit{
 		{"internal/seat/folder.go", "	return next >= s.From && next >= s.Begins", "	return next >= s.From"},
+	}},
+	{"journal-lacks-first", "the index has what was read back, the journal all but the first of it", []edit{
+		{"internal/seat/readback.go", "Places: places[firstClean:len(places):len(places)]", "Places: places[min(firstClean+1, len(places)):len(places):len(places)]"},
 	}},
 	{"barrier-ignored", "a newer barrier does not make an older term's record void", []edit{
 		{"internal/seat/log.go", "	case l.last > ev.Barrier:\n		return true", "	case l.last > ev.At.Offset:\n		return true"},

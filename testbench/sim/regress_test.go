@@ -72,6 +72,30 @@ func TestSeeds(t *testing.T) {
 	}
 }
 
+// TestBatches: the histories have what may become of writes that are sent together.
+func TestBatches(t *testing.T) {
+	if testing.Short() {
+		t.Skip("some seconds")
+	}
+	counts := map[string]int{}
+	for seed := uint64(1); seed <= 300; seed++ {
+		if world.Regime(seed) != "seat-fights" {
+			continue
+		}
+		for k, n := range world.Run(seed, world.Options{}).Counts {
+			counts[k] += n
+		}
+	}
+	for _, k := range []string{
+		"batches partly void", "batches partly stored", "batches partly unknown", "batches cut by a barrier", "batches answered before the broker has",
+		"batches answered when they had failed with another", "batches stored once and sent twice", "records refused for certain",
+	} {
+		if counts[k] == 0 {
+			t.Errorf("no history has %s: %v", k, counts)
+		}
+	}
+}
+
 // TestSeedIsHistory: a seed gives the same history every time.
 func TestSeedIsHistory(t *testing.T) {
 	for seed := uint64(1); seed <= 12; seed++ {

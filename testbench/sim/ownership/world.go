@@ -81,7 +81,7 @@ const topic = "t"
 // Run plays the history of a seed.
 func Run(seed uint64, o Options) world.Result {
 	s := newSim(seed, o)
-	s.equal = drawEqualNames(seed)
+	s.equal = drawEqualNames(seed) || drawReplaced(seed)
 	s.build()
 	switch {
 	case drawTight(seed):
@@ -90,6 +90,8 @@ func Run(seed uint64, o Options) world.Result {
 		s.undo()
 	case drawForgetful(seed):
 		s.forgetFences()
+	case drawReplaced(seed):
+		s.replace()
 	default:
 		s.schedule()
 	}

@@ -35,25 +35,45 @@ func (r *Stream) heldBack(w *ownership.Write) bool {
 }
 
 // overtaken holds back a claim that a deaf instance has sent until a fence of its
-// region, asked for at this moment, is stored: the fence finds nothing to take.
+// region, asked for at this moment, is stored: the fence finds nothing to take. Of the
+// first claim of a unit no instance of the region hears; what others of them have sent of
+// it comes a little later.
 func (r *Stream) overtaken(p *Instance, w *ownership.Write) bool {
 	u, ok := unitRecord(w.Data)
 	if !ok || u.Owner == "" || u.Epoch <= r.epochs[u.Unit] || r.Calm() || r.Beside == nil {
 		return false
 	}
-	until, waits := r.overtakes[w.ID]
+	hold, waits := r.overtakes[w.ID]
+	if behind := r.firstClaims[u.Unit]; !waits && behind > r.Now() {
+		hold, waits = overtaking{until: behind, whatever: true}, true
+		r.overtakes[w.ID] = hold
+	}
 	if !waits {
-		until = r.Now()
-		if chance(r, 0.1) {
+		hold.until = r.Now()
+		first := r.epochs[u.Unit] == 0
+		if chance(r, 0.1) || first && chance(r, 0.3) {
 			r.Count("overtaken claims")
-			until += 200 * time.Millisecond
-			p.Blind(r.Lease.Duration)
+			hold.until += 200 * time.Millisecond
+			for _, q := range r.Instances {
+				if q == p || first && q.Region == p.Region && q.Alive() {
+					q.Blind(r.Lease.Duration)
+				}
+			}
+			if first {
+				r.firstClaims[u.Unit] = hold.until + 100*time.Millisecond
+			}
 			r.Beside(u.Owner)
 		}
-		r.overtakes[w.ID] = until
+		r.overtakes[w.ID] = hold
 	}
 	record, _ := r.Region(u.Owner)
-	return r.Now() < until && record.State == ownership.RegionUp
+	return r.Now() < hold.until && (hold.whatever || record.State == ownership.RegionUp)
+}
+
+// overtaking is how long a claim is held back.
+type overtaking struct {
+	until    time.Duration
+	whatever bool // becomes of the region's record
 }
 
 // cutOffTargets cuts off those who would learn from their next renewal that a claim has

@@ -1,6 +1,7 @@
 package register
 
 import (
+	"cmp"
 	"fmt"
 	"maps"
 	"time"
@@ -19,8 +20,9 @@ type Config struct {
 	As       string
 	Home     []string // the units that its region claims
 	Topology *router.Topology
-	Rate     float64       // of its clock, against the world's
-	Offset   time.Duration // of its clock
+	Rate     float64               // of its clock, against the world's
+	Offset   time.Duration         // of its clock
+	Lease    ownership.LeaseConfig // of its next process; zero: the stream's
 	Logs     Logs
 	// Changed is told after every step; what was held may not be any more.
 	Changed func()
@@ -142,9 +144,10 @@ func (p *Instance) Later(d time.Duration, run func()) {
 func (p *Instance) Boot() {
 	p.life++
 	testified := p.s.testified(p.Region)
+	p.Lease = cmp.Or(p.Lease, p.s.Lease)
 	p.core = ownership.NewCore(ownership.CoreConfig{
 		Region: p.Region, ID: p.id(), Regions: p.Topology, Instance: p.As,
-		Life: fmt.Sprintf("%s/%d", p.Name, p.life), Home: p.Home, Lease: p.s.Lease, Mark: p.disk, Mirrored: testified,
+		Life: fmt.Sprintf("%s/%d", p.Name, p.life), Home: p.Home, Lease: p.Lease, Mark: p.disk, Mirrored: testified,
 	})
 	p.tokens = p.core.Tokens()
 	p.stopping = false
@@ -364,7 +367,7 @@ func (p *Instance) Holds(unit string, g ownership.Grant) bool {
 // checkGrant (I11): who has seen more than the register says now writes nothing, and
 // nothing is written in an epoch that a crash would make the instance forget.
 func (p *Instance) checkGrant(unit string, g ownership.Grant) {
-	hold := p.s.Lease.Duration - p.s.Lease.Margin
+	hold := p.Lease.Duration - p.Lease.Margin
 	switch {
 	case g.Epoch < p.knows[unit]:
 		p.s.Violate("I11", "%s acts on %s in epoch %d, and was told of epoch %d", p.Name, unit, g.Epoch, p.knows[unit])

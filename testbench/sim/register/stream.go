@@ -45,7 +45,9 @@ type Stream struct {
 	half      map[string]bool              // units whose next fencer dies as soon as the unit is FENCED
 	slow      map[string]bool              // units whose next fencer pauses when it has made leases void
 	memories  map[string]*ownership.Memory // by region: what its own Kafka has copied
-	overtakes map[string]time.Duration     // until when claims are held back, by message id
+	overtakes map[string]overtaking        // how long claims are held back, by message id
+	// firstClaims is until when those of a unit are held back by others.
+	firstClaims map[string]time.Duration
 }
 
 type message struct {
@@ -58,7 +60,8 @@ func NewStream(h Host, lease ownership.LeaseConfig) *Stream {
 	return &Stream{
 		Host: h, Lease: lease, created: 1, last: map[string]uint64{}, ids: map[string]uint64{},
 		owners: map[string]string{}, epochs: map[string]event.Epoch{}, units: map[string]ownership.UnitRecord{},
-		half: map[string]bool{}, slow: map[string]bool{}, memories: map[string]*ownership.Memory{}, overtakes: map[string]time.Duration{},
+		half: map[string]bool{}, slow: map[string]bool{}, memories: map[string]*ownership.Memory{}, overtakes: map[string]overtaking{},
+		firstClaims: map[string]time.Duration{},
 	}
 }
 

@@ -167,9 +167,11 @@ func (w *World) scheduleRegime() {
 		often(6, func() { w.fenceUnheard(12, 2*time.Second) })
 	case liftedRules:
 		often(8, w.reload)
+	case seatFights:
+		often(6, w.stream)
 	case overlappingSeats:
 		often(10, w.overlap)
-	case ordinary, seatFights, deposedLinks, regimes:
+	case ordinary, deposedLinks, regimes:
 	}
 }
 
@@ -299,15 +301,16 @@ type slowKey struct {
 // slowUntil is until when a fetch of a partition in a region takes.
 func (w *World) slowUntil(r *region, tp kafka.TP) time.Duration { return w.slow[slowKey{r, tp}] }
 
-// strike has another instance take a seat whose produce is on its way: the produce
-// comes late, perhaps behind the other's barrier. It returns how late; 0: not at all.
-func (s *seatRun) strike() time.Duration {
+// strike has another instance take a seat whose produce of n records is on its way: some
+// of them come late, perhaps behind the other's barrier. It returns how late, 0: not at
+// all, and how many come before.
+func (s *seatRun) strike(n int) (late time.Duration, ahead int) {
 	w := s.p.w
-	if w.cfg.regime != seatFights || w.calm || !w.Chance(0.12) {
-		return 0
+	if w.cfg.regime != seatFights || w.calm || !w.Chance(pick(w.Rand(), 0.12, float64(n)/12)) {
+		return 0, 0
 	}
-	w.After(0, func() { w.takeSeat(s.p.region, s.tp) })
-	return w.Between(20*time.Millisecond, 1500*time.Millisecond)
+	w.After(w.Between(0, 3*time.Millisecond), func() { w.takeSeat(s.p.region, s.tp) })
+	return w.Between(20*time.Millisecond, 1500*time.Millisecond), w.Rand().IntN(n)
 }
 
 // fenceUnheard fences a region that hears nothing of the register, and whose links

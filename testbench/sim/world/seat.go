@@ -1,7 +1,6 @@
 package world
 
 import (
-	"errors"
 	"slices"
 	"time"
 
@@ -34,8 +33,10 @@ type seatRun struct {
 	opener *producer
 	raises bool         // the cluster raises a producer's epoch at a commit
 	batch  []seat.Write // that come together
-	refs   uint64
-	ticks  int
+	// clients are those of writes of which the broker has not told what became of them.
+	clients map[uint64]*client
+	refs    uint64
+	ticks   int
 }
 
 func (p *proc) start() {
@@ -87,8 +88,8 @@ func (p *proc) reassign(tp kafka.TP) {
 
 func (p *proc) openSeat(tp kafka.TP) {
 	s := &seatRun{
-		p: p, tp: tp, clock: hlc.NewClock(p.wall, hlc.Bounds{}),
-		out:    &appender{p: p, tp: tp, c: p.dial(p.region), fails: true},
+		p: p, tp: tp, clock: hlc.NewClock(p.wall, hlc.Bounds{}), clients: map[uint64]*client{},
+		out:    &appender{p: p, tp: tp, c: p.dial(p.region), seat: true, deliveries: seat.NewDeliveries()},
 		opener: p.producer(p.region, seat.TransactionalID(tp.Topic, tp.Partition)),
 	}
 	p.seats[tp] = s
@@ -222,11 +223,8 @@ func (s *seatRun) step(ev seat.Event) {
 		case seat.ConfirmTerm:
 			s.fold.confirm(func() { s.step(seat.TermConfirmed{}) })
 		case seat.Produce:
-			s.out.late = s.strike()
-			for _, x := range e.Records {
-				s.out.queue = append(s.out.queue, pending{x.Record, func(err error) { s.step(seat.Produced{Refs: []uint64{x.Ref}, Err: err}) }})
-			}
-			s.out.pump()
+			s.out.late, s.out.ahead = s.strike(len(e.Records))
+			s.produce(e.Records)
 		case seat.Replies:
 			for _, r := range slices.Clone(e.List) { // an answer may lead to the next step
 				r.To.Answered(r.Answer, r.Err)
@@ -296,8 +294,9 @@ func (p *proc) submit(tp kafka.TP, req seat.Request, o *seat.Order, done func(se
 // submit gives a write to the core, with what else comes at about that time.
 func (s *seatRun) submit(req seat.Request, o *seat.Order, done func(seat.Answer, error)) {
 	s.refs++
+	s.clients[s.refs] = &client{s: s, done: done}
 	s.batch = append(s.batch, seat.Write{
-		Ref: s.refs, Request: &req, Deadline: s.p.wall().Add(3 * time.Second), Order: o, To: &client{s: s, done: done},
+		Ref: s.refs, Request: &req, Deadline: s.p.wall().Add(3 * time.Second), Order: o, To: s.clients[s.refs],
 	})
 	if len(s.batch) == 1 {
 		s.p.after(s.p.w.Between(0, 20*time.Millisecond), func() {
@@ -322,100 +321,6 @@ func (c *client) Answered(a seat.Answer, err error) {
 	}
 	c.answered = true
 	c.done(a, err)
-}
-
-// appender is an idempotent producer for one partition. It sends batches one
-// after another, and a batch again under the same sequence when no answer came;
-// when it gives up, the outcome is unknown and it goes on as another producer.
-type appender struct {
-	p     *proc
-	tp    kafka.TP
-	c     *conn
-	num   int64
-	named bool
-	seq   int32
-	queue []pending
-	busy  bool
-	fails bool          // a broker may answer that a batch failed, and have nothing of it
-	late  time.Duration // how late the next batch comes; 0: as it may be
-}
-
-// errBroker does not say what became of a batch.
-var errBroker = errors.New("world: unknown error of the broker")
-
-type pending struct {
-	rec  seat.Record
-	done func(error)
-}
-
-func (a *appender) add(r seat.Record, done func(error)) {
-	a.queue = append(a.queue, pending{r, done})
-	a.pump()
-}
-
-func (a *appender) pump() {
-	if a.busy || len(a.queue) == 0 {
-		return
-	}
-	a.busy = true
-	if !a.named {
-		var num int64
-		a.c.call(func(k *kafka.Cluster) func() {
-			num, _, _ = k.InitProducer("")
-			return func() {
-				a.num, a.named, a.seq, a.busy = num, true, 0, false
-				a.pump()
-			}
-		}, func() { a.busy = false; a.pump() })
-		return
-	}
-	batch := a.queue
-	a.queue = nil
-	a.send(batch, a.p.w.Rand().IntN(3))
-}
-
-func (a *appender) send(batch []pending, retries int) {
-	recs := make([]kafka.Record, len(batch))
-	for i, b := range batch {
-		recs[i] = kafka.Record{Key: b.rec.Key, Value: b.rec.Value, Headers: b.rec.Headers, Timestamp: b.rec.Timestamp}
-	}
-	num, seq := a.num, a.seq
-	if a.late > 0 {
-		a.c.late, a.late, retries = a.late, 0, 0
-	}
-	finish := func(err error, unanswered bool) {
-		a.seq, a.busy = seq+int32(len(batch)), false
-		if err != nil {
-			// What waits behind it must not overtake it, should it still land.
-			a.named, batch, a.queue = false, append(batch, a.queue...), nil
-		}
-		tell := func() {
-			for _, b := range batch {
-				b.done(err)
-			}
-		}
-		if err != nil && !unanswered {
-			// Who has given them learns of it when more may be under way. A client goes past
-			// no batch that has no answer: that one may land at any time.
-			a.p.after(a.p.w.Between(0, 20*time.Millisecond), tell)
-		} else {
-			tell()
-		}
-		a.pump()
-	}
-	a.c.call(func(k *kafka.Cluster) func() {
-		if a.fails && a.p.w.Chance(0.03) {
-			return func() { finish(errBroker, false) }
-		}
-		_, err := k.Produce("", num, 0, seq, a.tp, recs)
-		return func() { finish(err, false) }
-	}, func() {
-		if retries > 0 {
-			a.send(batch, retries-1)
-			return
-		}
-		finish(errors.New("no answer from the broker"), true)
-	})
 }
 
 // newID makes event ids from the seed.

@@ -100,6 +100,7 @@ type World struct {
 	shards   map[[2]event.RegionID]int // wanted for the link from, to
 	objects  []any
 	ops      []*op
+	batches  []*together
 	nextLook time.Duration          // when to look again whether all is drained
 	quiet    bool                   // all is drained
 	open     int                    // client operations that may still be retried
@@ -167,6 +168,7 @@ func (w *World) play() {
 	}
 	if !w.failed() {
 		w.check()
+		w.checkBatches()
 	}
 }
 
