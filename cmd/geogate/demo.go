@@ -18,7 +18,7 @@ import (
 	"github.com/spf13/cobra"
 	"go.uber.org/fx"
 
-	"github.com/geogate/geogate/internal/embed"
+	"github.com/geogate/geogate/internal/dirlock"
 	"github.com/geogate/geogate/internal/node"
 )
 
@@ -127,8 +127,10 @@ func (d *demo) lock() (release func() error, err error) {
 	if err := os.MkdirAll(d.dir, 0o700); err != nil {
 		return nil, exitWith(exitPrecondition, "prepare demo: %w", err)
 	}
-	release, err = embed.LockDir(d.dir)
-	if errors.Is(err, embed.ErrInUse) {
+	release, err = dirlock.Take(d.dir, dirlock.Patience, func(holder string) {
+		fmt.Fprintf(d.out, "%s runs a demo in %s; waiting for its end.\n", holder, d.dir)
+	})
+	if errors.Is(err, dirlock.ErrInUse) {
 		return nil, exitWith(exitPrecondition, "another demo runs in %s; stop it, or give this one a directory of its own with --dir", d.dir)
 	}
 	if err != nil {

@@ -7,13 +7,13 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/geogate/geogate/internal/embed"
+	"github.com/geogate/geogate/internal/dirlock"
 )
 
 // A fresh demo does not delete the files of one that runs.
 func TestFreshDemoBesideAnother(t *testing.T) {
 	dir := t.TempDir()
-	release, err := embed.LockDir(dir)
+	release, err := dirlock.Take(dir, 0, nil)
 	if err != nil {
 		t.Fatal(err)
 	}

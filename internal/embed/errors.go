@@ -1,10 +1,14 @@
 package embed
 
-import "errors"
+import (
+	"errors"
+
+	"github.com/geogate/geogate/internal/dirlock"
+)
 
 var (
 	// ErrInUse is returned when another running engine holds the directory.
-	ErrInUse = errors.New("embed: directory is in use by another process")
+	ErrInUse = dirlock.ErrInUse
 	// ErrClusterID is returned when the directory holds the data of another
 	// cluster than the one asked for.
 	ErrClusterID = errors.New("embed: directory belongs to another cluster")

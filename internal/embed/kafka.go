@@ -18,6 +18,7 @@ import (
 
 	"github.com/twmb/franz-go/pkg/kfake"
 
+	"github.com/geogate/geogate/internal/dirlock"
 	"github.com/geogate/geogate/internal/loopback"
 )
 
@@ -41,6 +42,13 @@ type Kafka struct {
 	ClusterID string
 	// Logger receives the broker's warnings and errors; nil discards them.
 	Logger *slog.Logger
+}
+
+// awaits says who has the directory.
+func (c *Kafka) awaits(holder string) {
+	if c.Logger != nil {
+		c.Logger.Warn("the directory of the embedded kafka is in use; waiting for the end of its process", "dir", c.DataDir, "holder", holder)
+	}
 }
 
 // KafkaServer is a running embedded broker.
@@ -87,7 +95,7 @@ func StartKafka(c Kafka) (*KafkaServer, error) {
 	if err := os.MkdirAll(c.DataDir, 0o700); err != nil {
 		return nil, fmt.Errorf("create kafka directory: %w", err)
 	}
-	release, err := LockDir(c.DataDir)
+	release, err := dirlock.Take(c.DataDir, dirlock.Patience, c.awaits)
 	if err != nil {
 		return nil, err
 	}

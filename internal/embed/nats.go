@@ -13,6 +13,7 @@ import (
 
 	"github.com/nats-io/nats-server/v2/server"
 
+	"github.com/geogate/geogate/internal/dirlock"
 	"github.com/geogate/geogate/internal/sleep"
 )
 
@@ -72,7 +73,7 @@ func StartNATS(c NATS) (*NATSServer, error) {
 	if err := os.MkdirAll(c.StoreDir, 0o700); err != nil {
 		return nil, fmt.Errorf("create nats directory: %w", err)
 	}
-	release, err := LockDir(c.StoreDir)
+	release, err := dirlock.Take(c.StoreDir, dirlock.Patience, nil)
 	if err != nil {
 		return nil, err
 	}

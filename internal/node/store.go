@@ -9,6 +9,7 @@ import (
 	"github.com/dgraph-io/badger/v4"
 	"github.com/dgraph-io/badger/v4/options"
 
+	"github.com/geogate/geogate/internal/dirlock"
 	"github.com/geogate/geogate/internal/redact"
 )
 
@@ -18,6 +19,13 @@ func openStore(dir string, log *slog.Logger) (*badger.DB, error) {
 	path := filepath.Join(dir, "store")
 	if err := os.MkdirAll(path, 0o700); err != nil {
 		return nil, fmt.Errorf("make store directory: %w", err)
+	}
+	// A process that was killed just now may still have it.
+	err := dirlock.Await(path, dirlock.Patience, func(holder string) {
+		log.Warn("the store is in use; waiting for the end of its process", "dir", path, "holder", holder)
+	})
+	if err != nil {
+		return nil, fmt.Errorf("open store: %w", err)
 	}
 	o := badger.DefaultOptions(path)
 	o.Logger = badgerLog{log}
@@ -36,7 +44,7 @@ func openStore(dir string, log *slog.Logger) (*badger.DB, error) {
 	o.MetricsEnabled = false
 	db, err := badger.Open(o)
 	if err != nil {
-		return nil, fmt.Errorf("open store %s: %w (another instance may run on this directory; the store is a cache and may be deleted while none does)", path, err)
+		return nil, fmt.Errorf("open store %s: %w (the store is a cache and may be deleted while no instance runs on this directory)", path, err)
 	}
 	return db, nil
 }
