@@ -205,6 +205,9 @@ func (n *registerWarnings) Warnings(out *warning.List) {
 		out.Add(warning.RegisterRumour, subject,
 			"another instance says of the ownership register what that has not shown: %s; until it does, or denies it, nothing is written that this speaks against", rumour)
 	}
+	for _, why := range n.ownership.Tokens().TooLong {
+		out.Add(warning.RegisterRecordLong, subject, "a unit cannot be claimed or fenced: %s", why)
+	}
 	for _, p := range n.ownership.Tokens().PastEnds {
 		out.Add(warning.IntervalPastEnd, fmt.Sprintf("%s/%d", p.Topic, p.Partition),
 			"the partition takes no writes, because the ownership register has an offset that is in no log: %s; see geogate register repair --dry-run", p)

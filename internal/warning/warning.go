@@ -48,6 +48,7 @@ const (
 	PatternUnmatched    Code = "PATTERN_UNMATCHED"
 	Quarantined         Code = "QUARANTINED"
 	RegisterDegraded    Code = "REGISTER_DEGRADED"
+	RegisterRecordLong  Code = "REGISTER_RECORD_LONG"
 	RegisterRegressed   Code = "REGISTER_REGRESSED"
 	RegisterRumour      Code = "REGISTER_RUMOUR"
 	RegisterUnreachable Code = "REGISTER_UNREACHABLE"
@@ -68,7 +69,7 @@ func Codes() []Code {
 		BeyondLimits, ClockAhead, CopyKeepsAll, CutPending, Defect, DiskLow, FoldFailing, ForeignRecords, Gap, GatewayGone,
 		IntervalPastEnd, KafkaUnreachable, LinkFailed, LinkParked, MalformedRecord, MoreWarnings, NativeOrphans, OutputReplaced,
 		PartitionHeld, PartitionNotReady, PartitionsDiffer, PartitionsUneven, PartitionsUnused, PatternUnmatched, Quarantined,
-		RegisterDegraded, RegisterRegressed, RegisterRumour, RegisterUnreachable, ResidencyInvalid, ResidencyStopped,
+		RegisterDegraded, RegisterRecordLong, RegisterRegressed, RegisterRumour, RegisterUnreachable, ResidencyInvalid, ResidencyStopped,
 		SettingsDiffer, SettingsDisagree, Starting, TopicBlocked, UnknownRecord, ViewIncomplete, WaitsForRegister,
 	}
 }

@@ -76,6 +76,7 @@ type Core struct {
 
 	regions map[string]*known[RegionRecord]
 	units   map[string]*known[UnitRecord]
+	tooLong map[string]refused // records that the register does not take, by subject
 	names   map[instanceName]*livesOf
 	heard   map[string]Heard            // by region
 	drained map[drainedBy]DrainedRecord // newest
@@ -168,6 +169,12 @@ type awaitedRenewal struct {
 	at  time.Duration
 }
 
+// refused is a record that the register does not take, and when that was found out.
+type refused struct {
+	size int
+	at   time.Duration
+}
+
 // op is one write of the register until its outcome is known.
 type op struct {
 	id      uint64
@@ -188,7 +195,8 @@ func NewCore(cfg CoreConfig) *Core {
 		rumours: make(map[string]*rumour),
 		proofs:  make(map[string]proof), bumps: make(map[string]bump), starts: make(map[string]listing),
 		settled: make(map[string]event.Epoch), inspected: make(map[string]inspection),
-		ops: make(map[uint64]*op), opByPurpose: make(map[string]*op), notBefore: make(map[string]time.Duration),
+		tooLong: make(map[string]refused),
+		ops:     make(map[uint64]*op), opByPurpose: make(map[string]*op), notBefore: make(map[string]time.Duration),
 		mark: cfg.Mark,
 	}
 	c.mark.Version = recordVersion
@@ -571,10 +579,18 @@ func (c *Core) written(now time.Duration, ev Written) {
 		o.retryAt = now + pause(retryBusy, o)
 	case Unknown:
 		o.retryAt = now + pause(retryLost, o)
+	case TooLong:
+		delete(c.ops, o.id)
+		delete(c.opByPurpose, o.purpose)
+		c.changes++
+		c.tooLong[o.write.Subject] = refused{len(o.write.Data), now}
+		c.notBefore[o.purpose] = now + inspectAgain
+		o.then(now, 0, false)
 	case Stored, Conflict:
 		c.lastAnswer = now
 		delete(c.ops, o.id)
 		delete(c.opByPurpose, o.purpose)
+		delete(c.tooLong, o.write.Subject)
 		if ev.Outcome == Stored {
 			if err := c.note(now, o.write.Subject, ev.Seq, o.write.Data); err != nil {
 				c.fail(fmt.Sprintf("message %d of the register, written by this instance: %v", ev.Seq, err))

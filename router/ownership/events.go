@@ -112,6 +112,7 @@ const (
 	Conflict                    // the condition does not hold
 	Busy                        // somebody else's write is in flight: nothing is decided
 	Unknown                     // no answer came
+	TooLong                     // the register never takes so long a record
 )
 
 // An Effect is something that the adapter has to do, in order.

@@ -19,6 +19,10 @@ type Intervals struct {
 
 	mu     sync.Mutex
 	tables map[logPlace]*event.ValidityTable
+	// topics finds the extents of a topic among those of a record, by the first of these.
+	// It is begun again when there is a newer revision.
+	topics  map[*Extent]map[string][]Extent
+	indexed uint64
 }
 
 // logPlace is a partition of a topic.
@@ -69,6 +73,9 @@ func (i *Intervals) From(t *Tokens, topic string, partition int32) *event.Validi
 	if revision == 0 || revision > t.Revision() {
 		return known
 	}
+	if i.indexed != t.Revision() {
+		i.topics, i.indexed = make(map[*Extent]map[string][]Extent), t.Revision()
+	}
 	table := &event.ValidityTable{Revision: revision}
 	for _, r := range i.topology.Regions() {
 		if i.alone != 0 && i.alone != r.ID {
@@ -76,7 +83,7 @@ func (i *Intervals) From(t *Tokens, topic string, partition int32) *event.Validi
 			continue
 		}
 		u := t.Units[domain.Unit(r.Name)].Record
-		table.Logs[r.ID] = tenures(&u, r.Name, topic, partition)
+		table.Logs[r.ID] = i.tenures(&u, r.Name, topic, partition)
 	}
 	i.tables[at] = table
 	return table
@@ -105,29 +112,49 @@ func (i *Intervals) Reach(u *UnitRecord, topic string, partition int32) (v event
 
 // tenures are the epochs of a unit in which a region owned it, as far as one
 // partition of its log is concerned.
-func tenures(u *UnitRecord, region, topic string, partition int32) event.Tenures {
+func (i *Intervals) tenures(u *UnitRecord, region, topic string, partition int32) event.Tenures {
 	out := event.Tenures{Known: u.Epoch}
-	for i, e := range u.Epochs {
+	for n, e := range u.Epochs {
 		if e.Owner != region {
 			continue
 		}
 		t := event.Tenure{
-			Epoch: e.Epoch, Start: points(e.Start, topic, partition),
-			Ended: e.Ended, Cut: points(e.Cut, topic, partition),
+			Epoch: e.Epoch, Start: points(i.of(e.Start, topic), topic, partition),
+			Ended: e.Ended, Cut: points(i.of(e.Cut, topic), topic, partition),
 		}
 		if e.Ended && len(t.Cut) == 0 {
 			// The cut leaves the partition out: the next epoch ends this one.
-			switch next := i + 1; {
+			switch next := n + 1; {
 			case next == len(u.Epochs):
 				t.Ended = false
 			case u.Epochs[next].Owner == region:
-				t.Cut = points(u.Epochs[next].Start, topic, partition)
+				t.Cut = points(i.of(u.Epochs[next].Start, topic), topic, partition)
 			}
 		}
 		out.List = append(out.List, t)
 	}
 	return out
 }
+
+// of gives those of extents that are of a topic. A unit may have ten thousand topics, and
+// each of their partitions a table. The caller holds mu.
+func (i *Intervals) of(extents []Extent, topic string) []Extent {
+	if len(extents) < fewExtents {
+		return extents
+	}
+	index := i.topics[&extents[0]]
+	if index == nil {
+		index = make(map[string][]Extent, len(extents))
+		for _, e := range extents {
+			index[e.Topic] = append(index[e.Topic], e)
+		}
+		i.topics[&extents[0]] = index
+	}
+	return index[topic]
+}
+
+// fewExtents are looked through as they are.
+const fewExtents = 16
 
 func points(extents []Extent, topic string, partition int32) (out []event.Point) {
 	for _, e := range extents {

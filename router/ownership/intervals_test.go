@@ -108,7 +108,7 @@ func TestIntervalsOfAPartition(t *testing.T) {
 		if c.next != "" {
 			u.Epochs = append(u.Epochs, Tenure{Epoch: 34, Owner: c.next, Start: []Extent{extent("orders", 0, 6)}})
 		}
-		if got := tenures(&u, "eu", "orders", 0).List; !reflect.DeepEqual(got, c.want) {
+		if got := (&Intervals{}).tenures(&u, "eu", "orders", 0).List; !reflect.DeepEqual(got, c.want) {
 			t.Errorf("left out, then %q: %+v, want %+v", c.next, got, c.want)
 		}
 	}

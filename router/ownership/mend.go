@@ -37,13 +37,13 @@ func pastEnds(unit, region string, history []Tenure, ends []Extent) (found []Pas
 		topic     string
 		partition int
 	}
-	seen := make(map[place]bool)
+	seen, at := make(map[place]bool), indexExtents(ends)
 	look := func(t *Tenure, what string, extents []Extent) {
 		for _, e := range extents {
 			for p, offset := range e.Offsets {
-				end, listed := Offset(ends, e.Topic, e.Incarnation, int32(p))
-				if at := (place{e.Topic, p}); listed && offset > end && !seen[at] {
-					seen[at] = true
+				end, listed := at.offset(e.Topic, e.Incarnation, int32(p))
+				if here := (place{e.Topic, p}); listed && offset > end && !seen[here] {
+					seen[here] = true
 					found = append(found, PastEnd{Unit: unit, Topic: e.Topic, Partition: int32(p), What: what, Epoch: t.Epoch, Offset: offset, End: end})
 				}
 			}
@@ -60,12 +60,12 @@ func pastEnds(unit, region string, history []Tenure, ends []Extent) (found []Pas
 
 // lower is a region's history with no start or cut past where its logs end.
 func lower(region string, history []Tenure, ends []Extent) []Tenure {
-	out := slices.Clone(history)
+	out, at := slices.Clone(history), indexExtents(ends)
 	bound := func(extents []Extent) []Extent {
 		out := mergeExtents(nil, extents)
 		for i := range out {
 			for p, offset := range out[i].Offsets {
-				if end, ok := Offset(ends, out[i].Topic, out[i].Incarnation, int32(p)); ok && offset > end {
+				if end, ok := at.offset(out[i].Topic, out[i].Incarnation, int32(p)); ok && offset > end {
 					out[i].Offsets[p] = end
 				}
 			}

@@ -202,6 +202,10 @@ func (p *plan) advance(now time.Duration) {
 	if p.done {
 		return
 	}
+	if why := p.tooLong(now); why != "" {
+		p.answer(ResultPrecondition, why)
+		return
+	}
 	if p.cmd.Verb == VerbUnfence {
 		if p.cmd.Unit != "" {
 			p.unfenceUnit(now)
@@ -224,6 +228,34 @@ func (p *plan) advance(now time.Duration) {
 	case stageCut:
 		p.cut(now)
 	}
+}
+
+// tooLong says which record of the plan's the register does not take, "" if there is none. A
+// later command tries again: the servers may have been given another limit.
+func (p *plan) tooLong(now time.Duration) string {
+	for _, unit := range slices.Sorted(maps.Keys(p.c.units)) {
+		u := p.c.units[unit]
+		r := p.c.tooLong[UnitSubject(unit)]
+		if r.size > 0 && now < r.at+inspectAgain && (unit == p.cmd.Unit || p.cmd.Unit == "" && u.rec.Last == p.region) {
+			return recordTooLong(unit, len(u.rec.Epochs), r.size)
+		}
+	}
+	return ""
+}
+
+// tooLongRecords says which units' records the register does not take.
+func (c *Core) tooLongRecords() (list []string) {
+	for _, unit := range slices.Sorted(maps.Keys(c.units)) {
+		if r := c.tooLong[UnitSubject(unit)]; r.size > 0 {
+			list = append(list, recordTooLong(unit, len(c.units[unit].rec.Epochs), r.size))
+		}
+	}
+	return list
+}
+
+// recordTooLong says what to do about a record that the register does not take.
+func recordTooLong(unit string, epochs, size int) string {
+	return fmt.Sprintf("the next record of %s has %d epochs and %d bytes, which is more than the register's servers take in a message; raise max_payload of the NATS servers", unit, epochs, size)
 }
 
 // fenceRegion ends all leases of the region, whether it was fenced before or not.

@@ -132,12 +132,41 @@ func Offset(extents []Extent, topic string, incarnation uint16, partition int32)
 	return 0, false
 }
 
+// extentIndex finds extents by topic and incarnation: a unit may have ten thousand topics.
+type extentIndex map[logName][]*Extent
+
+// logName names the logs of a topic in one incarnation.
+type logName struct {
+	topic       string
+	incarnation uint16
+}
+
+func indexExtents(extents []Extent) extentIndex {
+	x := make(extentIndex, len(extents))
+	for i := range extents {
+		e := &extents[i]
+		at := logName{e.Topic, e.Incarnation}
+		x[at] = append(x[at], e)
+	}
+	return x
+}
+
+// offset is [Offset] among the extents.
+func (x extentIndex) offset(topic string, incarnation uint16, partition int32) (offset int64, ok bool) {
+	for _, e := range x[logName{topic, incarnation}] {
+		if int(partition) < len(e.Offsets) && e.Offsets[partition] >= 0 {
+			return e.Offsets[partition], true
+		}
+	}
+	return 0, false
+}
+
 // raise is what of extents is listed, but nowhere below the floor.
 func raise(extents, floor []Extent) []Extent {
-	out := mergeExtents(nil, extents)
+	out, least := mergeExtents(nil, extents), indexExtents(floor)
 	for i := range out {
 		for p, offset := range out[i].Offsets {
-			if least, ok := Offset(floor, out[i].Topic, out[i].Incarnation, int32(p)); ok && offset >= 0 {
+			if least, ok := least.offset(out[i].Topic, out[i].Incarnation, int32(p)); ok && offset >= 0 {
 				out[i].Offsets[p] = max(offset, least)
 			}
 		}
@@ -147,16 +176,14 @@ func raise(extents, floor []Extent) []Extent {
 
 // mergeExtents is the higher of both for every partition.
 func mergeExtents(a, b []Extent) []Extent {
-	out := make([]Extent, 0, len(a))
-	for _, e := range a {
-		e.Offsets = slices.Clone(e.Offsets)
-		out = append(out, e)
-	}
-	for _, e := range b {
-		i := slices.IndexFunc(out, func(o Extent) bool { return o.Topic == e.Topic && o.Incarnation == e.Incarnation })
-		if i < 0 {
+	out := make([]Extent, 0, len(a)+len(b))
+	at := make(map[logName]int, len(a)+len(b))
+	for _, e := range slices.Concat(a, b) {
+		name := logName{e.Topic, e.Incarnation}
+		i, there := at[name]
+		if !there {
 			e.Offsets = slices.Clone(e.Offsets)
-			out = append(out, e)
+			at[name], out = len(out), append(out, e)
 			continue
 		}
 		for p, offset := range e.Offsets {

@@ -27,6 +27,8 @@ type Tokens struct {
 	// shown; what that speaks against is not held. FalseRumours counts what was denied.
 	Unconfirmed  []string
 	FalseRumours uint64
+	// TooLong says which records the register does not take because they are too long.
+	TooLong []string
 	// PastEnds are starts and cuts past the ends of the region's own logs.
 	PastEnds []PastEnd
 	// Regressed says why the register is not believed, "" while it is.
@@ -58,7 +60,7 @@ func (c *Core) Tokens() *Tokens {
 		Heard: maps.Clone(c.heard), Regressed: c.distrust, WatchSilent: c.WatchSilent(), region: c.cfg.Region, seen: c.seen,
 	}
 	t.SoftFences, t.SoftFenced = c.SoftFences()
-	t.PastEnds = c.pastEnds()
+	t.PastEnds, t.TooLong = c.pastEnds(), c.tooLongRecords()
 	t.Unconfirmed, t.FalseRumours = c.unconfirmed(), c.falseRumours
 	for _, r := range c.rumours {
 		if r.unit != nil {

@@ -51,6 +51,8 @@ const (
 	// duplicates is how long the register knows message ids: longer than anybody
 	// tries again.
 	duplicates = 10 * time.Minute
+	// headerBytes is more than the headers of a write take.
+	headerBytes = 1 << 10
 	// mostRevision bounds what is believed of revisions that were seen.
 	mostRevision = 1 << 53
 	// raiseStep is how many messages are on their way at a time when revisions are passed
@@ -243,6 +245,12 @@ func unfit(c jetstream.StreamConfig, replicas int) string {
 func (r *Register) Write(ctx context.Context, w ownership.Write) (ownership.Outcome, uint64) {
 	if r.tooOld() {
 		return ownership.Unknown, 0 // after a reconnection; another server may do
+	}
+	// A server that takes no message so long closes the connection. What it takes is known
+	// once there is one.
+	if most := r.conn.MaxPayload(); most > 0 && int64(len(w.Data)+headerBytes) > most {
+		r.cfg.Logger.Error("a record is longer than the register's servers take", "subject", w.Subject, "bytes", len(w.Data), "max_payload", most)
+		return ownership.TooLong, 0
 	}
 	ctx, cancel := context.WithTimeout(ctx, r.cfg.Timeout)
 	defer cancel()
