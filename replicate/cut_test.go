@@ -15,7 +15,9 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/twmb/franz-go/pkg/kadm"
+	"github.com/twmb/franz-go/pkg/kerr"
 	"github.com/twmb/franz-go/pkg/kgo"
+	"github.com/twmb/franz-go/pkg/kmsg"
 
 	"github.com/geogate/geogate/internal/control"
 	"github.com/geogate/geogate/internal/event"
@@ -322,4 +324,63 @@ func verifyCut(t *testing.T, from, to *end, reg *register, r *running) {
 		t.Fatal("no orphan was met")
 	}
 	t.Logf("%d orphans stayed, %d were copied before their cut was known", orphans, late)
+}
+
+// A target that does not answer a commit until the cut is known is not asked for it
+// again: what lies past the cut stays out of the remote topic.
+func TestCutWhileACommitWaits(t *testing.T) {
+	t.Parallel()
+	from, to := fakeEnd(t, us), fakeEnd(t, eu)
+	from.create(t, 1, nil, "orders")
+	reg := newRegister(1)
+	cfg := config(from, to)
+	cfg.Shards = 1
+	reg.attach(&cfg)
+	var sending, away atomic.Bool
+	again := make(chan struct{}) // closed once the shard has given the transaction up
+	once := sync.OnceFunc(func() { close(again) })
+	l := start(t, cfg, func(l *replicate.Link) {
+		l.SetBefore(func(_ int, effect any) error {
+			switch e := effect.(type) {
+			case replicate.Produce:
+				if slices.ContainsFunc(e.Check, func(s replicate.Stream) bool { return s.Topic == "orders" }) {
+					sending.Store(true)
+				}
+			case replicate.Init:
+				if away.Load() {
+					once()
+				}
+			}
+			return nil
+		})
+	})
+	eventually(t, "the topic to be carried", func() bool { return l.Status().Topics == 1 })
+	to.fake.ControlKey(int16(kmsg.EndTxn), func(req kmsg.Request) (kmsg.Response, error, bool) {
+		to.fake.KeepControl()
+		if !sending.Load() {
+			return nil, nil, false
+		}
+		if !away.Swap(true) {
+			reg.bound(0, 3)
+		}
+		select {
+		case <-again:
+			return nil, nil, false
+		default:
+		}
+		resp := req.ResponseKind().(*kmsg.EndTxnResponse) //nolint:forcetypeassert // that is its kind
+		resp.ErrorCode = kerr.CoordinatorNotAvailable.Code
+		return resp, nil, true
+	})
+	from.plain(t, marked("orders", 0, 0, 10, func(int) bool { return true })...)
+	select {
+	case <-again:
+	case <-time.After(time.Minute):
+		t.Fatal("the link went on asking for its commit")
+	}
+	first := replicate.Part{Topic: "orders", Number: 0}
+	eventually(t, "the link to stop at the cut", func() bool { return l.Covered()[first] == 3 && len(l.Status().Stopped) == 1 })
+	if copies := to.read(t, "us.orders")[0]; len(copies) != 3 {
+		t.Fatalf("%d records are in the remote topic, three lie below the cut", len(copies))
+	}
 }

@@ -20,7 +20,8 @@
 //
 // Of a source log only the intervals count that the ownership register of its region
 // holds (event.ValidityTable). A link sends nothing past a cut which it knew when it
-// planned the transaction: it stops there, inside a batch if need be. Once the next
+// planned the transaction: it stops there, inside a batch if need be. A transaction
+// that still waits for its target when such a cut becomes known is given up. Once the next
 // interval's start is known it covers what lies between, carries its barriers with
 // the next run, and goes on. The position is all that is kept of that.
 // Which records inside an interval do not count is left to those who fold, for to

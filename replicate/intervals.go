@@ -67,6 +67,26 @@ func (s *stream) cut() int64 {
 // above it was committed before the cut was known.
 func (s *stream) atCut() bool { return s.pos.SourceCovered >= s.cut() }
 
+// planCut tells whether tables has a lapse, not known when the transaction under way was
+// planned, that takes out some of what it carries.
+func (c *Core) planCut(tables func(topic string, partition int32) *event.ValidityTable) bool {
+	if c.plan == nil {
+		return false
+	}
+	for i := range c.plan.parts {
+		p := &c.plan.parts[i]
+		if p.s.Control || len(p.batches) == 0 {
+			continue
+		}
+		for _, l := range lapsesOf(tables(p.s.Topic, p.s.Number), c.cfg.Origin, p.s.Incarnation) {
+			if l.from < p.next && p.from < l.until && !slices.ContainsFunc(p.lapses, func(k lapse) bool { return k.from == l.from }) {
+				return true
+			}
+		}
+	}
+	return false
+}
+
 // inLapse tells whether no offset of a stretch counts.
 func (s *stream) inLapse(from, until int64) bool {
 	for _, l := range s.lapses {

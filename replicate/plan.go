@@ -28,7 +28,9 @@ type plannedPart struct {
 	s *stream
 	prepared
 	first         int     // index of its first data batch
-	lapsesVersion int     // of the stream when it was planned
+	from          int64   // what the stream had covered when it was planned
+	lapses        []lapse // of the stream when it was planned
+	lapsesVersion int     // and their version
 	bases         []int64 // of its batches, predicted, or from the answers
 
 	described []offsets.Run // the part's runs as they are sent
@@ -63,7 +65,7 @@ func (c *Core) begin(now time.Time) []any {
 		if err != nil {
 			out = append(out, c.parkFor(now, s, Incident{Kind: Corrupt, From: ready.next, Until: ready.next + 1, Detail: err.Error()}, err)...)
 		}
-		p.parts = append(p.parts, plannedPart{s: s, prepared: ready, first: p.batches, lapsesVersion: s.lapsesVersion})
+		p.parts = append(p.parts, plannedPart{s: s, prepared: ready, first: p.batches, from: from.next, lapses: s.lapses, lapsesVersion: s.lapsesVersion})
 		p.batches += len(ready.batches)
 		p.sent = append(p.sent, ready.batches...)
 		p.offsetsFromAnswers = p.offsetsFromAnswers || s.offsetsFromAnswers && len(ready.batches) > 0

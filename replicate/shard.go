@@ -295,7 +295,12 @@ func (s *shard) carryOut(ctx context.Context, effect any) (any, error) {
 	case End:
 		tctx, release := txn.WithGrace(ctx, finishWait)
 		defer release()
+		tctx, stop := s.cancelOnCut(tctx)
+		defer stop()
 		_, err := s.producer.End(tctx, true)
+		if errors.Is(context.Cause(tctx), errCut) && err != nil {
+			err = errCut
+		}
 		s.took = time.Since(s.began)
 		return Ended{err}, nil
 	case Report:
@@ -330,10 +335,12 @@ func (s *shard) produce(ctx context.Context, e Produce) (any, error) {
 	defer release()
 	tctx, stop := s.cancelOnPolicyChange(tctx, &e)
 	defer stop()
+	tctx, release = s.cancelOnCut(tctx)
+	defer release()
 	out := Produced{}
 	if out.Produced, out.Err = s.producer.Produce(tctx, e.Batches); out.Err != nil {
-		if errors.Is(context.Cause(tctx), errPolicyChanged) {
-			out.Err = errPolicyChanged
+		if cause := context.Cause(tctx); errors.Is(cause, errPolicyChanged) || errors.Is(cause, errCut) {
+			out.Err = cause
 		}
 		return out, nil
 	}
@@ -377,6 +384,38 @@ func (s *shard) cancelOnPolicyChange(ctx context.Context, e *Produce) (context.C
 		case <-changed:
 			cancel(errPolicyChanged)
 		case <-ctx.Done():
+		}
+	})
+	return ctx, func() { cancel(nil); wg.Wait() }
+}
+
+var errCut = errors.New("replicate: a cut became known below records that were being sent")
+
+// cancelOnCut ends ctx when a cut becomes known that takes out records of the
+// transaction under way. A target that is away can make a produce or a commit last
+// longer than a fence takes; asked again, it would bring orphans over that the link
+// knows of. If the commit went through all the same, the committed position says so.
+func (s *shard) cancelOnCut(ctx context.Context) (context.Context, func()) {
+	if s.cfg.Intervals == nil {
+		return ctx, func() {}
+	}
+	ctx, cancel := context.WithCancelCause(ctx)
+	var wg sync.WaitGroup
+	wg.Go(func() {
+		for {
+			changed := s.cfg.IntervalsChanged() // before they are asked: nothing is missed
+			s.mu.Lock()
+			cut := s.core.planCut(s.cfg.Intervals)
+			s.mu.Unlock()
+			if cut {
+				cancel(errCut)
+				return
+			}
+			select {
+			case <-changed:
+			case <-ctx.Done():
+				return
+			}
 		}
 	})
 	return ctx, func() { cancel(nil); wg.Wait() }
