@@ -19,7 +19,11 @@ import (
 )
 
 const (
-	fetchWait       = 250 * time.Millisecond // of a long poll; also how long a change may wait for it
+	// A long poll waits so long, at first and at most: twice as long after one that
+	// brought nothing. What begins to be read meanwhile waits for it; where something
+	// comes, nothing does.
+	fetchWait       = 250 * time.Millisecond
+	fetchWaitMost   = 2 * time.Second
 	fetchRetry      = 100 * time.Millisecond
 	minPartFetch    = 16 << 10
 	readCommitted   = 1
@@ -250,6 +254,14 @@ type session struct {
 	lastOffsets       map[Part]int64
 	partsMax          int32
 	leaderUnknown     bool // a partition's leader must be looked up; do not hurry
+	wait              time.Duration
+}
+
+// longPoll is how long the next fetch waits.
+func (s *session) longPoll() time.Duration {
+	s.wait = min(max(s.wait, fetchWait), fetchWaitMost)
+	defer func() { s.wait *= 2 }()
+	return s.wait
 }
 
 // run fetches until ctx ends or no partition is left at the broker.
@@ -289,6 +301,7 @@ func (s *session) run(ctx context.Context) {
 		if len(answer.Parts) == 0 {
 			continue
 		}
+		s.wait = 0
 		weight := batchBytes(resp)
 		s.r.collect(ctx, answer, weight)
 		if left := fetchPause(time.Since(began), weight); left > 0 {
@@ -343,13 +356,16 @@ func (s *session) request() (req *kmsg.FetchRequest, reading int, ok bool) {
 		return nil, 0, false
 	}
 	if s.lastOffsets == nil || s.assignmentVersion != r.assignmentVersion[s.broker] {
+		if s.assignmentVersion != r.assignmentVersion[s.broker] {
+			s.wait = 0
+		}
 		s.lastOffsets, s.epoch, s.assignmentVersion = map[Part]int64{}, 0, r.assignmentVersion[s.broker]
 		// An answer cut short inside a partition may lose its list of aborted
 		// transactions on the embedded broker: let every partition fit.
 		s.partsMax = int32(max(r.bytes/mine, minPartFetch))
 	}
 	req = kmsg.NewPtrFetchRequest()
-	req.MaxWaitMillis = int32(fetchWait.Milliseconds())
+	req.MaxWaitMillis = int32(s.longPoll().Milliseconds())
 	req.MinBytes = 1
 	req.MaxBytes = max(int32(r.bytes), s.partsMax*int32(mine))
 	req.IsolationLevel = readCommitted

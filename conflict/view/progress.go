@@ -153,7 +153,13 @@ func (v *View) publish(ctx context.Context) error {
 	if err := packing.Add(&rec); err != nil {
 		return err
 	}
-	if _, err := v.commit(ctx, packing); err != nil {
+	give, err := v.turn(ctx)
+	if err != nil {
+		return err
+	}
+	_, err = v.commit(ctx, packing)
+	give()
+	if err != nil {
 		return err
 	}
 	if ok {

@@ -7,7 +7,6 @@ import (
 	"time"
 
 	"github.com/dgraph-io/badger/v4"
-	"github.com/twmb/franz-go/pkg/kerr"
 
 	"github.com/geogate/geogate/conflict"
 	"github.com/geogate/geogate/internal/control"
@@ -28,11 +27,28 @@ const stopTimeout = time.Second
 // because it took too long, as after a suspension.
 var errTaken = errors.New("another instance has taken the partition's transactional id")
 
+// turn waits until the partition may have a transaction; give must be called after it.
+func (v *View) turn(ctx context.Context) (give func(), err error) {
+	if v.cfg.Transactions == nil {
+		return func() {}, nil
+	}
+	if err := v.cfg.Transactions.Acquire(ctx, 1); err != nil {
+		return nil, fmt.Errorf("wait for transactions of other partitions: %w", err)
+	}
+	return func() { v.cfg.Transactions.Release(1) }, nil
+}
+
 // restore takes the partition: it ends whatever an earlier holder had open, reads
 // the state topic committed to a high watermark listed after that, and goes on
 // from the vector found there.
 func (v *View) restore(ctx context.Context) error {
-	switch err := v.producer.Init(ctx); {
+	give, err := v.turn(ctx)
+	if err != nil {
+		return err
+	}
+	err = v.producer.Init(ctx)
+	give()
+	switch {
 	case errors.Is(err, txn.ErrFenced):
 		return fmt.Errorf("%w: %w", errTaken, err)
 	case err != nil:
@@ -60,20 +76,14 @@ func (v *View) restore(ctx context.Context) error {
 
 // bounds are start and high watermark of the partition in a topic.
 func (v *View) bounds(ctx context.Context, topic string) (start, end int64, err error) {
-	starts, err := v.admin.ListStartOffsets(ctx, topic)
-	if err != nil {
-		return 0, 0, fmt.Errorf("list start of %s: %w", topic, err)
+	p := txn.TopicPartition{Topic: topic, Partition: v.cfg.Partition}
+	if start, err = txn.OffsetOf(ctx, v.cfg.Client, p, txn.LogStart); err != nil {
+		return 0, 0, err
 	}
-	ends, err := v.admin.ListEndOffsets(ctx, topic)
-	if err != nil {
-		return 0, 0, fmt.Errorf("list end of %s: %w", topic, err)
+	if end, err = txn.OffsetOf(ctx, v.cfg.Client, p, txn.LogEnd); err != nil {
+		return 0, 0, err
 	}
-	s, ok1 := starts.Lookup(topic, v.cfg.Partition)
-	e, ok2 := ends.Lookup(topic, v.cfg.Partition)
-	if !ok1 || !ok2 {
-		return 0, 0, fmt.Errorf("list offsets of %s/%d: %w", topic, v.cfg.Partition, kerr.UnknownTopicOrPartition)
-	}
-	return s.Offset, e.Offset, errors.Join(s.Err, e.Err)
+	return start, end, nil
 }
 
 // readState brings the cache of the state topic up to date. A cache that is of
@@ -186,9 +196,14 @@ func (v *View) step(ctx context.Context) error {
 			return err
 		}
 	}
+	give, err := v.turn(ctx)
+	if err != nil {
+		return err
+	}
 	began := time.Now()
 	bases, err := v.commit(ctx, packing)
 	took := time.Since(began)
+	give()
 	v.pace(took)
 	if err != nil {
 		if err = v.afterRefusal(ctx, err, out); err != nil {

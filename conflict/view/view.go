@@ -11,8 +11,8 @@ import (
 	"time"
 
 	"github.com/dgraph-io/badger/v4"
-	"github.com/twmb/franz-go/pkg/kadm"
 	"github.com/twmb/franz-go/pkg/kgo"
+	"golang.org/x/sync/semaphore"
 
 	"github.com/geogate/geogate/conflict"
 	"github.com/geogate/geogate/internal/control"
@@ -75,7 +75,10 @@ type Config struct {
 	IdleProgressEvery time.Duration
 	QueueBytes        int   // of items that wait to be folded, beyond which Fold blocks; default 8 MiB
 	Room              *Room // shared by the partitions of an instance; nil: not bounded together
-	Wall              func() time.Time
+	// Transactions bounds how many partitions of an instance have a transaction at a time;
+	// nil: nothing does.
+	Transactions *semaphore.Weighted
+	Wall         func() time.Time
 	// Skipped remembers records of the state topic that cannot be used; nil: nobody does.
 	Skipped      *warning.Skipped
 	Logger       *slog.Logger
@@ -129,7 +132,6 @@ const (
 type View struct {
 	cfg      Config
 	producer *txn.Producer
-	admin    *kadm.Client
 	store    *store
 	journal  *Journal
 	ready    chan struct{} // closed after the first restore
@@ -200,7 +202,7 @@ func New(cfg Config) (*View, error) {
 	}
 	cfg = cfg.withDefaults()
 	v := &View{
-		cfg: cfg, admin: kadm.NewClient(cfg.Client),
+		cfg:   cfg,
 		ready: make(chan struct{}), wake: make(chan struct{}, 1), urgent: make(chan struct{}, 1), moved: make(chan struct{}),
 		committed: conflict.Start(), limit: stepBytes,
 		schedule: newProgressSchedule(cfg.Topic, cfg.Partition, cfg.ProgressEvery, cfg.IdleProgressEvery),

@@ -61,12 +61,20 @@ func (n *Node) assemble(secret []byte) (err error) {
 	return n.assembleGateway(secret)
 }
 
+// embeddedTransactions is how many transactions of seats an embedded Kafka gets at a time.
+// It syncs one write after the other, so that more only wait there, until they time out.
+const embeddedTransactions = 16
+
 // assembleSeats makes the seats.
 func (n *Node) assembleSeats() (err error) {
+	transactions := 0
+	if n.cfg.Regions[n.cfg.Region].Kafka.Embedded != nil {
+		transactions = embeddedTransactions
+	}
 	n.seats, err = seats.New(seats.Config{
 		Region: n.cfg.Region, ID: n.own, Instance: n.cfg.Instance, Topology: n.topology, Policy: n.policy,
 		Topics: n.topics, Control: n.control, Client: n.client, Opts: n.kafkaOpts, Store: n.store, Decoder: n.decoder, Guard: n.guard(),
-		Admit: n.settings.admit, Incidents: n.incidents.keeper,
+		Admit: n.settings.admit, Incidents: n.incidents.keeper, Transactions: transactions,
 		Window: n.cfg.Idempotency.Window, MaxRecord: int(n.cfg.HTTP.MaxRecord), Uncompressed: n.deps.Uncompressed, Defects: &n.defects, Skipped: &n.skipped, Logger: n.log,
 	})
 	if err != nil {

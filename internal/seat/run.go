@@ -94,9 +94,17 @@ func (s *Seat) runOpener(ctx context.Context) error {
 			}
 			s.result(TermConfirmed{})
 		case attempt := <-s.attempts:
+			if t := s.cfg.Terms; t != nil {
+				if err := t.Acquire(ctx, 1); err != nil {
+					return err
+				}
+			}
 			tctx, cancel := context.WithTimeout(ctx, s.cfg.OpenTimeout)
 			ev, err := s.cfg.Opener.Open(tctx, attempt)
 			cancel()
+			if t := s.cfg.Terms; t != nil {
+				t.Release(1)
+			}
 			if err != nil {
 				return err
 			}

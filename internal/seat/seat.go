@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"golang.org/x/sync/errgroup"
+	"golang.org/x/sync/semaphore"
 
 	"github.com/geogate/geogate/internal/control"
 	"github.com/geogate/geogate/internal/defect"
@@ -87,8 +88,11 @@ type Config struct {
 	Tail     *Tail
 	Producer *Producer
 	Opener   *Opener
-	Index    KeyIndex
-	Sinks    []Sink // fed before the fold
+	// Terms bounds how many seats of an instance write a barrier at a time; nil: nothing
+	// does.
+	Terms *semaphore.Weighted
+	Index KeyIndex
+	Sinks []Sink // fed before the fold
 	// Joint, if not nil, is the one of Sinks that lies in the database of Index.
 	Joint  JointSink
 	Folder Folder

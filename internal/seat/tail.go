@@ -201,16 +201,25 @@ const feedWait = 2 * time.Second
 // bounds lists where a partition's log begins and ends now (high watermark). Errors of
 // other partitions of the topic do not count.
 func (f *feed) bounds(ctx context.Context, p txn.TopicPartition) (start, end int64, err error) {
-	if start, err = offsetOf(ctx, p, f.admin.ListStartOffsets); err != nil {
+	if start, err = f.offsetOf(ctx, p, txn.LogStart, f.admin.ListStartOffsets); err != nil {
 		return 0, 0, fmt.Errorf("list start of %s/%d: %w", p.Topic, p.Partition, err)
 	}
-	if end, err = offsetOf(ctx, p, f.admin.ListEndOffsets); err != nil {
+	if end, err = f.offsetOf(ctx, p, txn.LogEnd, f.admin.ListEndOffsets); err != nil {
 		return 0, 0, fmt.Errorf("list end of %s/%d: %w", p.Topic, p.Partition, err)
 	}
 	return start, end, nil
 }
 
-func offsetOf(ctx context.Context, p txn.TopicPartition, list func(context.Context, ...string) (kadm.ListedOffsets, error)) (int64, error) {
+// offsetOf asks about one partition; where that fails, about its topic, of which the answer
+// tells whether there is such a partition.
+func (f *feed) offsetOf(ctx context.Context, p txn.TopicPartition, place txn.Place, list txn.Listing) (int64, error) {
+	if offset, err := txn.OffsetOf(ctx, f.client, p, place); err == nil {
+		return offset, nil
+	}
+	return offsetOf(ctx, p, list)
+}
+
+func offsetOf(ctx context.Context, p txn.TopicPartition, list txn.Listing) (int64, error) {
 	all, err := list(ctx, p.Topic)
 	at, ok := all.Lookup(p.Topic, p.Partition)
 	switch {

@@ -8,6 +8,7 @@ import (
 	"github.com/geogate/geogate/internal/event"
 	"github.com/geogate/geogate/internal/seat"
 	"github.com/geogate/geogate/internal/sleep"
+	"github.com/geogate/geogate/internal/txn"
 )
 
 const (
@@ -65,19 +66,15 @@ func (s *Seats) catchUp(ctx context.Context, h *runningSeat) error {
 
 // awaitOwn waits until the view has folded the own log to its present end.
 func (s *Seats) awaitOwn(ctx context.Context, h *runningSeat) error {
-	ends, err := s.admin.ListCommittedOffsets(ctx, h.Topic)
+	end, err := txn.OffsetOf(ctx, s.cfg.Client, h.TopicPartition, txn.StableEnd)
 	if err != nil {
-		return fmt.Errorf("list ends: %w", err)
+		return err
 	}
-	end, ok := ends.Lookup(h.Topic, h.Partition)
-	if !ok || end.Err != nil {
-		return fmt.Errorf("list end of partition %d: found %v: %w", h.Partition, ok, end.Err)
-	}
-	if end.Offset == 0 {
+	if end == 0 {
 		return nil // also in an incarnation of which nothing was folded
 	}
 	var want event.Vector
-	want[s.cfg.ID] = event.Point{Incarnation: s.cfg.Control.Incarnation(h.Topic, h.id, h.Partition), Next: end.Offset}
+	want[s.cfg.ID] = event.Point{Incarnation: s.cfg.Control.Incarnation(h.Topic, h.id, h.Partition), Next: end}
 	ctx, cancel := context.WithTimeout(ctx, ownAgain)
 	defer cancel()
 	return h.view.Wait(ctx, want)

@@ -16,6 +16,7 @@ import (
 	"github.com/twmb/franz-go/pkg/kadm"
 	"github.com/twmb/franz-go/pkg/kgo"
 	"golang.org/x/sync/errgroup"
+	"golang.org/x/sync/semaphore"
 
 	"github.com/geogate/geogate/conflict"
 	"github.com/geogate/geogate/conflict/view"
@@ -116,6 +117,10 @@ type Config struct {
 	Admit func(ctx context.Context) error
 	// Uncompressed writes batches as they are.
 	Uncompressed bool
+	// Transactions is how many partitions begin a term, and how many have a transaction of
+	// their fold, at a time; 0: as many as want to. A broker that does one thing after the
+	// other would let all of a thousand time out.
+	Transactions int
 	// Defects counts panics of partitions, Skipped the records of state topics that cannot
 	// be used; nil: nobody does.
 	Defects *defect.Log
@@ -133,6 +138,8 @@ type Seats struct {
 	producer *seat.Producer
 	admin    *kadm.Client
 	ids      *txn.Topics
+	terms    *semaphore.Weighted // nil: not bounded, as folds
+	folds    *semaphore.Weighted
 	tail     *seat.Tail
 	clock    *hlc.Clock
 	fetcher  *fetcher
@@ -169,7 +176,12 @@ func New(cfg Config) (*Seats, error) {
 		return nil, err
 	}
 	ids := txn.NewTopics(cfg.Client)
+	var terms, folds *semaphore.Weighted
+	if n := int64(cfg.Transactions); n > 0 {
+		terms, folds = semaphore.NewWeighted(n), semaphore.NewWeighted(n)
+	}
 	return &Seats{
+		terms: terms, folds: folds,
 		cfg: cfg, producer: producer, admin: kadm.NewClient(cfg.Client), ids: ids, tail: tail, clock: hlc.NewClock(time.Now, hlc.Bounds{}),
 		room:    view.NewRoom(foldBytes),
 		fetcher: &fetcher{own: cfg.ID, control: cfg.Control, topics: ids, decoder: cfg.Decoder},
@@ -540,8 +552,8 @@ func (s *Seats) newSeat(ctx context.Context, at txn.TopicPartition, before *runn
 		NoLog:   noLog,
 		Reads:   s.reads(topic),
 		Control: s.cfg.Control, Tail: s.tail, Producer: s.producer,
-		Opener: h.opener,
-		Index:  h.index, Sinks: []seat.Sink{h.view.Journal()}, Joint: h.view.Journal(), Folder: h.view, Clock: s.clock, Phases: s.phasesOf(at.Topic),
+		Opener: h.opener, Terms: s.terms,
+		Index: h.index, Sinks: []seat.Sink{h.view.Journal()}, Joint: h.view.Journal(), Folder: h.view, Clock: s.clock, Phases: s.phasesOf(at.Topic),
 		TermTaken: h.view.Look,
 		Core:      seat.CoreConfig{MaxRecord: s.cfg.MaxRecord + recordRoom, IdleTerm: idleTerm},
 		Logger:    s.cfg.Logger,
@@ -562,7 +574,7 @@ func (s *Seats) viewConfig(h *runningSeat, topic gateway.Topic, fold conflict.Co
 		Topic: h.Topic, ID: topic.ID, Partition: h.Partition, Merged: router.Merged(h.Topic),
 		ConflictPartition: router.ConflictsPartition(h.Topic, h.Partition),
 		Region:            s.cfg.ID, Names: s.cfg.Topology, Fold: fold,
-		Client: s.cfg.Client, Topics: s.ids, Decoder: s.cfg.Decoder, Producer: producer, DB: s.cfg.Store, Room: s.room,
+		Client: s.cfg.Client, Topics: s.ids, Decoder: s.cfg.Decoder, Producer: producer, DB: s.cfg.Store, Room: s.room, Transactions: s.folds,
 		Fetcher: h.fetch, Place: h.fetch.place,
 		Widen:  func(ctx context.Context) (bool, error) { return s.cfg.Topics.Widen(ctx, topic) },
 		Claims: func() (seat.Claims, bool) { return h.seat.Claims() },

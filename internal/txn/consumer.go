@@ -24,7 +24,8 @@ type ConsumerConfig struct {
 	// PartitionBytes is what one answer takes of a partition at most; a larger batch
 	// comes whole all the same. Default 256 KiB.
 	PartitionBytes int32
-	// Wait is how long a broker waits for something to come. Default 500 ms.
+	// Wait is how long a broker waits for something to come, at most: where nothing has
+	// come for a while. Default 2 s.
 	Wait time.Duration
 	// Hurry, if not nil, has connections of its own: over them a partition is read that
 	// was opened, or goes on, while a fetch of others waits at its broker. Without it
@@ -45,7 +46,7 @@ const (
 	leastPartBytes   = 16 << 10 // of a partition, however many there are
 	consumerRetry    = 100 * time.Millisecond
 	consumerResolve  = 250 * time.Millisecond
-	consumerWait     = 500 * time.Millisecond
+	consumerWait     = 2 * time.Second
 	consumerPart     = 256 << 10
 	complainInterval = 10 * time.Second // of one partition
 )

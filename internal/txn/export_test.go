@@ -1,6 +1,9 @@
 package txn
 
-import "encoding/binary"
+import (
+	"encoding/binary"
+	"time"
+)
 
 // SetSequence makes the next batch of a partition begin at a sequence number.
 func (p *Producer) SetSequence(topic string, partition, n int32) {
@@ -33,4 +36,13 @@ func (d *Decoder) eachRaw(b Batch, appendTime bool, fn func(Raw) error) error {
 		return err
 	}
 	return o.EachRaw(appendTime, fn)
+}
+
+// LongPolls are the waits of n fetches of which none brings anything.
+func LongPolls(cfg ConsumerConfig, n int) (waits []time.Duration) {
+	s := session{c: NewConsumer(nil, cfg)}
+	for range n {
+		waits = append(waits, s.maxWait())
+	}
+	return waits
 }

@@ -36,7 +36,7 @@ type session struct {
 	asked   map[TopicPartition]*Cursor // what is told, by place
 	names   map[[16]byte]string        // of its topics
 	bytes   int32                      // of a partition
-	wait    time.Duration              // of the next fetch, if the consumer is brief
+	wait    time.Duration              // of the next fetch
 	slow    bool                       // a request failed; do not hurry
 }
 
@@ -114,6 +114,9 @@ func (s *session) request(ctx context.Context) (req *kmsg.FetchRequest, ok bool)
 	defer c.mu.Unlock()
 	changed := s.moved
 	if s.told == nil || s.version != c.version {
+		if s.version != c.version && !c.cfg.Brief {
+			s.wait = 0
+		}
 		changed = s.compare()
 	}
 	s.moved = nil
@@ -211,18 +214,24 @@ func inOrder(a, b *Cursor) int {
 	return cmp.Or(cmp.Compare(a.at.Topic, b.at.Topic), cmp.Compare(a.at.Partition, b.at.Partition))
 }
 
-// briefWait is how long the first fetch waits after one that brought nothing, for a
-// brief consumer: twice as long the next time.
-const briefWait = 10 * time.Millisecond
+// How long the first fetch waits after one that brought something: twice as long the next
+// time, up to what the consumer is configured with.
+const (
+	firstWait = 500 * time.Millisecond
+	briefWait = 10 * time.Millisecond // for a brief consumer, whose first fetch does not wait
+)
 
-// maxWait is how long the next fetch may wait. A brief consumer waits the longer the
-// longer nothing has come: whoever has the client next waits for what is under way.
+// maxWait is how long the next fetch may wait: the longer, the longer nothing has come. What
+// is opened meanwhile waits for it, unless there is Hurry, and so does whoever has the client
+// of a brief consumer next.
 func (s *session) maxWait() time.Duration {
-	if !s.c.cfg.Brief {
-		return s.c.cfg.Wait
+	if s.c.cfg.Brief {
+		now := s.wait
+		s.wait = min(max(2*now, briefWait), s.c.cfg.Wait)
+		return now
 	}
-	now := s.wait
-	s.wait = min(max(2*now, briefWait), s.c.cfg.Wait)
+	now := min(max(s.wait, firstWait), s.c.cfg.Wait)
+	s.wait = 2 * now
 	return now
 }
 
