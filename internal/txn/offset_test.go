@@ -8,9 +8,9 @@ import (
 	"github.com/geogate/geogate/internal/txn"
 )
 
-// TestOffsetOf: each place of a log is where the log has it, and a partition that is not
+// TestOffsetOfOnApache: each place of a log is where the log has it, and a partition that is not
 // there has none.
-func TestOffsetOf(t *testing.T) {
+func TestOffsetOfOnApache(t *testing.T) {
 	onAll(t, func(t *testing.T, c cluster) {
 		cl := c.client(t)
 		c.create(t, cl, 3, "t")
