@@ -70,7 +70,7 @@ type Deps struct {
 	Topics Topics
 	Seats  Seats
 	Logs   Logs
-	// Incidents shows what was deleted before it was read; nil: nobody finds any.
+	// Incidents shows what was deleted before it was read; nil: there are none.
 	Incidents Incidents
 	// Forgetter forgets deleted topics; nil: nobody does.
 	Forgetter Forgetter

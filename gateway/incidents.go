@@ -8,14 +8,14 @@ import (
 	"time"
 )
 
-// Incidents shows what the region's readers found to be deleted before they had it.
+// Incidents shows the records that were deleted before the region's readers had them.
 type Incidents interface {
 	// List are all incidents, in the same order each time.
 	List() []Incident
 	// Get is one of them. Error: ErrIncidentUnknown.
 	Get(id string) (Incident, error)
 	// Accept goes on without what an incident has lost, up to an offset, which must be its
-	// last: whoever accepts has seen how much that is. Errors: ErrIncidentUnknown; one that
+	// last, so that whoever accepts has seen how much that is. Errors: ErrIncidentUnknown; one that
 	// wraps ErrNotAccepted: nothing has changed; after any other it may be accepted.
 	Accept(ctx context.Context, id string, to int64, by, reason string) (Incident, error)
 }

@@ -8,8 +8,9 @@ import "fmt"
 // The order is what makes it safe: the record with Fenced false is written before any
 // old id is initialised, so that a shard of the old generation that initialises
 // its id again afterwards finds the change when it reads the record, as it must
-// before it fetches. For the same reason a record that is finished, and as wanted, needs
-// no producer of its own: whoever changes it afterwards is found by the shards.
+// before it fetches. For the same reason a link that finds a finished record with the wanted
+// values need not initialise the record's producer: the shards notice whoever changes the
+// record afterwards.
 type Agreement struct {
 	shards  int    // wanted; 0 takes what the record says
 	cluster string // of the source
@@ -69,8 +70,8 @@ type Found struct {
 }
 
 // Step tells that the last effect was carried out (found matters only after
-// FindGeneration and PeekGeneration) and returns the next one. The first call takes nil. An error is
-// final. If an effect failed, begin with a new Agreement.
+// FindGeneration and PeekGeneration) and returns the next one. The first call takes nil. An
+// error is final. If an effect failed, begin with a new Agreement.
 func (a *Agreement) Step(found *Found) (effect any, err error) {
 	switch a.phase {
 	case agreeNew:

@@ -77,8 +77,8 @@ func FetchPause(since time.Duration, bytes int) time.Duration { return fetchPaus
 
 // Limits of the pauses.
 const (
-	TransactionParts  = transactionParts
-	TransactionLatest = transactionLatest
-	FetchEvery        = fetchEvery
-	LittleFetched     = littleFetched
+	TransactionIntervalFactor = transactionIntervalFactor
+	TransactionIntervalMost   = transactionIntervalMost
+	FetchEvery                = fetchEvery
+	SmallFetch                = smallFetch
 )

@@ -67,8 +67,8 @@ func (s *stream) cut() int64 {
 // above it was committed before the cut was known.
 func (s *stream) atCut() bool { return s.pos.SourceCovered >= s.cut() }
 
-// planCut tells whether tables has a lapse, not known when the transaction under way was
-// planned, that takes out some of what it carries.
+// planCut tells whether tables have a lapse that was not known when the transaction under
+// way was planned and that takes out some of what it carries.
 func (c *Core) planCut(tables func(topic string, partition int32) *event.ValidityTable) bool {
 	if c.plan == nil {
 		return false

@@ -204,8 +204,8 @@ func byTopic(parts []topicPartition) map[string][]int32 {
 
 // readToEnd calls fn for every committed record of a partition from an offset to
 // a high watermark that is no older than the call, however much there is. It waits for
-// transactions that are open below that to end, but no longer than readWait for the
-// next one. It returns the offset read to.
+// transactions that are open below that to end, but never longer than readWait without
+// progress. It returns the offset read to.
 func (a *leaderClient) readToEnd(ctx context.Context, p topicPartition, from int64, fn func(*txn.Record) error) (int64, error) {
 	next, end, err := a.readStable(ctx, p, from, fn)
 	if err != nil || next >= end {
@@ -214,8 +214,8 @@ func (a *leaderClient) readToEnd(ctx context.Context, p topicPartition, from int
 	return a.read(ctx, committed, p, next, end, fn)
 }
 
-// readAllToEnd is readToEnd from the start for several partitions of a topic, at the same
-// time; fn is called by one at a time.
+// readAllToEnd is readToEnd from offset 0 for several partitions at the same time. Calls of
+// fn do not overlap.
 func (a *leaderClient) readAllToEnd(ctx context.Context, parts []topicPartition, fn func(topicPartition, *txn.Record) error) error {
 	var mu sync.Mutex
 	g, ctx := errgroup.WithContext(ctx)
@@ -247,7 +247,7 @@ func (a *leaderClient) readStable(ctx context.Context, p topicPartition, from in
 	return next, end, err
 }
 
-// usable passes over what was refused: no link wrote it.
+// usable skips records that the decoder refused: no link wrote them.
 func usable(fn func(*txn.Record) error) func(*txn.Record) error {
 	return func(r *txn.Record) error {
 		if r.Refused != nil {
@@ -278,7 +278,7 @@ func (a *leaderClient) readWithoutWaiting(ctx context.Context, p topicPartition,
 	return err
 }
 
-// committed reads what is committed, for as long as something comes.
+// committed is ReadCommitted for as long as it makes progress, see readWait.
 func committed(ctx context.Context, topics *txn.Topics, d *txn.Decoder, p topicPartition, from, end int64, fn func(*txn.Record) error) (int64, error) {
 	return txn.ReadWhileItAdvances(ctx, readWait, topics, d, p, from, end, fn)
 }

@@ -177,9 +177,9 @@ func clusterID(ctx context.Context, cl *kgo.Client) (string, error) {
 	return m.Cluster, nil
 }
 
-// openConnections connects with the brokers that lead topics, while something else is waited
-// for: what comes next need not wait for that. The function that it returns waits for the
-// end.
+// openConnections connects to the brokers that lead topics, in the background, so that later
+// requests find open connections. The function that it returns waits until all have
+// answered.
 func openConnections(ctx context.Context, cl *kgo.Client, topics map[string]txn.Topic) (wait func()) {
 	leaders := map[int32]bool{}
 	for _, t := range topics {
@@ -193,8 +193,8 @@ func openConnections(ctx context.Context, cl *kgo.Client, topics map[string]txn.
 		if known {
 			all.Go(func() {
 				req := kmsg.NewPtrMetadataRequest()
-				req.Topics = []kmsg.MetadataRequestTopic{}      // of none
-				_, _ = cl.Broker(int(leader)).Request(ctx, req) // what needs the connection meets the error, too
+				req.Topics = []kmsg.MetadataRequestTopic{}      // no topics: nil would ask for all
+				_, _ = cl.Broker(int(leader)).Request(ctx, req) // whoever needs the connection gets the error, too
 			})
 		}
 	}
@@ -220,7 +220,7 @@ func (l *Link) lookAtTarget(ctx context.Context, target *kgo.Client) (id string,
 	return id, there, err
 }
 
-// errNoClusterID: two links could not be kept from copying a cluster to itself.
+// errNoClusterID: without ids a link could copy a cluster to itself unnoticed.
 var errNoClusterID = errors.New("the cluster does not say its id")
 
 // prepareTarget makes the internal topics that are not there. The target's own gateway
@@ -242,8 +242,8 @@ func (l *Link) prepareTarget(ctx context.Context, target *kgo.Client, there map[
 	return nil
 }
 
-// createCompacted makes an internal topic short, or with no more than its policy where the
-// target takes no other settings.
+// createCompacted makes an internal topic with the settings that keep it short, or with its
+// policy alone where the target refuses them.
 func createCompacted(ctx context.Context, target *kgo.Client, name string, partitions int32) error {
 	settings := map[string]*string{"cleanup.policy": kadm.StringPtr("compact")}
 	plain := maps.Clone(settings)

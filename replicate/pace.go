@@ -3,35 +3,37 @@ package replicate
 import "time"
 
 // A transaction costs both clusters much the same for one record as for thousands, and adds
-// three partitions for each that is copied. The busier they are, the longer it takes; so
-// transactions that copy little are the further apart the longer they take, and cost the
-// same part of the time at most. The first after a while waits for nothing.
+// three partitions to each one that is copied. So the longer transactions take, because the
+// clusters are busy, the longer the intervals between small ones: up to
+// transactionIntervalMost, transactions take a quarter of the time at most. The first after a
+// while waits for nothing.
 const (
-	// transactionParts is of how many parts of the time a shard's transactions take one.
-	transactionParts = 4
-	// transactionLatest is the longest time from the beginning of one transaction to that of
-	// the next for all that: so much later may a record be copied.
-	transactionLatest = 100 * time.Millisecond
-	// littleBytes is how much is little.
-	littleBytes = 256 << 10
+	// transactionIntervalFactor is how many times as long as a transaction the interval to
+	// the next one is.
+	transactionIntervalFactor = 4
+	// transactionIntervalMost is the longest interval from the beginning of one transaction to
+	// that of the next: a record may be copied so much later.
+	transactionIntervalMost = 100 * time.Millisecond
+	// smallTransaction is how many fetched bytes a transaction may have to count as small.
+	smallTransaction = 256 << 10
 
 	// fetchEvery is the shortest time from the beginning of a fetch that has brought
 	// little to that of the next.
 	fetchEvery = 10 * time.Millisecond
-	// littleFetched is how many bytes of a fetch are little.
-	littleFetched = 64 << 10
+	// smallFetch is how many bytes a fetch may have to count as small.
+	smallFetch = 64 << 10
 )
 
-// transactionPause is how long the next transaction is to wait for more to copy, a while
-// after the last one has begun, which took so long.
+// transactionPause is how long the next transaction is to wait for more to copy: since is
+// the time since the last one began, took how long that one took.
 func transactionPause(since, took time.Duration) time.Duration {
-	return max(min(transactionParts*took, transactionLatest)-since, 0)
+	return max(min(transactionIntervalFactor*took, transactionIntervalMost)-since, 0)
 }
 
-// fetchPause is how long the next fetch is to wait for more to come, a while after one has
-// begun that brought so many bytes.
+// fetchPause is how long the next fetch is to wait for more to come: since is the time since
+// the last one began, bytes what that one brought.
 func fetchPause(since time.Duration, bytes int) time.Duration {
-	if bytes >= littleFetched {
+	if bytes >= smallFetch {
 		return 0
 	}
 	return max(fetchEvery-since, 0)

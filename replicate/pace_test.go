@@ -48,8 +48,8 @@ func TestPaceOfLooks(t *testing.T) {
 	}
 }
 
-// TestTransactionsAreApart: the first transaction after a while comes at once; the next comes the
-// later the longer the last one took, but not later than the limit.
+// TestTransactionsAreApart: the first transaction after a while begins at once. The interval to
+// the next one grows with the time that the last one took, up to a limit.
 func TestTransactionsAreApart(t *testing.T) {
 	const ms = time.Millisecond
 	for _, c := range []struct {
@@ -59,9 +59,9 @@ func TestTransactionsAreApart(t *testing.T) {
 	}{
 		{"the first of all", 1 << 62, 0, 0},
 		{"the first after a while", time.Second, 10 * ms, 0},
-		{"right after a fast one", 5 * ms, 5 * ms, replicate.TransactionParts*5*ms - 5*ms},
-		{"right after a slower one", 20 * ms, 20 * ms, replicate.TransactionParts*20*ms - 20*ms},
-		{"right after one that took most of the limit", 60 * ms, 60 * ms, replicate.TransactionLatest - 60*ms},
+		{"right after a fast one", 5 * ms, 5 * ms, replicate.TransactionIntervalFactor*5*ms - 5*ms},
+		{"right after a slower one", 20 * ms, 20 * ms, replicate.TransactionIntervalFactor*20*ms - 20*ms},
+		{"right after one that took most of the limit", 60 * ms, 60 * ms, replicate.TransactionIntervalMost - 60*ms},
 		{"right after one that took longer than the limit", time.Second, time.Second, 0},
 	} {
 		if got := replicate.TransactionPause(c.since, c.took); got != c.want {
@@ -70,8 +70,8 @@ func TestTransactionsAreApart(t *testing.T) {
 	}
 }
 
-// TestSmallFetchesAreApart: a fetch that has brought little is followed by the next after a
-// pause, unless it took as long itself; one that has brought much by the next at once.
+// TestSmallFetchesAreApart: after a fetch that brought little the next one waits, unless the
+// fetch took as long as the pause; after one that brought much it begins at once.
 func TestSmallFetchesAreApart(t *testing.T) {
 	for _, c := range []struct {
 		since time.Duration
@@ -81,8 +81,8 @@ func TestSmallFetchesAreApart(t *testing.T) {
 		{time.Millisecond, 1000, replicate.FetchEvery - time.Millisecond},
 		{replicate.FetchEvery, 1000, 0},
 		{time.Minute, 1000, 0},
-		{0, replicate.LittleFetched - 1, replicate.FetchEvery},
-		{0, replicate.LittleFetched, 0},
+		{0, replicate.SmallFetch - 1, replicate.FetchEvery},
+		{0, replicate.SmallFetch, 0},
 	} {
 		if got := replicate.FetchPause(c.since, c.bytes); got != c.want {
 			t.Errorf("%d bytes after %v: waits %v, want %v", c.bytes, c.since, got, c.want)

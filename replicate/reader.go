@@ -19,9 +19,8 @@ import (
 )
 
 const (
-	// A long poll waits so long, at first and at most: twice as long after one that
-	// brought nothing. What begins to be read meanwhile waits for it; where something
-	// comes, nothing does.
+	// How long a fetch waits at the broker, at first and at most: the wait doubles with each
+	// fetch that brings nothing. A partition that is assigned meanwhile waits for it.
 	fetchWait       = 250 * time.Millisecond
 	fetchWaitMost   = 2 * time.Second
 	fetchRetry      = 100 * time.Millisecond
@@ -44,7 +43,7 @@ type reader struct {
 	barriers BarrierChecker
 	log      *slog.Logger
 	ready    chan struct{} // holds one signal: something was collected
-	much     chan struct{} // holds one signal: littleBytes were collected
+	enough   chan struct{} // holds one signal: smallTransaction bytes were collected
 	wake     chan struct{} // holds one signal
 	broken   chan error    // holds one: a panic of the reader's work
 
@@ -71,7 +70,7 @@ type cursor struct {
 func newReader(cl *kgo.Client, bytes int, barriers BarrierChecker, log *slog.Logger) *reader {
 	return &reader{
 		cl: cl, bytes: bytes, barriers: barriers, log: log,
-		ready: make(chan struct{}, 1), much: make(chan struct{}, 1), wake: make(chan struct{}, 1), broken: make(chan error, 1), room: make(chan struct{}),
+		ready: make(chan struct{}, 1), enough: make(chan struct{}, 1), wake: make(chan struct{}, 1), broken: make(chan error, 1), room: make(chan struct{}),
 		parts: map[Part]*cursor{}, sessions: map[int32]bool{}, assignmentVersion: map[int32]int{}, names: map[[16]byte]string{},
 	}
 }
@@ -112,7 +111,7 @@ func (r *reader) empty() Fetched {
 	close(r.room)
 	r.room = make(chan struct{})
 	select {
-	case <-r.much:
+	case <-r.enough:
 	default:
 	}
 	return out
@@ -139,8 +138,8 @@ func (r *reader) collect(ctx context.Context, answer Fetched, weight int) {
 	r.collected.Parts = append(r.collected.Parts, answer.Parts...)
 	r.collectedBytes += weight
 	signal(r.ready)
-	if r.collectedBytes >= littleBytes {
-		signal(r.much)
+	if r.collectedBytes >= smallTransaction {
+		signal(r.enough)
 	}
 }
 

@@ -70,8 +70,8 @@ func TestRestartTakesFewRoundTrips(t *testing.T) {
 	r.caughtUp(t, from, "orders")
 	r.stop(t)
 	leftBehind(t, to, us.Name)
-	// A machine that is very busy may part what belongs to one round: the least of a few
-	// restarts is what the protocol needs.
+	// A very busy machine may split one round in two: the protocol needs the fewest of a few
+	// restarts.
 	least, trace := mostRounds+1, [][]int16(nil)
 	for try := 0; try < 3 && least > mostRounds; try++ {
 		from.produce(t, rows("orders", 0, 3+4*try, 4)...)
@@ -120,7 +120,7 @@ func restart(t *testing.T, cfg replicate.Config, to *end) (took int, keys [][]in
 const mostRounds = 15
 
 // TestIdleTopicsCostOneQuestion restarts a link of many topics: neither cluster may be
-// asked about each by itself, for data of all waits until every one is looked at.
+// asked about each topic alone, because all data waits until every topic was looked at.
 func TestIdleTopicsCostOneQuestion(t *testing.T) {
 	t.Parallel()
 	from, to := fakeEnd(t, us), fakeEnd(t, eu)

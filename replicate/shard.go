@@ -18,8 +18,8 @@ import (
 )
 
 const (
-	// readWait is how long a reading waits for the next record: longer than the time-out
-	// of the transactions of others, which may be open there.
+	// readWait is how long a read may go without progress: longer than the time-out of the
+	// transactions of others, which may be open there.
 	readWait   = 45 * time.Second
 	finishWait = 2 * time.Second // for a transaction under way when the link is stopped
 )
@@ -56,9 +56,9 @@ type shard struct {
 	stopErr      error
 }
 
-// newShard makes a shard over clients of the link's. Its fetching has a connection of its
-// own at the source, and so has each shard but the first at the target: that goes on with
-// the connections that the link has made already.
+// newShard makes a shard of a link. It fetches over a client of its own, and all shards but
+// the first have one for the target, too: the first uses the link's, whose connections are
+// open already.
 func newShard(cfg *Config, gen Generation, number int, source *kgo.Client, atTarget *leaderClient) (*shard, error) {
 	s := &shard{
 		cfg: cfg, number: number, gen: gen, source: source,
@@ -132,7 +132,7 @@ func (s *shard) wait(ctx context.Context) (any, error) {
 	s.mu.Lock()
 	wake, idle := s.core.Wake(), s.core.phase == phaseIdle
 	s.mu.Unlock()
-	var timer, rested <-chan time.Time
+	var timer, pauseOver <-chan time.Time
 	if !wake.IsZero() {
 		t := time.NewTimer(max(time.Until(wake), 0))
 		defer t.Stop()
@@ -145,7 +145,7 @@ func (s *shard) wait(ctx context.Context) (any, error) {
 	if left := transactionPause(time.Since(s.began), s.took); idle && left > 0 {
 		t := time.NewTimer(left)
 		defer t.Stop()
-		fetched, rested = s.reader.much, t.C
+		fetched, pauseOver = s.reader.enough, t.C
 	}
 	select {
 	case <-ctx.Done():
@@ -158,7 +158,7 @@ func (s *shard) wait(ctx context.Context) (any, error) {
 		return Tick{}, nil
 	case <-fetched:
 		return s.reader.take(), nil
-	case <-rested:
+	case <-pauseOver:
 		return s.reader.take(), nil
 	case <-timer:
 		return Tick{}, nil
@@ -389,12 +389,12 @@ func (s *shard) cancelOnPolicyChange(ctx context.Context, e *Produce) (context.C
 	return ctx, func() { cancel(nil); wg.Wait() }
 }
 
-var errCut = errors.New("replicate: a cut became known below records that were being sent")
+var errCut = errors.New("replicate: records that were being sent lie past a cut that became known")
 
 // cancelOnCut ends ctx when a cut becomes known that takes out records of the
-// transaction under way. A target that is away can make a produce or a commit last
-// longer than a fence takes; asked again, it would bring orphans over that the link
-// knows of. If the commit went through all the same, the committed position says so.
+// transaction under way. A produce or a commit to a target that is away can last longer
+// than a fence takes; sent again, it would copy records that the link knows are orphans.
+// If the commit went through all the same, the committed position says so.
 func (s *shard) cancelOnCut(ctx context.Context) (context.Context, func()) {
 	if s.cfg.Intervals == nil {
 		return ctx, func() {}
@@ -430,12 +430,12 @@ func findGeneration(ctx context.Context, a *leaderClient, topic string, skip fun
 
 // peekGeneration finds what is committed of the record now.
 func peekGeneration(ctx context.Context, a *leaderClient, topic string) (Found, error) {
-	g := generationReader{topic: topic, skip: func(topicPartition, int64, error) {}} // whoever goes by it finds it again
+	g := generationReader{topic: topic, skip: func(topicPartition, int64, error) {}} // findGeneration reports them
 	_, _, err := a.readStable(ctx, topicPartition{Topic: topic}, 0, g.take)
 	return g.found(err)
 }
 
-// generationReader takes the records of the partition that has the generation.
+// generationReader finds the newest generation record among those of its partition.
 type generationReader struct {
 	topic     string
 	skip      func(at topicPartition, offset int64, err error)
@@ -510,7 +510,7 @@ func (s *shard) list(ctx context.Context, streams []ListStream) map[Part]Listing
 			toEpochs[there] = l.TargetEpoch
 		}
 	}
-	// What is remembered of the topics is as old as the last look; each cluster is asked
+	// The cache of topics is as old as the last listing, so each cluster is asked again,
 	// once for all of them.
 	s.atSource.topics.Forget(names(at)...)
 	s.atTarget.topics.Forget(names(to)...)
@@ -543,8 +543,8 @@ func endOf(ends map[topicPartition]offsetAnswer, p topicPartition) offsetAnswer 
 	return offsetAnswer{offset: -1}
 }
 
-// listing puts together what was answered about a stream; there is its remote topic, or err
-// why it is not known.
+// listing puts together what was answered about a stream: there is its remote topic, or err
+// says why it is not known.
 func listing(l *ListStream, there txn.Topic, err error, start, sourceEnd, targetEnd, sourceEpoch, targetEpoch offsetAnswer) Listing {
 	out := Listing{
 		SourceStart: start.offset, SourceEnd: sourceEnd.offset, SourceEpochEnd: sourceEpoch.offset,

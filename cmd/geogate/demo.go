@@ -128,7 +128,7 @@ func (d *demo) lock() (release func() error, err error) {
 		return nil, exitWith(exitPrecondition, "prepare demo: %w", err)
 	}
 	release, err = dirlock.Take(d.dir, dirlock.Patience, func(holder string) {
-		fmt.Fprintf(d.out, "%s runs a demo in %s; waiting for its end.\n", holder, d.dir)
+		fmt.Fprintf(d.out, "%s runs a demo in %s; waiting for it to end.\n", holder, d.dir)
 	})
 	if errors.Is(err, dirlock.ErrInUse) {
 		return nil, exitWith(exitPrecondition, "another demo runs in %s; stop it, or give this one a directory of its own with --dir", d.dir)

@@ -8,19 +8,18 @@ import (
 
 const (
 	// gcPercent is how much garbage piles up, as a share of what is in use, before it is
-	// collected: what is in use under load is mostly bytes without pointers, so that to
-	// collect it twice as often as Go does by itself costs little and saves a quarter of the
-	// memory.
+	// collected. What is in use under load is mostly bytes without pointers, so collecting
+	// twice as often as Go does by default costs little and saves a quarter of the memory.
 	gcPercent = 50
-	// leastGarbage is how much garbage piles up in any case. Where little is in use, as
-	// while entities are read, half of that is collected many times a second.
+	// leastGarbage is how much garbage piles up in any case. Where little is in use, for
+	// instance while entities are read, half of that would fill up many times a second.
 	leastGarbage = 64 << 20
-	// mostPercent is for a process that has just begun.
+	// mostPercent bounds the share where next to nothing is in use, as at the start.
 	mostPercent = 400
 )
 
-// gcPercentFor is the share of what is in use that may pile up as garbage. To set another
-// stops the program for a moment, so it changes in steps.
+// gcPercentFor is the share of what is in use that may pile up as garbage. Each new value
+// stops the program for a moment, so it changes in steps of ten percent.
 func gcPercentFor(inUse uint64) int {
 	return int(min(max(leastGarbage*10/max(inUse, 1)*10, gcPercent), mostPercent))
 }

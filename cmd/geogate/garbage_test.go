@@ -5,8 +5,8 @@ import (
 	"testing"
 )
 
-// TestGarbageHasRoom: half of what is in use under load, but never so little that a process
-// with little in use collects all the time.
+// TestGarbageHasRoom: garbage may reach half of what is in use, and enough that a process with
+// little in use does not collect all the time.
 func TestGarbageHasRoom(t *testing.T) {
 	t.Parallel()
 	for _, c := range []struct {
@@ -21,7 +21,7 @@ func TestGarbageHasRoom(t *testing.T) {
 	}
 }
 
-// TestEachCollectionIsSeen: what comes after a collection comes after the next one, too.
+// TestEachCollectionIsSeen: the function is called after every collection.
 func TestEachCollectionIsSeen(t *testing.T) {
 	t.Parallel()
 	seen := make(chan int, 1)

@@ -7,11 +7,10 @@ import (
 	"github.com/geogate/geogate/internal/txn"
 )
 
-// confirms are callers that want to know whether this view still holds the partition.
-// The zero value has none.
+// confirms counts the calls of Confirm.
 type confirms struct {
-	asked uint64 // how many have asked
-	told  uint64 // how many of them have been told that it does
+	asked uint64 // calls so far
+	told  uint64 // calls that were told that the view holds the partition
 }
 
 // Confirm implements seat.Folder.
@@ -46,14 +45,14 @@ func (v *View) Confirm(ctx context.Context) error {
 	}
 }
 
-// asked is how many have asked for a transaction by now, and whether one of them waits.
+// asked is how many calls of Confirm there were by now, and whether one of them waits.
 func (v *View) asked() (n uint64, waits bool) {
 	v.mu.Lock()
 	defer v.mu.Unlock()
 	return v.confirms.asked, v.confirms.asked > v.confirms.told
 }
 
-// confirmed tells those who had asked before a transaction began that it was committed.
+// confirmed tells the calls that came before a transaction began that it was committed.
 func (v *View) confirmed(asked uint64) {
 	v.mu.Lock()
 	defer v.mu.Unlock()
@@ -61,8 +60,8 @@ func (v *View) confirmed(asked uint64) {
 	v.notify()
 }
 
-// vectorAgain is the vector record as it is committed: something to commit for a view
-// that has nothing to tell.
+// vectorAgain is the vector record as it is committed: it makes a transaction for a view
+// that has nothing else to write.
 func (v *View) vectorAgain() txn.Record {
 	return txn.Record{
 		Topic: control.StateOf(v.cfg.Topic), Partition: v.cfg.Partition,

@@ -12,8 +12,8 @@ import (
 	"github.com/geogate/geogate/internal/seat"
 )
 
-// A view that still has the partition commits something to know it, with claims to tell or
-// without; one that another has replaced says so.
+// TestConfirm: a view that still holds the partition commits a transaction to confirm it, with
+// claims or without; one that another view has replaced returns an error.
 func TestConfirm(t *testing.T) { newWorld(t, entities).confirms() }
 
 func (w *world) confirms() {

@@ -7,33 +7,36 @@ import (
 
 // A step costs a transaction however little it takes, here and at the brokers, and the next
 // one is refused, and asked for again, until they have written the markers of the last. So
-// the busier gateway and brokers are, the longer a transaction takes, and the further apart
-// are steps that take little: what they cost is the same part of the time, at most.
+// the longer transactions take, because gateway or brokers are busy, the longer the intervals
+// between small steps: up to stepIntervalMost, transactions take an eighth of the time at most.
 const (
 	// stepEvery is the shortest time from the beginning of a step to that of the next,
 	// while little waits and nobody waits for it. The first after a while waits for nothing.
 	stepEvery = 20 * time.Millisecond
-	// stepParts is of how many parts of the time transactions take one.
-	stepParts = 8
-	// stepLatest is the longest time between the beginnings of steps for all that: who
-	// follows the merged topic may see an event so much later.
-	stepLatest = 200 * time.Millisecond
+	// stepIntervalFactor is how many times as long as its transaction the interval after a
+	// step is.
+	stepIntervalFactor = 8
+	// stepIntervalMost is the longest interval: the merged topic may show an event so much
+	// later.
+	stepIntervalMost = 200 * time.Millisecond
 	// pauseBelow is how many bytes of items are little.
 	pauseBelow = 256 << 10
 )
 
-// apart is the time between the beginnings of small steps, of which the last has had a
-// transaction that took so long.
-func apart(took time.Duration) time.Duration { return min(max(stepEvery, stepParts*took), stepLatest) }
+// stepInterval is the time from the beginning of a small step, whose transaction took so
+// long, to that of the next.
+func stepInterval(took time.Duration) time.Duration {
+	return min(max(stepEvery, stepIntervalFactor*took), stepIntervalMost)
+}
 
-// pauseFor is how long the next step is to wait for more to take, after one that began so and
-// had a transaction of so long.
+// pauseFor is how long the next step is to wait for more items, after one that began at began
+// and whose transaction took took.
 func pauseFor(now, began time.Time, took time.Duration, items, bytes, waiters int) time.Duration {
 	since := now.Sub(began)
 	if items == 0 || bytes >= pauseBelow || waiters > 0 || since < 0 {
 		return 0
 	}
-	return max(apart(took)-since, 0)
+	return max(stepInterval(took)-since, 0)
 }
 
 // pause waits before a step for what comes meanwhile.

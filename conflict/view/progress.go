@@ -130,7 +130,7 @@ func (v *View) tellNow(now time.Time) (p control.Progress, ok bool) {
 // publish writes progress if there is something to tell. While nothing happens to a
 // partition only the closed stamp rises, with the clock: that is worth a transaction
 // here, and one of every link that copies it, much less often than news is. It writes at
-// once if somebody waits for a transaction.
+// once if somebody waits in Confirm.
 func (v *View) publish(ctx context.Context) error {
 	now := v.cfg.Wall()
 	asked, waits := v.asked()
@@ -153,12 +153,12 @@ func (v *View) publish(ctx context.Context) error {
 	if err := packing.Add(&rec); err != nil {
 		return err
 	}
-	give, err := v.turn(ctx)
+	release, err := v.turn(ctx)
 	if err != nil {
 		return err
 	}
 	_, err = v.commit(ctx, packing)
-	give()
+	release()
 	if err != nil {
 		return err
 	}

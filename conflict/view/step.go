@@ -27,8 +27,8 @@ const stopTimeout = time.Second
 // because it took too long, as after a suspension.
 var errTaken = errors.New("another instance has taken the partition's transactional id")
 
-// turn waits until the partition may have a transaction; give must be called after it.
-func (v *View) turn(ctx context.Context) (give func(), err error) {
+// turn waits until the partition may have a transaction; release must be called after it.
+func (v *View) turn(ctx context.Context) (release func(), err error) {
 	if v.cfg.Transactions == nil {
 		return func() {}, nil
 	}
@@ -42,12 +42,12 @@ func (v *View) turn(ctx context.Context) (give func(), err error) {
 // the state topic committed to a high watermark listed after that, and goes on
 // from the vector found there.
 func (v *View) restore(ctx context.Context) error {
-	give, err := v.turn(ctx)
+	release, err := v.turn(ctx)
 	if err != nil {
 		return err
 	}
 	err = v.producer.Init(ctx)
-	give()
+	release()
 	switch {
 	case errors.Is(err, txn.ErrFenced):
 		return fmt.Errorf("%w: %w", errTaken, err)
@@ -196,14 +196,14 @@ func (v *View) step(ctx context.Context) error {
 			return err
 		}
 	}
-	give, err := v.turn(ctx)
+	release, err := v.turn(ctx)
 	if err != nil {
 		return err
 	}
 	began := time.Now()
 	bases, err := v.commit(ctx, packing)
 	took := time.Since(began)
-	give()
+	release()
 	v.pace(took)
 	if err != nil {
 		if err = v.afterRefusal(ctx, err, out); err != nil {

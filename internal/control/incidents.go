@@ -21,7 +21,7 @@ const (
 	incidentAgain = time.Second      // after one could not be written
 )
 
-// What Accept says when nothing was accepted.
+// Errors of Accept when nothing was accepted.
 var (
 	ErrNoIncident = errors.New("no such incident")
 	// ErrIncidentGrown: more has been lost than whoever accepts has seen.
@@ -97,8 +97,7 @@ func (k *Incidents) write(ctx context.Context, x Record) error {
 	return Write(ctx, k.client, TopicControl, x)
 }
 
-// Report keeps an incident. One that is known, and has not grown, costs a look into
-// memory.
+// Report keeps an incident. One that is known and has not grown is not written again.
 func (k *Incidents) Report(x incident.Incident) {
 	x.Found = x.Found.Truncate(time.Millisecond).UTC()
 	k.f.mu.Lock()
@@ -112,7 +111,7 @@ func (k *Incidents) Report(x incident.Incident) {
 		return
 	}
 	if !known {
-		k.log.Error("records are lost to this region; geogate incident show has what to do", "incident", x.ID(), "kind", x.Kind, "topic", x.Topic,
+		k.log.Error("records that this region needs were deleted; geogate incident show says what to do", "incident", x.ID(), "kind", x.Kind, "topic", x.Topic,
 			"log", x.Name, "partition", x.Partition, "from", x.From, "until", x.Until)
 	}
 	k.mu.Lock()
@@ -124,7 +123,7 @@ func (k *Incidents) Report(x incident.Incident) {
 	}
 }
 
-// Missing is what a reader misses, see [incident.Set.Missing].
+// Missing is what a reader still lacks, see [incident.Set.Missing].
 func (k *Incidents) Missing(p incident.Place, until int64) (from, to int64) {
 	k.f.mu.Lock()
 	defer k.f.mu.Unlock()
@@ -148,8 +147,8 @@ func (k *Incidents) Get(id incident.ID) (e incident.Entry, ok bool) {
 	return k.f.incidents.Get(id)
 }
 
-// KeysLost is the open incident because of which nobody can tell whether an idempotency key
-// was used in a topic's partition; nil if there is none.
+// KeysLost is an open incident of a topic's partition among whose records there may have
+// been idempotency keys within the window; nil if there is none.
 func (k *Incidents) KeysLost(topic string, partition int32) *incident.Entry {
 	now := time.Now()
 	k.f.mu.Lock()
@@ -159,9 +158,9 @@ func (k *Incidents) KeysLost(topic string, partition int32) *incident.Entry {
 	})
 }
 
-// Accept ends an incident as it was seen: until must be where it ends. It returns once the
-// acceptance is acknowledged. Errors: ErrNoIncident, ErrIncidentEnded, ErrIncidentGrown; after any
-// other the acceptance may be stored all the same.
+// Accept ends an incident as it was seen: a.Until must be its end. It returns once the
+// acceptance is acknowledged. Errors: ErrNoIncident, ErrIncidentEnded, ErrIncidentGrown;
+// after any other error the acceptance may have been stored.
 func (k *Incidents) Accept(ctx context.Context, a incident.Acceptance) (incident.Entry, error) {
 	e, ok := k.Get(a.ID)
 	switch {

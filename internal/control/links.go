@@ -68,8 +68,8 @@ type runMap struct {
 // runRecord is a record of the runs topic: where its runs begin and end at the target.
 type runRecord struct{ first, end int64 }
 
-// find is the place of the first record that does not begin below a target offset. A link
-// writes at the end, so that is looked at first.
+// find is the index of the first record that begins at or above a target offset. It looks at
+// the end first, where a link writes.
 func (m *runMap) find(first int64) int {
 	n := len(m.records)
 	if n == 0 || m.records[n-1].first < first {
@@ -79,7 +79,7 @@ func (m *runMap) find(first int64) int {
 	return at
 }
 
-// drop takes the record that begins at first out of those in force.
+// drop removes the record that begins at first from those in force.
 func (m *runMap) drop(first int64) {
 	if at := m.find(first); at < len(m.records) && m.records[at].first == first {
 		m.records = slices.Delete(m.records, at, at+1)
@@ -148,8 +148,8 @@ func (l *LinkIndex) ApplyRuns(key, value []byte) error {
 // contradict: a link cuts its runs only after the remote log was truncated, and
 // then everything above is gone.
 //
-// What it costs does not depend on how many records there are: those that it is about are
-// at the end, or, for a block that takes the place of others, follow its own place.
+// The cost does not depend on how many records there are: those that change are at the end
+// or, for a block that replaces others, right after its own place.
 func (m *runMap) put(first int64, runs []offsets.Run) {
 	end := runs[len(runs)-1].TargetEnd()
 	if at := m.find(first); at < len(m.records) && m.records[at].first == first && m.records[at].end > end {

@@ -34,7 +34,7 @@ func (x Incident) AppendKey(b []byte) []byte {
 
 // AppendValue appends the record value: u8 version, u8 kind, 16 bytes topic id of the log,
 // uvarint partition, u8 origin region or 0, u8 target region of a link or 0, uvarint first
-// offset lost, uvarint first offset behind, length-prefixed topic, length-prefixed name of
+// offset lost, uvarint offset after the last one lost, length-prefixed topic, length-prefixed name of
 // the log, u64 Unix milliseconds when it was found.
 func (x Incident) AppendValue(b []byte) []byte {
 	b = append(append(b, codecVersion, byte(x.Kind)), x.Log[:]...)
@@ -83,7 +83,7 @@ func (x Acceptance) AppendKey(b []byte) []byte {
 	return append(append(b, byte(TypeAcceptance)), x.ID[:]...)
 }
 
-// AppendValue appends the record value: u8 version, uvarint first offset behind what is
+// AppendValue appends the record value: u8 version, uvarint offset after the last one
 // accepted, u64 Unix milliseconds, length-prefixed who, length-prefixed reason.
 func (x Acceptance) AppendValue(b []byte) []byte {
 	b = binary.AppendUvarint(append(b, codecVersion), uint64(x.Until))
@@ -114,7 +114,7 @@ func ParseAcceptance(key, value []byte) (x Acceptance, err error) {
 	return x, nil
 }
 
-// line is a text as a record has it: valid, and no longer than a reader takes.
+// line is a text as a record may have it: valid UTF-8 of at most maxText bytes.
 func line(s string) []byte {
 	s = strings.ToValidUTF8(s, "\uFFFD")
 	for len(s) > maxText {
@@ -141,7 +141,7 @@ func readRegionOrNone(r *event.Reader) event.RegionID {
 	return id
 }
 
-// readMilliseconds reads a time; one beyond the year 9999 is none.
+// readMilliseconds reads a time. One after the year 9999 is malformed.
 func readMilliseconds(r *event.Reader) time.Time {
 	ms := r.Uint64()
 	if r.Err() == nil && ms >= 253_402_300_800_000 {

@@ -3,7 +3,7 @@
 // A lock is the kernel's, on an open file: it ends with the process, however that ends,
 // and leaves nothing that an operator must clear. It does not end at once. A process that
 // was killed holds its files until the last of its threads has left the kernel, which may
-// take seconds while the disk is slow. So who finds a directory taken waits a little.
+// take seconds while the disk is slow. So a process that finds a directory taken waits.
 package dirlock
 
 import (
@@ -28,9 +28,9 @@ const retryEvery = 50 * time.Millisecond
 // file is what is locked.
 const file = "lock"
 
-// Take takes a directory for this process until release is called. It waits up to patience
-// for another process to let go of it; waiting, if not nil, is called once before, with
-// what is known of that one. The error wraps ErrInUse if it does not.
+// Take takes a directory for this process until release is called. If another process has
+// it, Take waits up to patience, and first calls waiting, if not nil, with what is known of
+// that process. The error wraps ErrInUse if the directory is still taken then.
 func Take(dir string, patience time.Duration, waiting func(holder string)) (release func() error, err error) {
 	f, err := os.OpenFile(filepath.Join(dir, file), os.O_CREATE|os.O_RDWR, 0o600)
 	if err != nil {
@@ -39,7 +39,7 @@ func Take(dir string, patience time.Duration, waiting func(holder string)) (rele
 	if err := await(f, dir, patience, waiting); err != nil {
 		return nil, errors.Join(err, f.Close())
 	}
-	// For people alone: whether the lock is held, the kernel knows.
+	// Only for people: the kernel knows whether the lock is held.
 	if err := f.Truncate(0); err == nil {
 		_, _ = f.WriteAt([]byte(strconv.Itoa(os.Getpid())+"\n"), 0)
 	}
@@ -65,7 +65,7 @@ func await(f *os.File, dir string, patience time.Duration, waiting func(holder s
 		case free:
 			return nil
 		case time.Since(began) >= patience:
-			return fmt.Errorf("%w: %s has %s, and has not let go of it for %v; stop it, or give this one a directory of its own", ErrInUse, holder(dir), dir, patience)
+			return fmt.Errorf("%w: %s has had %s for at least %v; stop it, or give this process a directory of its own", ErrInUse, holder(dir), dir, patience)
 		case waiting != nil:
 			waiting(holder(dir))
 			waiting = nil
@@ -73,7 +73,7 @@ func await(f *os.File, dir string, patience time.Duration, waiting func(holder s
 	}
 }
 
-// holder names the process that has written last that it has the directory.
+// holder names the process that last wrote that it has the directory.
 func holder(dir string) string {
 	for _, name := range []string{file, "LOCK"} { // the second is Badger's
 		b, err := os.ReadFile(filepath.Join(dir, name))

@@ -57,8 +57,8 @@ func partitionDir(dir, topic string, n int32) string {
 	return filepath.Join(dir, "partitions", fmt.Sprintf("%s-%d", url.PathEscape(topic), n))
 }
 
-// cleanup reads the settings. What is not set by somebody expires nothing: the broker has
-// never deleted anything by its default of a week, and nobody may have counted on that.
+// cleanup reads the settings. Retention that nobody has set deletes nothing: the broker has
+// never applied its default of a week, and users may rely on that.
 func (t topicState) cleanup() cleanup {
 	number := func(key string, otherwise int64) int64 {
 		if n, err := strconv.ParseInt(t.Configs[key], 10, 64); err == nil {
@@ -84,13 +84,13 @@ func (t topicState) cleanup() cleanup {
 	return c
 }
 
-// nothing tells whether the log keeps everything.
-func (c cleanup) nothing() bool {
+// keepsAll tells whether the log loses nothing.
+func (c cleanup) keepsAll() bool {
 	return !c.compact && c.retentionMillis < 0 && c.retentionBytes < 0
 }
 
 // errNoRoom says that a file could not be written, and nothing has changed.
-var errNoRoom = errors.New("embed: no room to clean")
+var errNoRoom = errors.New("embed: no room on the disk to clean a log")
 
 // cleaner rewrites the logs of a directory on which no broker runs: what Kafka's own log
 // cleaner and its retention do while a broker runs, kfake's cannot do safely.
@@ -99,8 +99,8 @@ type cleaner struct {
 	log  *slog.Logger
 	now  int64 // Unix milliseconds
 	open *txn.Decoder
-	// step is called before everything that changes a file, with what that is. A test
-	// looks there at what a kill would leave behind. An error stops the cleaner.
+	// step is called before each change of a file, with what is about to be done. Tests use
+	// it to see what a kill would leave behind. An error stops the cleaner.
 	step func(what string) error
 }
 
@@ -109,9 +109,8 @@ type cleaner struct {
 //
 // It may be cut short by a kill at any point: the next start, which then does not find the
 // mark of a clean stop, sees each segment either as it was or as it is to be
-// (partitionLog.scan), and no committed record is gone of which a newer one of its key, or
-// the end of its transaction, is not there. Where there is no room to rewrite a log, that
-// stays as it is: a start makes do with less.
+// (partitionLog.scan). A committed record is gone only if a newer one of its key is there,
+// with the end of its transaction. A log that the disk has no room to rewrite stays as it is.
 func cleanKafka(dir string, log *slog.Logger, now time.Time) error {
 	return newCleaner(dir, log, now).run()
 }
@@ -131,12 +130,12 @@ func (c *cleaner) run() error {
 	began := time.Now()
 	var before, after int64
 	for _, t := range topics {
-		how := t.cleanup()
-		if how.nothing() {
+		settings := t.cleanup()
+		if settings.keepsAll() {
 			continue
 		}
 		for n := range t.Partitions {
-			p, err := c.partition(t, n, how)
+			p, err := c.partition(t, n, settings)
 			if errors.Is(err, errNoRoom) {
 				log.Warn("no room to clean a log of the embedded kafka; it stays as it is until a start finds room",
 					"topic", t.Name, "partition", n, "err", err)
@@ -159,8 +158,8 @@ func newCleaner(dir string, log *slog.Logger, now time.Time) *cleaner {
 }
 
 // partition cleans one log.
-func (c *cleaner) partition(t topicState, n int32, how cleanup) (*logCleaning, error) {
-	p := &logCleaning{cleaner: c, how: how, topic: t.Name, id: t.ID, files: partitionLog{topic: t.Name, partition: n, dir: partitionDir(c.dir, t.Name, n)}}
+func (c *cleaner) partition(t topicState, n int32, settings cleanup) (*logCleaning, error) {
+	p := &logCleaning{cleaner: c, settings: settings, topic: t.Name, id: t.ID, files: partitionLog{topic: t.Name, partition: n, dir: partitionDir(c.dir, t.Name, n)}}
 	if err := p.list(); err != nil || len(p.segments) == 0 {
 		return p, err
 	}

@@ -19,10 +19,10 @@ type segmentFile struct {
 // logCleaning is the cleaning of one partition's log.
 type logCleaning struct {
 	*cleaner
-	how   cleanup
-	topic string
-	id    string // of the topic
-	files partitionLog
+	settings cleanup
+	topic    string
+	id       string // of the topic
+	files    partitionLog
 
 	listed        []segmentFile // as they were found, in order
 	segments      []segmentFile // as they are now, without empty ones
@@ -64,19 +64,19 @@ func (p *logCleaning) bytes() (n int64) {
 }
 
 // expired counts the oldest segments that are too old as a whole, or without which the log
-// still has the bytes that it may have. The last one always stays: without any batch kfake
-// would give offsets a second time.
+// still has as many bytes as it is to keep. The last one always stays: without any batch
+// kfake would assign offsets a second time.
 func (p *logCleaning) expired() (n int, err error) {
 	left := p.bytes()
 	for ; n < len(p.segments)-1; n++ {
 		s := p.segments[n]
-		spare := p.how.retentionBytes >= 0 && left-s.size >= p.how.retentionBytes
-		if !spare && p.how.retentionMillis >= 0 {
+		spare := p.settings.retentionBytes >= 0 && left-s.size >= p.settings.retentionBytes
+		if !spare && p.settings.retentionMillis >= 0 {
 			newest, err := p.newest(s)
 			if err != nil {
 				return 0, err
 			}
-			spare = newest >= 0 && p.now-newest > p.how.retentionMillis
+			spare = newest >= 0 && p.now-newest > p.settings.retentionMillis
 		}
 		if !spare {
 			break
@@ -91,7 +91,7 @@ func (p *logCleaning) expire(n int) error {
 	if n == 0 {
 		return nil
 	}
-	if err := p.distrust(); err != nil {
+	if err := p.invalidateStop(); err != nil {
 		return err
 	}
 	for _, s := range p.segments[:n] {
@@ -104,8 +104,8 @@ func (p *logCleaning) expire(n int) error {
 	return syncDir(p.files.dir)
 }
 
-// newest is the newest timestamp of a segment's batches, of which only the heads are read;
-// -1 if the file does not end with a batch.
+// newest is the newest timestamp of a segment's batches, of which it reads only the headers;
+// -1 if the file ends inside a batch.
 func (p *logCleaning) newest(s segmentFile) (int64, error) {
 	f, err := os.Open(p.files.segment(s.base, ".dat"))
 	if err != nil {
@@ -170,8 +170,8 @@ type group struct {
 	index      []byte
 	rewritten  bool // it lacks something of its sources
 	newestTime int64
-	last       []byte // an anchor in the place of the sources' last batch
-	lastGone   bool   // of which nothing stays
+	last       []byte // an empty batch in place of the sources' last one
+	lastGone   bool   // nothing of the sources' last batch stays
 }
 
 // join appends what another group has become.
@@ -188,10 +188,9 @@ func (g *group) add(b batch, raw []byte) {
 	g.index = append(g.index, indexOf(b, g.newestTime)...)
 }
 
-// put replaces the sources of a group by what has become of them. A kill before the rename
-// leaves all of them; one after it leaves some of them beside what they became, which
-// covers them: the next start removes those. Index entries are put right by it,
-// too.
+// put replaces the sources of a group by the segment that was made of them. A kill before
+// the rename leaves all of them. A kill after it leaves some beside the new segment, which
+// covers them: the next start removes those, and mends the index.
 func (p *logCleaning) put(g *group) error {
 	if len(g.sources) == 0 || len(g.sources) == 1 && !g.rewritten {
 		p.keep(g.sources...)
@@ -212,7 +211,7 @@ func (p *logCleaning) put(g *group) error {
 	if err := p.write(index, g.index); err != nil {
 		return errors.Join(err, os.Remove(data+interim))
 	}
-	if err := p.distrust(); err != nil {
+	if err := p.invalidateStop(); err != nil {
 		return err
 	}
 	for _, path := range []string{data, index} {
@@ -235,9 +234,9 @@ func (p *logCleaning) put(g *group) error {
 // keep notes segments of the log as it is to be.
 func (p *logCleaning) keep(s ...segmentFile) { p.cleaned = append(p.cleaned, s...) }
 
-// anchor is an empty batch in the place of one: the first of a log stays so, because kfake
-// takes the start of a log from there after a kill. It belongs to no producer.
-func anchor(raw []byte) []byte {
+// emptyBatch is a batch without its records. The first batch of a log stays as one, because
+// kfake takes the start of the log from there after a kill. It belongs to no producer.
+func emptyBatch(raw []byte) []byte {
 	out := bytes.Clone(raw[:batchHead])
 	be := binary.BigEndian
 	be.PutUint32(out[8:], batchHead-batchPrefix)

@@ -10,7 +10,7 @@ import (
 
 // stopFile is snapshot.json of a partition: what kfake knew of it at the last clean stop. It
 // is believed if it names the segments that are there, with their sizes; else the log is
-// read. Its end is needed as long as that of no later stop is known: it tells which ends of
+// read. Its end is needed until a later stop replaces it: it tells which ends of
 // transactions pids.log no longer has (recovery.readPartition). So it is never removed.
 type stopFile struct {
 	valid       bool // it fits the segments
@@ -52,8 +52,8 @@ func (s *stopFile) read(dir string, have []segmentFile) error {
 	return nil
 }
 
-// distrust makes kfake read the log instead: the segments are about to change.
-func (p *logCleaning) distrust() error {
+// invalidateStop makes kfake read the log instead: the segments are about to change.
+func (p *logCleaning) invalidateStop() error {
 	if p.changed {
 		return nil
 	}
@@ -127,7 +127,7 @@ func cleanedPath(dir string) string { return filepath.Join(dir, "cleaned.json") 
 // cleanedFile is cleaned.json of a partition: what earlier compactions did.
 type cleanedFile struct {
 	Version int     `json:"version"`
-	Topic   string  `json:"topic_id"` // of another: it says nothing
+	Topic   string  `json:"topic_id"` // if it is another topic's, the file says nothing
 	Bytes   int64   `json:"bytes"`    // of the log after the last one
 	Cleans  []clean `json:"cleans"`
 }
@@ -140,8 +140,8 @@ type clean struct {
 }
 
 // aged is the offset below which tombstones and markers may go: a compaction before the
-// given time had reached them, so that no reader has read what they end without having had
-// that long to read them, too.
+// given time had reached them, so that every reader of what they end has had that long to
+// read them, too.
 func (f *cleanedFile) aged(before int64) (below int64) {
 	for _, c := range f.Cleans {
 		if c.At <= before {

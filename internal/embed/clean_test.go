@@ -160,8 +160,8 @@ func putJSON(t fataler, path string, v any) {
 	put(t, path, raw)
 }
 
-// readLog reads the log in a directory, with nothing of the cleaner: batch by batch, each
-// record with whether its transaction was committed.
+// readLog reads the log in a directory without the cleaner's code: batch by batch, each record
+// with whether its transaction was committed.
 func readLog(t fataler, dir string) (entries []logEntry, start, end int64, size int) {
 	t.Helper()
 	part := filepath.Join(dir, "partitions", "things-0")
@@ -424,8 +424,8 @@ func overwritten(t *testing.T) *diskLog {
 	return l
 }
 
-// TestStartCompacts: a broker serves a log that it compacted at its start as one that was
-// never compacted, but for what was overwritten, before and after a kill.
+// TestStartCompacts: a broker serves a log that it compacted at its start like one that was
+// never compacted, without the overwritten records, before and after a kill.
 func TestStartCompacts(t *testing.T) {
 	l := newDiskLog()
 	l.write(t, 1, 0, kgo.CodecNone, true, keyed{"gone", text("aborted " + strings.Repeat("z", 70_000))})
@@ -609,8 +609,8 @@ func TestDamagedOverlap(t *testing.T) {
 	}
 }
 
-// FuzzClean: whatever a segment holds, the cleaner neither panics nor makes of it a log that
-// a recovery refuses, unless it refused it before.
+// FuzzClean: whatever a segment holds, the cleaner does not panic, and leaves no log that a
+// recovery refuses unless it refused the log before.
 func FuzzClean(f *testing.F) {
 	l := newDiskLog()
 	l.write(f, 1, 0, kgo.CodecSnappy, true, keyed{"a", text("1")}, keyed{"a", nil})

@@ -20,19 +20,19 @@ const (
 	mostKeys = 4 << 20
 	// mostGroup bounds the segments that are made of smaller ones.
 	mostGroup = 32 << 20
-	// keySum is how much of a key's SHA-256 stands for it.
-	keySum = 16
+	// keyHashSize is how much of a key's SHA-256 stands for it.
+	keyHashSize = 16
 )
 
-// keyOf is what is remembered of a key.
-type keyOf [keySum]byte
+// keyHash is what is remembered of a key.
+type keyHash [keyHashSize]byte
 
-func sumOf(key []byte) keyOf {
+func hashKey(key []byte) keyHash {
 	sum := sha256.Sum256(key)
-	return keyOf(sum[:keySum])
+	return keyHash(sum[:keyHashSize])
 }
 
-// end is the end of a transaction.
+// txnEnd is the end of a transaction.
 type txnEnd struct {
 	at     int64 // offset of its marker
 	commit bool
@@ -44,7 +44,7 @@ type compaction struct {
 	limit  int64              // from here on everything stays
 	aged   int64              // below it tombstones and markers without data may go
 	ends   map[int64][]txnEnd // by producer id, in order
-	last   map[keyOf]int64    // offset of each key's last record
+	last   map[keyHash]int64  // offset of each key's last record
 	opaque bool               // there are batches that cannot be opened: tombstones stay
 
 	alive map[int64]bool // producers of whose transaction some data stays, until its marker
@@ -52,12 +52,12 @@ type compaction struct {
 
 // dirty tells whether enough has come since the log was compacted last.
 func (p *logCleaning) dirty() bool {
-	if !p.how.compact {
+	if !p.settings.compact {
 		return false
 	}
 	if p.past.Version == 0 {
 		if _, err := readJSON(cleanedPath(p.files.dir), &p.past); err != nil {
-			p.log.Warn("cannot read what earlier cleaning has done; as if there was none", "topic", p.topic, "partition", p.files.partition, "err", err)
+			p.log.Warn("cannot read cleaned.json of a log of the embedded kafka; cleaning the log as if for the first time", "topic", p.topic, "partition", p.files.partition, "err", err)
 			p.past = cleanedFile{}
 		}
 		if p.past.Topic != p.id || p.past.Version != layout {
@@ -69,19 +69,20 @@ func (p *logCleaning) dirty() bool {
 	return dirty >= leastDirty && dirty >= total/10
 }
 
-// compact rewrites the log's segments up to its newest ones. Offsets stay as they are, and so do the last record of the log, the
-// records of the last segment unless that is older than segment.ms, those younger than
-// min.compaction.lag.ms, and the markers of transactions of which any data stays. A
-// tombstone stays for delete.retention.ms after a compaction has reached it, and so does
-// the marker of a transaction of which nothing is left: who reads the log knows by then.
+// compact rewrites the log's segments up to its newest ones. Offsets stay as they are, and
+// so do the last batch of the log, the records of the last segment unless that is older than
+// segment.ms, those younger than min.compaction.lag.ms, and the markers of transactions of
+// which any data stays. A tombstone stays for delete.retention.ms after a compaction has
+// reached it, and so does the marker of a transaction of which no data is left: readers have
+// that long to read it.
 func (p *logCleaning) compact() error {
 	f := p.past
-	agedAt := p.now - p.how.tombstoneMillis
-	c := &compaction{logCleaning: p, aged: f.aged(agedAt), ends: map[int64][]txnEnd{}, last: map[keyOf]int64{}, alive: map[int64]bool{}}
+	agedAt := p.now - p.settings.tombstoneMillis
+	c := &compaction{logCleaning: p, aged: f.aged(agedAt), ends: map[int64][]txnEnd{}, last: map[keyHash]int64{}, alive: map[int64]bool{}}
 	p.dropped = map[int64]bool{}
 	for _, step := range []func() error{c.survey, c.collect, c.rewrite} {
 		if err := step(); errors.Is(err, errUnreadable) {
-			p.log.Warn("a log cannot be compacted", "topic", p.topic, "partition", p.files.partition, "err", err)
+			p.log.Warn("cannot compact a log of the embedded kafka; it stays as it is, and the next start tries again", "topic", p.topic, "partition", p.files.partition, "err", err)
 			return nil
 		} else if err != nil {
 			return err
@@ -118,7 +119,7 @@ func (c *compaction) survey() error {
 			if s == active && oldest < 0 {
 				oldest = max(b.time, 0)
 			}
-			if young < 0 && c.how.lagMillis > 0 && b.maxTime > c.now-c.how.lagMillis {
+			if young < 0 && c.settings.lagMillis > 0 && b.maxTime > c.now-c.settings.lagMillis {
 				young = b.first
 			}
 			switch {
@@ -137,14 +138,14 @@ func (c *compaction) survey() error {
 		}
 	}
 	c.limit = last
-	if c.now-oldest < c.how.segmentMillis {
+	if c.now-oldest < c.settings.segmentMillis {
 		c.limit = active.base
 	}
 	if young >= 0 {
 		c.limit = min(c.limit, young)
 	}
 	if len(open) > 0 {
-		c.limit = 0 // the stop is believed or a recovery has ended them, so there is none
+		c.limit = 0 // does not happen: after a stop none is open, and a recovery ends all
 	}
 	return nil
 }
@@ -181,7 +182,7 @@ func (c *compaction) collect() error {
 			if err == nil {
 				err = o.EachRaw(false, func(r txn.Raw) error {
 					if key, _, ok := r.Key(); ok && key != nil {
-						c.last[sumOf(key)] = r.Offset
+						c.last[hashKey(key)] = r.Offset
 					}
 					return nil
 				})
@@ -198,11 +199,11 @@ func (c *compaction) collect() error {
 	return nil
 }
 
-// rewrite replaces the segments below the limit, from the first on: what a tombstone or a
-// marker ends is gone before it goes itself.
+// rewrite replaces the segments below the limit, from the first on: a tombstone or a marker
+// goes only after what it ends.
 func (c *compaction) rewrite() error {
 	c.cleaned = nil
-	most := min(max(c.how.segmentBytes, 1), mostGroup)
+	most := min(max(c.settings.segmentBytes, 1), mostGroup)
 	g, first := &group{}, true
 	for i, s := range c.segments {
 		if s.base >= c.limit {
@@ -215,12 +216,12 @@ func (c *compaction) rewrite() error {
 		}
 		one := &group{sources: []segmentFile{s}, newestTime: g.newestTime}
 		err := c.each(s, func(b batch, raw []byte) error {
-			kept, err := c.thin(b, raw)
+			kept, err := c.filter(b, raw)
 			if err != nil {
 				return err
 			}
 			one.rewritten = one.rewritten || !bytes.Equal(kept, raw)
-			one.last, one.lastGone = anchor(raw), kept == nil && !first
+			one.last, one.lastGone = emptyBatch(raw), kept == nil && !first
 			if kept == nil && first {
 				kept = one.last
 			}
@@ -228,7 +229,7 @@ func (c *compaction) rewrite() error {
 			if kept != nil {
 				head, _, ok := parseBatch(kept)
 				if !ok {
-					return fmt.Errorf("thin batch at %d: %w", b.first, ErrDamaged)
+					return fmt.Errorf("compact batch at %d: %w", b.first, ErrDamaged)
 				}
 				one.add(head, kept)
 			}
@@ -253,33 +254,33 @@ func (c *compaction) rewrite() error {
 	return nil
 }
 
-// thin gives what stays of a batch: the same, less, or nil.
-func (c *compaction) thin(b batch, raw []byte) ([]byte, error) {
+// filter gives what stays of a batch: all of it, a part, or nil.
+func (c *compaction) filter(b batch, raw []byte) ([]byte, error) {
 	switch {
 	case b.first >= c.limit:
 		return raw, nil
 	case b.marker():
-		return c.thinMarker(b, raw), nil
+		return c.filterMarker(b, raw), nil
 	case b.records == 0, c.aborted(b):
 		return nil, nil
 	}
 	o, err := c.open.Open(txn.Batch(raw))
 	if err != nil {
 		c.alive[b.producer.id] = c.alive[b.producer.id] || b.data()
-		return raw, nil // collect has noted that
+		return raw, nil // collect has set opaque
 	}
-	kept, err := o.Thin(func(r txn.Raw) bool {
+	kept, err := o.Filter(func(r txn.Raw) bool {
 		key, tombstone, ok := r.Key()
 		switch {
 		case !ok || key == nil:
 			return true
-		case c.last[sumOf(key)] > r.Offset:
+		case c.last[hashKey(key)] > r.Offset:
 			return false
 		}
 		return !tombstone || c.opaque || r.Offset >= c.aged
 	})
 	if err != nil {
-		return nil, fmt.Errorf("thin batch at %d: %w", b.first, err)
+		return nil, fmt.Errorf("compact batch at %d: %w", b.first, err)
 	}
 	if kept != nil && b.data() {
 		c.alive[b.producer.id] = true
@@ -287,9 +288,9 @@ func (c *compaction) thin(b batch, raw []byte) ([]byte, error) {
 	return kept, nil
 }
 
-// thinMarker keeps markers of transactions of which some data is there, those that a reader
-// may still wait for, and those that a recovery counts (stopFile).
-func (c *compaction) thinMarker(b batch, raw []byte) []byte {
+// filterMarker keeps markers of transactions of which some data is left, those that a reader
+// may still need, and those that a recovery counts (stopFile).
+func (c *compaction) filterMarker(b batch, raw []byte) []byte {
 	alive := c.alive[b.producer.id]
 	delete(c.alive, b.producer.id)
 	if alive || b.first >= c.aged || b.first >= c.stop.end || !b.ends {

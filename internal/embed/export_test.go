@@ -21,8 +21,7 @@ func Held(ln net.Listener) int {
 	return f.held
 }
 
-// CleanKafka cleans a directory as of a time. step is told of everything that changes a
-// file, before it is done.
+// CleanKafka cleans a directory as of a time. It calls step before each change of a file.
 func CleanKafka(dir string, now time.Time, step func(string) error) error {
 	c := newCleaner(dir, slog.New(slog.DiscardHandler), now)
 	if step != nil {
@@ -31,7 +30,7 @@ func CleanKafka(dir string, now time.Time, step func(string) error) error {
 	return c.run()
 }
 
-// RecoverKafka makes a directory whole that a killed process left.
+// RecoverKafka repairs a directory that a killed process left.
 func RecoverKafka(dir string) error { return recoverKafka(dir, slog.New(slog.DiscardHandler)) }
 
 // MarkerBatch is the end of a transaction, as it lies in a log.

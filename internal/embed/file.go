@@ -16,8 +16,7 @@ func replaceFile(path string, content []byte) error {
 	return putInPlace(path)
 }
 
-// interim is the end of the name of a file that is to replace another: one that kfake
-// sweeps away.
+// interim is the suffix of a file that is to replace another. kfake removes such files.
 const interim = ".tmp"
 
 // writeBeside writes and syncs what is to replace a file. Nothing of it is left if that

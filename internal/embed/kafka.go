@@ -44,10 +44,10 @@ type Kafka struct {
 	Logger *slog.Logger
 }
 
-// awaits says who has the directory.
+// awaits logs which process has the directory.
 func (c *Kafka) awaits(holder string) {
 	if c.Logger != nil {
-		c.Logger.Warn("the directory of the embedded kafka is in use; waiting for the end of its process", "dir", c.DataDir, "holder", holder)
+		c.Logger.Warn("the directory of the embedded kafka is in use; waiting for the process that has it to end", "dir", c.DataDir, "holder", holder)
 	}
 }
 

@@ -273,8 +273,8 @@ func (l *partitionLog) scan(log *slog.Logger, each func(batch)) error {
 	return nil
 }
 
-// dropCovered removes a segment that a compaction has made another one of, and was killed
-// before it could remove it: what it held is in the one before, as far as it stays.
+// dropCovered removes a segment that a compaction has merged into the one before it, but was
+// killed before it could remove: what is to stay of it is in the one before.
 func (l *partitionLog) dropCovered(base int64, raw []byte) error {
 	for at := 0; at < len(raw); {
 		b, size, ok := parseBatch(raw[at:])

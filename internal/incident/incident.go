@@ -1,10 +1,10 @@
-// Package incident is what a region knows of records that it needed and that its Kafka has
-// not any more: which, what that means, and whether somebody has accepted it.
+// Package incident is what a region knows of records that it needed and that were deleted
+// from its Kafka: which, what that means, and whether somebody has accepted it.
 //
-// A reader that has to begin below where a log begins now has found an incident. It does
-// not go on by itself. The identity of an incident is where it begins, so whoever finds it,
+// A reader that needs offsets below the start of a log has found an incident. It does not
+// skip them by itself. The identity of an incident is where it begins, so whoever finds it,
 // and however often, finds the same one; it grows while retention goes on. An acceptance
-// ends it: the reader goes on behind what was accepted, and what is missing behind that is
+// ends it: the reader goes on past what was accepted, and what is missing past that is
 // another incident.
 //
 // The package is pure. It is not safe for concurrent use.
@@ -35,9 +35,10 @@ const (
 	History Kind = 3
 	// Cut: the fold has had them, and a cut may have made orphans of some.
 	Cut Kind = 4
-	// Control: they were records of an internal topic.
+	// Control: they were records of an internal topic. Nothing reports this kind yet.
 	Control Kind = 5
-	// Link: a link has not copied them.
+	// Link: a link has not copied them. Nothing reports this kind yet: links keep incidents
+	// of their own.
 	Link Kind = 6
 )
 
@@ -68,7 +69,7 @@ type Place struct {
 	Kind      Kind
 	Log       event.TopicID // of the topic that has lost records, in the region's own Kafka
 	Partition int32
-	To        event.RegionID // of a link: where to; else 0
+	To        event.RegionID // the target region of a link; else 0
 	From      int64          // the first offset that was lost
 }
 
@@ -103,16 +104,16 @@ func (p Place) ID() (id ID) {
 // Incident is a stretch of a log that was deleted before a reader had it.
 type Incident struct {
 	Place
-	Topic string // the topic that is concerned: the local one where Name is that of a copy
+	Topic string // the local topic, also where Name is a copy of another region's
 	Name  string // of the topic that has lost records
 	// Origin is the region whose records they were; 0 for those of an internal topic.
 	Origin event.RegionID
-	// Until is the offset behind the last one that was lost.
+	// Until is the offset after the last one that was lost.
 	Until int64
 	Found time.Time
 }
 
-// Count is how many offsets were lost. Not each need have held a record.
+// Count is how many offsets were lost. Not every one need have held a record.
 func (x *Incident) Count() int64 { return x.Until - x.From }
 
 // Acceptance is somebody's decision to go on without what was lost.
@@ -140,8 +141,8 @@ type Entry struct {
 	Acceptance *Acceptance // nil: nobody has accepted it
 }
 
-// State is that of the entry. window is how long idempotency keys are remembered: after it
-// nobody may use one again that is missing.
+// State is the entry's state. window is how long idempotency keys are remembered: once it
+// has passed, lost keys do not matter any more.
 func (e *Entry) State(now time.Time, window time.Duration) State {
 	switch {
 	case e.Acceptance != nil:
@@ -152,21 +153,22 @@ func (e *Entry) State(now time.Time, window time.Duration) State {
 	return Open
 }
 
-// LacksKeys tells whether idempotency keys may be among what was lost that are to be known.
+// LacksKeys tells whether the lost records may have had idempotency keys that are still
+// within the window.
 func (e *Entry) LacksKeys(now time.Time, window time.Duration) bool {
 	return (e.Kind == Keys || e.Kind == Fold) && e.State(now, window) == Open && now.Sub(e.Found) <= window
 }
 
-// maxEntries bounds a Set. Each incident is one partition's; what is beyond stays in the
-// control topic and is found again by its reader.
+// maxEntries bounds a Set. Further incidents stay in the control topic, and their readers
+// find them again.
 const maxEntries = 100_000
 
-// Set is what is known of incidents. The zero Set is empty.
+// Set is the incidents and acceptances that are known. The zero Set is empty.
 type Set struct {
-	by map[ID]*Entry
+	entries map[ID]*Entry
 }
 
-// Found adds an incident, or what it has grown by. It tells whether that is new.
+// Found adds an incident, or notes that it has grown. It tells whether that is news.
 func (s *Set) Found(x Incident) (changed bool) {
 	e := s.entry(x.ID())
 	switch {
@@ -194,28 +196,28 @@ func (s *Set) Accept(a Acceptance) {
 }
 
 func (s *Set) entry(id ID) *Entry {
-	if s.by == nil {
-		s.by = make(map[ID]*Entry)
+	if s.entries == nil {
+		s.entries = make(map[ID]*Entry)
 	}
-	e := s.by[id]
-	if e == nil && len(s.by) < maxEntries {
+	e := s.entries[id]
+	if e == nil && len(s.entries) < maxEntries {
 		e = new(Entry)
-		s.by[id] = e
+		s.entries[id] = e
 	}
 	return e
 }
 
 // Get is an incident; ok is false if none is known.
 func (s *Set) Get(id ID) (e Entry, ok bool) {
-	if x := s.by[id]; x != nil && x.Until > 0 {
+	if x := s.entries[id]; x != nil && x.Until > 0 {
 		return *x, true
 	}
 	return Entry{}, false
 }
 
-// Find is an incident that a condition holds of; nil if there is none.
+// Find is an incident for which is returns true; nil if there is none.
 func (s *Set) Find(is func(*Entry) bool) *Entry {
-	for _, e := range s.by {
+	for _, e := range s.entries {
 		if e.Until > 0 && is(e) {
 			found := *e
 			return &found
@@ -226,8 +228,8 @@ func (s *Set) Find(is func(*Entry) bool) *Entry {
 
 // All are the incidents, by topic, partition, kind and place.
 func (s *Set) All() []Entry {
-	out := make([]Entry, 0, len(s.by))
-	for _, e := range s.by {
+	out := make([]Entry, 0, len(s.entries))
+	for _, e := range s.entries {
 		if e.Until > 0 {
 			out = append(out, *e)
 		}
@@ -239,15 +241,15 @@ func (s *Set) All() []Entry {
 	return out
 }
 
-// Missing is what a reader misses that needs a log from p.From on, up to an offset below
-// which the log has lost all: without what somebody has accepted to lack at the beginning
-// and at the end. What the fold was told to go on without the indexes need not have either.
-// It is empty, from not below until, if all was accepted.
+// Missing is what a reader still lacks of the offsets from p.From up to until of a log, all
+// of which were deleted: without what somebody has accepted as lost at the beginning and at
+// the end. What was accepted for the fold is accepted for the indexes, too. If all was
+// accepted, from is not below to.
 func (s *Set) Missing(p Place, until int64) (from, to int64) {
 	from, to = p.From, until
 	for moved := true; moved; {
 		moved = false
-		for _, e := range s.by {
+		for _, e := range s.entries {
 			a := e.Acceptance
 			if a == nil || e.Until == 0 || e.Kind != p.Kind && e.Kind != Fold || e.Log != p.Log || e.Partition != p.Partition || e.To != p.To {
 				continue

@@ -22,8 +22,8 @@ func acceptance(x incident.Incident) incident.Acceptance {
 	return incident.Acceptance{ID: x.ID(), Until: x.Until, By: "alice", Reason: "old"}
 }
 
-// TestOneIncidentHoweverOftenFound: whoever finds it finds the same one; it grows, keeps when
-// it was found first, and what is found again takes no acceptance back, in whatever order
+// TestOneIncidentHoweverOftenFound: whoever finds it finds the same one. It grows, keeps the
+// time when it was first found, and stays accepted when it is found again, in whatever order
 // the records come.
 func TestOneIncidentHoweverOftenFound(t *testing.T) {
 	x, later := lost(incident.Fold, 5, 9), lost(incident.Fold, 5, 12)
@@ -55,8 +55,8 @@ func TestOneIncidentHoweverOftenFound(t *testing.T) {
 	}
 }
 
-// TestMissing: what was accepted is not missed again, what lies around it is; what the fold
-// goes on without no index needs.
+// TestMissing: what was accepted is not missing any more, what lies around it is; what was
+// accepted for the fold is not missing for an index.
 func TestMissing(t *testing.T) {
 	var s incident.Set
 	for _, x := range []incident.Incident{lost(incident.Fold, 5, 9), lost(incident.Keys, 9, 12), lost(incident.Fold, 20, 30)} {
@@ -89,7 +89,7 @@ func TestMissing(t *testing.T) {
 	}
 }
 
-// TestKeysComeToAnEnd: nobody may use a key any more that was lost a window ago.
+// TestKeysComeToAnEnd: lost keys do not matter once the window has passed.
 func TestKeysComeToAnEnd(t *testing.T) {
 	keys, fold := incident.Entry{Incident: lost(incident.Keys, 5, 9)}, incident.Entry{Incident: lost(incident.Fold, 5, 9)}
 	before, after := keys.Found.Add(time.Hour), keys.Found.Add(time.Hour+time.Millisecond)

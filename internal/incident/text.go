@@ -2,8 +2,8 @@ package incident
 
 import "fmt"
 
-// Holds tells whether the reader waits for somebody's decision. The others go on: what
-// they lack matters only if something else happens.
+// Holds tells whether the reader waits until somebody accepts. Readers of the other kinds
+// go on: what they lack matters only if something else happens.
 func (k Kind) Holds() bool { return k != History && k != Control }
 
 // Meaning says in plain words what an incident means for those who use the topic. region
@@ -19,14 +19,14 @@ func (x *Incident) Meaning(region, to string) string {
 	case Cut:
 		return fmt.Sprintf("%s lie past a cut in the ownership register and were deleted before this region had taken out again what it had folded of them: its views go on showing orphans that other regions do not show", x.lost(region))
 	case Control:
-		return fmt.Sprintf("%s of the internal topic %s/%d were deleted although that topic keeps the latest record of every key for ever: the region may lack facts about barriers, progress, positions or topics", x.offsets(), x.Name, x.Partition)
+		return fmt.Sprintf("%s of the internal topic %s/%d were deleted although that topic keeps the latest record of every key: the region may lack facts about barriers, progress, positions or topics", x.offsets(), x.Name, x.Partition)
 	case Link:
 		return fmt.Sprintf("%s were deleted before the link had copied them to %s, which will never have them. The link copies nothing of this partition until the incident is accepted", x.lost(region), to)
 	}
 	return fmt.Sprintf("%s were lost", x.lost(region))
 }
 
-// Remedy says what to do before, or instead of, accepting.
+// Remedy says what to do before accepting, or instead.
 func (x *Incident) Remedy() string {
 	switch x.Kind {
 	case Fold:
@@ -66,7 +66,7 @@ func (x *Incident) offsets() string {
 	if x.Count() == 1 {
 		return fmt.Sprintf("1 record (offset %d)", x.From)
 	}
-	return fmt.Sprintf("%d records (offsets %d to %d)", x.Count(), x.From, x.Until-1)
+	return fmt.Sprintf("up to %d records (offsets %d to %d)", x.Count(), x.From, x.Until-1)
 }
 
 func (x *Incident) lost(region string) string {

@@ -62,7 +62,8 @@ func (n *Node) assemble(secret []byte) (err error) {
 }
 
 // embeddedTransactions is how many transactions of seats an embedded Kafka gets at a time.
-// It syncs one write after the other, so that more only wait there, until they time out.
+// It syncs one write after the other: more transactions would only wait there until they
+// time out.
 const embeddedTransactions = 16
 
 // assembleSeats makes the seats.

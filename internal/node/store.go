@@ -22,7 +22,7 @@ func openStore(dir string, log *slog.Logger) (*badger.DB, error) {
 	}
 	// A process that was killed just now may still have it.
 	err := dirlock.Await(path, dirlock.Patience, func(holder string) {
-		log.Warn("the store is in use; waiting for the end of its process", "dir", path, "holder", holder)
+		log.Warn("the store is in use; waiting for the process that has it to end", "dir", path, "holder", holder)
 	})
 	if err != nil {
 		return nil, fmt.Errorf("open store: %w", err)

@@ -65,7 +65,7 @@ type admission struct {
 	closed  error // the seat takes no writes
 	grant   Grant
 	refused error // there is no grant
-	// keyed: a write of the step has an idempotency key. keysLost: the index may lack it.
+	// keyed: a write of the step has an idempotency key. keysLost: the index may lack keys.
 	keyed, keysLost bool
 }
 

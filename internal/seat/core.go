@@ -46,8 +46,8 @@ type Surroundings struct {
 	// for what a grant wants of it.
 	Permit  WritePermit
 	Indexed func() event.Vector
-	// KeysLost tells whether the index may lack a key that is to be known: writes with one
-	// are refused. Nil: it never does.
+	// KeysLost tells whether the index may lack keys that are within the window: writes with
+	// a key are refused then. Nil: it never does.
 	KeysLost func() bool
 }
 
@@ -306,7 +306,8 @@ func (c *Core) mayWrite() bool { return c.confirmed && !c.opening.active && !c.s
 // confirming tells whether the first term has begun and waits to be confirmed.
 func (c *Core) confirming() bool { return c.term != NoBarrier && !c.confirmed }
 
-// begin starts an attempt to open a term, unless one runs or was taken a moment ago.
+// begin starts an attempt to open a term, unless one runs or the first term waits to be
+// confirmed.
 func (c *Core) begin() {
 	if c.opening.active || c.stopped || c.confirming() {
 		return
@@ -425,7 +426,8 @@ func (c *Core) takeTerm(now time.Time, offset int64) {
 	c.sendWaiting(now)
 }
 
-// confirm lets what has waited go: nobody publishes any more what this seat has not read.
+// confirm sends what has waited for it: no other instance publishes claims any more that
+// this seat has not read.
 func (c *Core) confirm(now time.Time) {
 	if c.stopped || !c.confirming() {
 		return

@@ -400,8 +400,8 @@ func TestMarkerMayBeReadBeforeItsAnswer(t *testing.T) {
 	d.wantAnswer(a, at, false)
 }
 
-// Another instance may have begun, and published, between this one's beginning and its
-// barrier: nothing is sent before the fold is known to hold the partition still.
+// Another instance may have started a term, and published, between this one's start and its
+// barrier: nothing is sent before the fold is known to still hold the partition.
 func TestNothingIsSentBeforeTheTermIsConfirmed(t *testing.T) {
 	d := newDesk(t, seat.CoreConfig{})
 	d.unconfirmed = true
@@ -424,7 +424,7 @@ func TestNothingIsSentBeforeTheTermIsConfirmed(t *testing.T) {
 	}
 }
 
-// Whoever has the fold now has a barrier above this one's.
+// The instance that holds the fold now has a barrier above this one's.
 func TestUnconfirmedTermIsSuperseded(t *testing.T) {
 	d := newDesk(t, seat.CoreConfig{})
 	d.unconfirmed = true

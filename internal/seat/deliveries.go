@@ -8,11 +8,11 @@ import (
 // Deliveries follows what a client sends, and tells which refusals of a broker are
 // certain.
 //
-// A client tells all that it holds of a partition what the broker has said of the first
-// batch, also of batches that are on their way in other requests: a broker that has
-// nothing of their producer takes these whatever their sequence. And a batch that was
-// sent twice may have been stored the first time. So a refusal is certain only for the
-// first that fails of what the client held, and only if that has met one request.
+// When a broker refuses a batch, the client fails everything that it holds of the partition
+// with the same error, also batches that are on their way in other requests; a broker that
+// knows nothing of their producer stores those whatever their sequence. And a batch that was
+// sent twice may have been stored the first time. So a refusal is certain only for the first
+// delivery that fails of those that the client held, and only if it was in one request.
 type Deliveries struct {
 	requests atomic.Int64
 
@@ -25,19 +25,19 @@ type logName struct {
 	partition int32
 }
 
-// deliveredTo is what was given to the client for one partition, counted.
+// deliveredTo counts what was given to the client for one partition.
 type deliveredTo struct {
 	given int64
-	held  int64 // of these, those that the client may have held when the last one failed
+	held  int64 // of these, how many were given by the time of the last failure
 }
 
-// Delivery is what was given to the client for one partition at a time.
+// Delivery is records of one partition that were given to the client together.
 type Delivery struct {
 	of       *deliveredTo
-	number   int64 // of the partition's
+	number   int64 // among those of the partition
 	requests int64 // of the client, before it was given
 	failed   bool
-	first    bool // it has failed before all else that the client held
+	first    bool // it failed before anything else that the client held
 }
 
 // NewDeliveries makes the Deliveries of a client that has sent nothing.
@@ -60,9 +60,9 @@ func (d *Deliveries) Give(topic string, partition int32) Delivery {
 	return Delivery{of: of, number: of.given, requests: d.requests.Load()}
 }
 
-// Fail takes note that the client has said that something of a delivery is not stored, or
-// that it does not know. certain tells whether a refusal means that it is not stored and
-// never will be. Of one partition failures are told in the client's order.
+// Fail notes that the client has reported a failure, or an unknown outcome, for something of
+// a delivery. certain tells whether a refusal means that it is not stored and never will be.
+// Failures of one partition must be noted in the order in which the client reports them.
 func (d *Deliveries) Fail(x *Delivery) (certain bool) {
 	d.mu.Lock()
 	defer d.mu.Unlock()

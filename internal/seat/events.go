@@ -108,8 +108,7 @@ type (
 	OpenTerm struct{ Attempt uint64 }
 
 	// ConfirmTerm: find out whether the seat's fold still holds the partition
-	// (Folder.Confirm), and answer with TermConfirmed if it does. If it does not the seat
-	// ends.
+	// (Folder.Confirm), and answer with TermConfirmed if it does. If not, end the seat.
 	ConfirmTerm struct{}
 
 	// Produce: append the records to the partition in this order, behind all earlier

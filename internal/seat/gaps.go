@@ -16,33 +16,33 @@ type Gap struct{ From, Until int64 }
 
 // logStart is where the log begins that an origin's records are read from.
 type logStart struct {
-	log     event.TopicID
-	first   int64
-	pending bool // what the readers need of it is not known yet
-	indexed bool // what the indexes lacked at the start has been reported
+	log             event.TopicID
+	first           int64
+	pending         bool // what the readers need of it is not known yet
+	indexesCompared bool // what the indexes lacked at the start has been reported
 }
 
-// OpenLocal gives the offset to read the own partition from, of which the first
-// that is left is given. It is called again when that has changed.
+// OpenLocal gives the offset to read the own partition from. first is the first offset
+// that the partition still has. It is called again when that has changed.
 func (in *Inputs) OpenLocal(first int64) int64 {
 	own := in.cfg.Region
 	in.local.at.Next = max(first, in.local.at.Next)
-	if first > 0 && !in.begun {
-		// What was deleted before the partition was used was never to be folded. The fold
+	if first > 0 && !in.used {
+		// What was deleted before the partition was first used need not be folded. The fold
 		// notes that, so that nobody takes it for a gap later.
 		items := []judged.Item{{
 			Origin: own, Verdict: judged.Skip, Next: event.Point{Incarnation: in.cfg.Incarnation, Next: first}, Barrier: in.last[own],
 		}}
-		in.begun, in.folded[own], in.sinks[own] = true, items[0].Next, items[0].Next
+		in.used, in.folded[own], in.sinks[own] = true, items[0].Next, items[0].Next
 		in.reports = append(in.reports, AddToSinks{items}, FoldItems{items})
 	}
-	in.logBegins(own, in.cfg.Topic, first)
+	in.noteLogStart(own, in.cfg.Topic, first)
 	return in.local.at.Next
 }
 
-// OpenRemote gives the offset to read an origin's remote partition from: of a topic
-// in whose partition first is the first offset that is left. One that was open is
-// replaced; its origin's log goes on where it was.
+// OpenRemote gives the offset to read an origin's remote partition from. first is the
+// first offset that the partition of the topic still has. A remote partition that was open
+// is replaced; the origin's log goes on where it was.
 func (in *Inputs) OpenRemote(r event.RegionID, topic event.TopicID, first int64) int64 {
 	st := &remoteLog{in: in, origin: r, topic: topic, log: in.newLog(r, in.start[r].Incarnation, NoBarrier), at: in.start[r]}
 	if old := in.remotes[r]; old != nil {
@@ -50,7 +50,7 @@ func (in *Inputs) OpenRemote(r event.RegionID, topic event.TopicID, first int64)
 	}
 	st.next, st.epoch, st.doubt = max(first, in.target(r, topic, st.at)), -1, -1
 	in.remotes[r] = st
-	in.logBegins(r, topic, first)
+	in.noteLogStart(r, topic, first)
 	return st.next
 }
 
@@ -58,33 +58,34 @@ func (in *Inputs) OpenRemote(r event.RegionID, topic event.TopicID, first int64)
 // Wants says so of the own region, what lies above may come as Fetched or as Judged.
 func (in *Inputs) LocalNext() int64 { return in.local.at.Next }
 
-// Gaps are what the fold lacks, by origin. Nothing of these is folded.
+// Gaps are what the fold lacks, by origin. Nothing of these origins is folded.
 func (in *Inputs) Gaps() map[event.RegionID]Gap { return maps.Clone(in.gaps) }
 
 // isHeld tells whether the fold gets nothing of an origin because its log may have lost
 // what comes next.
 func (in *Inputs) isHeld(r event.RegionID) bool {
 	_, gap := in.gaps[r]
-	return gap || in.begins[r].pending
+	return gap || in.logStarts[r].pending
 }
 
-// logBegins notes where an origin's log begins, and compares that with what its readers
+// noteLogStart notes where an origin's log begins, and compares that with what its readers
 // need.
-func (in *Inputs) logBegins(r event.RegionID, log event.TopicID, first int64) {
-	// What an index had not at the start it has by the time that a log is opened again.
-	again := in.begins[r].indexed && in.begins[r].log == log
-	in.begins[r] = logStart{log: log, first: first, pending: first > 0, indexed: again || first == 0}
+func (in *Inputs) noteLogStart(r event.RegionID, log event.TopicID, first int64) {
+	// A log that is opened again has been read since the start: the indexes have caught up.
+	again := in.logStarts[r].indexesCompared && in.logStarts[r].log == log
+	in.logStarts[r] = logStart{log: log, first: first, pending: first > 0, indexesCompared: again || first == 0}
 	delete(in.gaps, r)
 	if first > 0 && in.compareIndexes(r) && in.compareFold(r) {
-		in.begins[r].pending = false
+		in.logStarts[r].pending = false
 	}
 }
 
-// lookAtGaps looks again at what was not known, and at what may have been accepted.
+// lookAtGaps compares again where that was not possible before, and where somebody may
+// have accepted a gap since.
 func (in *Inputs) lookAtGaps() {
-	for i := range in.begins {
+	for i := range in.logStarts {
 		r := event.RegionID(i)
-		if b := &in.begins[r]; b.pending {
+		if b := &in.logStarts[r]; b.pending {
 			b.pending = !in.compareIndexes(r) || !in.compareFold(r)
 		} else if _, held := in.gaps[r]; held {
 			in.compareFold(r)
@@ -94,12 +95,12 @@ func (in *Inputs) lookAtGaps() {
 	in.reports = nil
 }
 
-// compareFold holds an origin whose log begins behind what the fold needs, until that has
-// been accepted. It tells whether what the fold needs is known.
+// compareFold holds an origin whose log begins above what the fold needs, until somebody
+// has accepted the gap. known is false while nobody can tell what the fold needs.
 func (in *Inputs) compareFold(r event.RegionID) (known bool) {
-	b := &in.begins[r]
+	b := &in.logStarts[r]
 	delete(in.gaps, r)
-	if !in.begun {
+	if !in.used {
 		return true
 	}
 	need, known := in.offsetOf(r, in.folded[r])
@@ -113,10 +114,11 @@ func (in *Inputs) compareFold(r event.RegionID) (known bool) {
 	return true
 }
 
-// compareIndexes reports, once, what the indexes lacked at the start. It tells whether what they need is known.
+// compareIndexes reports, once, what the indexes lacked at the start. known is false while
+// nobody can tell what they need.
 func (in *Inputs) compareIndexes(r event.RegionID) (known bool) {
-	b := &in.begins[r]
-	if b.indexed {
+	b := &in.logStarts[r]
+	if b.indexesCompared {
 		return true
 	}
 	folded, known := in.offsetOf(r, in.folded[r])
@@ -135,12 +137,12 @@ func (in *Inputs) compareIndexes(r event.RegionID) (known bool) {
 		from, until := in.missing(incident.History, b.log, sinks, min(b.first, folded))
 		in.report(incident.History, r, from, until)
 	}
-	// The Readback feeds the index the own log. What the fold has not had either is its gap.
+	// The Readback feeds the own log to the index. Above folded, the gap is the fold's.
 	if r != in.cfg.Region {
 		from, until := in.missing(incident.Keys, b.log, keys, min(b.first, folded))
 		in.report(incident.Keys, r, from, until)
 	}
-	b.indexed = true
+	b.indexesCompared = true
 	return true
 }
 
@@ -153,13 +155,13 @@ func (in *Inputs) missing(kind incident.Kind, log event.TopicID, from, until int
 
 func (in *Inputs) report(kind incident.Kind, r event.RegionID, from, until int64) {
 	if from < until {
-		in.reports = append(in.reports, ReportGap{Kind: kind, Origin: r, Log: in.begins[r].log, From: from, Until: until})
+		in.reports = append(in.reports, ReportGap{Kind: kind, Origin: r, Log: in.logStarts[r].log, From: from, Until: until})
 	}
 }
 
-// offsetOf is where in the partition that is read the records of an origin lie from a place
-// in its log on. known is false where only positions and runs can tell that have not been
-// read yet.
+// offsetOf is the offset, in the partition that is read, from which on it has the records of
+// an origin's log from a place on. known is false while the positions and runs that tell
+// have not been read.
 func (in *Inputs) offsetOf(r event.RegionID, at event.Point) (offset int64, known bool) {
 	if r == in.cfg.Region {
 		return offsetIn(at, in.cfg.Incarnation), true
@@ -167,14 +169,14 @@ func (in *Inputs) offsetOf(r event.RegionID, at event.Point) (offset int64, know
 	if at == (event.Point{}) {
 		return 0, true
 	}
-	// The position first: what a run describes that comes in between lies above it.
-	topic := in.begins[r].log
+	// The position is asked for first: a run that arrives in between lies above it.
+	topic := in.logStarts[r].log
 	cov, covered := in.env.Copies.Covered(r, topic, in.cfg.Partition)
 	if t, ok := in.env.Copies.TargetOffsetFrom(r, topic, in.cfg.Partition, at.Incarnation, at.Next); ok {
 		return t, true
 	}
-	// Nothing that is described lies there. What ended the last transaction takes an offset
-	// that its position does not cover; whatever else the log has lost is to be described.
-	first := in.begins[r].first
+	// No run describes the place. The marker of the last transaction takes one offset that
+	// no position covers; whatever else the log has lost, runs will describe.
+	first := in.logStarts[r].first
 	return max(cov.Target, min(first, cov.Target+1)), covered && at.Compare(cov.Source) <= 0 && first <= cov.Target+1
 }

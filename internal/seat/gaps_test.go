@@ -65,9 +65,9 @@ func (l *lossy) accept(e seat.ReportGap) {
 	l.known.Accept(incident.Acceptance{ID: x.ID(), Until: e.Until})
 }
 
-// TestFoldWaitsAtAGap: of an origin whose log has lost what the fold needs next nothing is
-// folded, neither records nor what a position covers, until that is accepted; the others go
-// on. What is lost later is another gap.
+// TestFoldWaitsAtAGap: if an origin's log has lost what the fold needs next, nothing of the
+// origin is folded, neither records nor what a position covers, until somebody accepts the
+// gap; other origins go on. What is lost later is another gap.
 func TestFoldWaitsAtAGap(t *testing.T) {
 	at := event.Vector{1: {Next: 5}, 2: {Next: 20}}
 	l := newLossy(t, seat.InputsStart{Committed: at, Keys: at})
@@ -106,9 +106,9 @@ func TestFoldWaitsAtAGap(t *testing.T) {
 	l.want()
 }
 
-// TestNothingWasLostBeforeTheFirstUse: what was deleted before a partition was used was
-// never to be folded, and the fold notes that; of one that was used, also if nothing was
-// folded, it is a gap.
+// TestNothingWasLostBeforeTheFirstUse: what was deleted before a partition was first used is
+// no gap, and the fold notes that. In a partition that was used it is one, even if nothing
+// was folded.
 func TestNothingWasLostBeforeTheFirstUse(t *testing.T) {
 	l := newLossy(t, seat.InputsStart{})
 	if at := l.OpenLocal(9); at != 9 {
@@ -116,7 +116,7 @@ func TestNothingWasLostBeforeTheFirstUse(t *testing.T) {
 	}
 	l.wantReports()
 	l.want("1 to 9")
-	used := newLossy(t, seat.InputsStart{Begun: true})
+	used := newLossy(t, seat.InputsStart{UsedBefore: true})
 	used.OpenLocal(9)
 	used.OpenRemote(2, remoteID, 3)
 	used.wantReports(
@@ -125,12 +125,12 @@ func TestNothingWasLostBeforeTheFirstUse(t *testing.T) {
 	used.want()
 }
 
-// TestGapsNeedADescription: whether a copy has lost what the fold needs only runs and
-// positions tell; until they are read nothing of it is folded. The marker of the last
-// transaction is none of the records.
+// TestGapsNeedADescription: only runs and positions tell whether a copy has lost what the fold
+// needs; until they are read nothing of the copy is folded. The marker of the last transaction
+// counts as no record.
 func TestGapsNeedADescription(t *testing.T) {
 	at := event.Vector{2: {Next: 20}}
-	l := newLossy(t, seat.InputsStart{Committed: at, Keys: at, Begun: true})
+	l := newLossy(t, seat.InputsStart{Committed: at, Keys: at, UsedBefore: true})
 	l.copies.described = 0
 	l.OpenRemote(2, remoteID, 22)
 	l.wantReports()
@@ -152,9 +152,9 @@ func TestGapsNeedADescription(t *testing.T) {
 	l.wantReports(seat.ReportGap{Kind: incident.Fold, Origin: 2, Log: remoteID, From: 20, Until: 22})
 }
 
-// TestIndexesReportWhatTheyLack: an index that was lost, and that the logs cannot fill
-// again, holds nothing; what is missing is reported, once, and not what the fold was told
-// to go on without.
+// TestIndexesReportWhatTheyLack: an index that was lost and that the logs cannot fill again
+// does not hold the fold; what is missing is reported once, without what was accepted for
+// the fold.
 func TestIndexesReportWhatTheyLack(t *testing.T) {
 	at := event.Vector{1: {Next: 5}, 2: {Next: 20}}
 	start := seat.InputsStart{Committed: at, Sinks: []seat.SinkStart{{Barriers: seat.NoBarriers()}}}
@@ -172,7 +172,7 @@ func TestIndexesReportWhatTheyLack(t *testing.T) {
 		l.accept(e)
 	}
 	l.OpenLocal(3)
-	l.OpenRemote(2, remoteID, 12) // what is deleted later the indexes have had
+	l.OpenRemote(2, remoteID, 12) // the indexes have had what is deleted later
 	l.wantReports()
 	accepted := l.known
 	l = newLossy(t, start)
@@ -185,7 +185,7 @@ func TestIndexesReportWhatTheyLack(t *testing.T) {
 	l.OpenRemote(2, remoteID, 12)
 	history.From, history.Until, keys.From, keys.Until = 10, 12, 10, 12
 	l.wantReports(history, keys)
-	// What the fold was told to go on without is not missed by an index.
+	// What was accepted for the fold is not missing for an index.
 	l = newLossy(t, start)
 	l.known.Found(incident.Incident{Place: incident.Place{Kind: incident.Fold, Log: remoteID}, Until: 10})
 	l.accept(seat.ReportGap{Kind: incident.Fold, Log: remoteID, Until: 10})
@@ -194,7 +194,7 @@ func TestIndexesReportWhatTheyLack(t *testing.T) {
 }
 
 // TestRereadingNamesWhatItNeeds: when a cut becomes known, only what lies past it may have to
-// be taken out; what an earlier table had made orphans already need not be there.
+// be taken out; orphans of an earlier table need not be there any more.
 func TestRereadingNamesWhatItNeeds(t *testing.T) {
 	at := event.Vector{2: {Next: 30}}
 	tables := cutTables(20)
@@ -218,8 +218,8 @@ func TestRereadingNamesWhatItNeeds(t *testing.T) {
 	}
 }
 
-// cutTables are three tables of eu's log: a tenure, the same cut at an offset, and a second
-// one behind it.
+// cutTables are three tables of eu's log: a tenure, the same one with a cut, and that one with
+// a second tenure after it.
 func cutTables(cut int64) [3]*event.ValidityTable {
 	first := event.FirstEpoch(2)
 	log := func(list ...event.Tenure) *event.ValidityTable {

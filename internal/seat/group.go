@@ -8,25 +8,25 @@ import (
 )
 
 // A request to append costs gateway, brokers and links much the same for one record as for a
-// hundred, and so does the fetch that reads it back. So while few groups of records wait for
-// their acknowledgement, what comes meanwhile waits for the end of one, to go as one group.
-// Who is alone never waits, and few who write in turn hardly do. Where many write, a group
-// also waits a little for those who were in the last one and come again.
+// hundred, and so does the fetch that reads it back. So while groups of records wait for
+// their acknowledgement, what comes meanwhile waits until one of them ends, and goes as one
+// group. A writer alone never waits, and a few writers hardly do. With many writers a group
+// also waits a little for those who were in the last one and write again.
 const (
-	// many is how many records of a group show that many write. Then one group at a time is
-	// in flight, else groupsInFlight.
-	many           = 8
+	// manyRecords in a group show that there are many writers. Then one group at a time is in
+	// flight, else groupsInFlight.
+	manyRecords    = 8
 	groupsInFlight = 2
 	// groupBytes is how much waits at most: more goes at once and is not counted as in
 	// flight, so that streams fill the pipeline as ever.
 	groupBytes = 256 << 10
-	// groupWait is the longest wait for the end of a group, for partitions of other brokers
-	// than that which does not answer; or twice as long as the last group took, until
-	// groupWaitMost.
+	// groupWait is the longest wait for a group to end, so that a broker that does not answer
+	// does not stop the partitions of others. It is twice as long as the last group took if
+	// that is more, up to groupWaitMost.
 	groupWait     = 5 * time.Millisecond
 	groupWaitMost = 50 * time.Millisecond
-	// gatherMost is the longest wait for others where many write; at most it is half of
-	// what the last group took.
+	// gatherMost is the longest wait for other writers. It is half as long as the last group
+	// took if that is less.
 	gatherMost = 5 * time.Millisecond
 )
 
@@ -60,14 +60,14 @@ type groups struct {
 	bytes    int       // of what waits
 	since    time.Time // when the first of it came
 	inFlight int       // groups that count
-	all      bool      // what waits is to go at once
+	sendNow  bool      // what waits is to go at once
 	sending  bool      // somebody gives groups to the client
 	timer    *time.Timer
 	due      time.Time // of timer; zero: it is not set
 
-	last  int           // records of the group that has ended last
-	took  time.Duration // from when it went until it ended
-	ended time.Time
+	lastRecords int           // of the group that ended last
+	lastTook    time.Duration // from when it went until it ended
+	lastEnded   time.Time
 }
 
 func (g *groups) add(now time.Time, p *parcel) {
@@ -77,18 +77,18 @@ func (g *groups) add(now time.Time, p *parcel) {
 	g.waiting, g.records, g.bytes = append(g.waiting, p), g.records+len(p.recs), g.bytes+p.bytes
 }
 
-// next takes what waits, if it may go now, in the order in which it came. x is nil if nothing
-// may; then it may after wait, if nothing happens before, and nothing waits if that is 0.
-// closed: everything goes, so that its outcome is told.
+// next takes what waits, in the order in which it came, if it may go now. Otherwise x is nil,
+// and wait is how long it has to wait unless a group ends before; 0 if nothing waits.
+// closed: everything goes, so that its outcome becomes known.
 func (g *groups) next(now time.Time, closed bool) (x *group, wait time.Duration) {
 	large := g.bytes >= groupBytes
-	if len(g.waiting) > 0 && !large && !g.all && !closed {
+	if len(g.waiting) > 0 && !large && !g.sendNow && !closed {
 		wait = g.wait(now)
 	}
 	if wait > 0 {
 		return nil, wait
 	}
-	g.all = false
+	g.sendNow = false
 	if len(g.waiting) == 0 {
 		return nil, 0
 	}
@@ -104,25 +104,25 @@ func (g *groups) next(now time.Time, closed bool) (x *group, wait time.Duration)
 // wait is how long what waits has to wait.
 func (g *groups) wait(now time.Time) time.Duration {
 	most, until := groupsInFlight, time.Time{}
-	if g.last >= many {
+	if g.lastRecords >= manyRecords {
 		most = 1
-		if g.records < g.last {
-			until = g.ended.Add(min(g.took/2, gatherMost))
+		if g.records < g.lastRecords {
+			until = g.lastEnded.Add(min(g.lastTook/2, gatherMost))
 		}
 	}
 	if g.inFlight >= most {
-		until = g.since.Add(min(max(groupWait, 2*g.took), groupWaitMost))
+		until = g.since.Add(min(max(groupWait, 2*g.lastTook), groupWaitMost))
 	}
 	return max(until.Sub(now), 0)
 }
 
-// end counts a group of which every outcome is known.
+// end notes that the outcome of every record of a group is known.
 func (g *groups) end(now time.Time, x *group) {
 	if !x.counted {
 		return
 	}
 	g.inFlight--
-	g.last, g.took, g.ended = x.records, now.Sub(x.went), now
+	g.lastRecords, g.lastTook, g.lastEnded = x.records, now.Sub(x.went), now
 }
 
 // sizeOf is about what a record takes in a request.

@@ -14,7 +14,7 @@ import (
 
 func parcelOf(bytes int) *parcel { return &parcel{recs: make([]kgo.Record, 1), bytes: bytes} }
 
-// goesAt takes the next group of some at a moment, which must have so many parcels.
+// goesAt takes the next group at a moment; it must have n parcels.
 func goesAt(t *testing.T, g *groups, now time.Time, want int) *group {
 	t.Helper()
 	x, wait := g.next(now, false)
@@ -48,12 +48,12 @@ func TestWhatComesMeanwhileGoesTogether(t *testing.T) {
 		g.add(now, parcelOf(100))
 		goes(1)
 	}
-	for range many - 1 {
+	for range manyRecords - 1 {
 		g.add(now, parcelOf(100))
 		goes(0)
 	}
 	g.end(now, flying[0])
-	goes(many - 1)
+	goes(manyRecords - 1)
 	goes(0)
 
 	g.add(now, parcelOf(groupBytes-1))
@@ -80,8 +80,8 @@ func TestWhatComesMeanwhileGoesTogether(t *testing.T) {
 	}
 }
 
-// TestManyGoTogether: where many write, one group at a time is in flight, and the next waits
-// a little, after its end, for as many as were in it.
+// TestManyGoTogether: with many writers one group at a time is in flight, and the next waits
+// a little after its end until it has as many records.
 func TestManyGoTogether(t *testing.T) {
 	t.Parallel()
 	const took = 6 * time.Millisecond
@@ -96,27 +96,27 @@ func TestManyGoTogether(t *testing.T) {
 		now = now.Add(after)
 		g.end(now, x)
 	}
-	add(many)
-	ends(goesAt(t, &g, now, many), took)
+	add(manyRecords)
+	ends(goesAt(t, &g, now, manyRecords), took)
 
-	add(many)
-	full := goesAt(t, &g, now, many) // as many as in the last one
+	add(manyRecords)
+	full := goesAt(t, &g, now, manyRecords) // as many as in the last one
 	add(1)
 	goesAt(t, &g, now, 0) // one is in flight
 	ends(full, took)
 	goesAt(t, &g, now, 0)
 	now = now.Add(took/2 - 1)
 	goesAt(t, &g, now, 0)
-	add(many - 2)
+	add(manyRecords - 2)
 	goesAt(t, &g, now, 0)
 	now = now.Add(1)
-	goesAt(t, &g, now, many-1)
+	goesAt(t, &g, now, manyRecords-1)
 	add(1)
 	goesAt(t, &g, now, 0)
 }
 
-// TestSlowGroupDelaysNobodyForLong: what waits for a group that does not end goes all the same,
-// the later the longer the last one took.
+// TestSlowGroupDelaysNobodyForLong: what waits for a group that does not end is sent after a
+// limit, which grows with the time that the last one took.
 func TestSlowGroupDelaysNobodyForLong(t *testing.T) {
 	t.Parallel()
 	for _, c := range []struct{ took, waits time.Duration }{
@@ -126,10 +126,10 @@ func TestSlowGroupDelaysNobodyForLong(t *testing.T) {
 	} {
 		var g groups
 		now := time.Unix(1_000_000, 0)
-		for range many {
+		for range manyRecords {
 			g.add(now, parcelOf(100))
 		}
-		x := goesAt(t, &g, now, many)
+		x := goesAt(t, &g, now, manyRecords)
 		g.end(now.Add(c.took), x)
 		now = now.Add(time.Hour)
 		g.add(now, parcelOf(100))

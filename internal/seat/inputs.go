@@ -101,8 +101,8 @@ type (
 
 	// ReadAgain: read the committed records of a stretch of the origin's log in
 	// this region once more. The answers are Reread, any number of times, and
-	// RereadEnded. What retention has taken from Needed on is missed: an event may lie there
-	// that has to be taken out again. Below nothing is.
+	// RereadEnded. What was deleted at or above Needed is an incident: it may hold an event
+	// that has to be taken out again. What was deleted below Needed is not.
 	ReadAgain struct {
 		Number   uint64
 		Origin   event.RegionID
@@ -202,8 +202,9 @@ type InputsSurroundings struct {
 	// Hold is how long an event must wait for the wall, 0 for not at all; nil:
 	// nothing ever waits.
 	Hold func(*event.Event) time.Duration
-	// Missing is what a reader misses that needs a log from an offset on, which has lost all
-	// below another one, and what nobody has accepted to lack. Nil: nothing was accepted.
+	// Missing is what a reader still lacks of the offsets from up to until of a log, all of
+	// which were deleted: without the parts that somebody has accepted as lost. Nil: nothing
+	// was accepted.
 	Missing func(kind incident.Kind, log event.TopicID, from, until int64) (int64, int64)
 }
 
@@ -242,12 +243,12 @@ type Inputs struct {
 	pendCause string    // why the last attempt did not succeed; "" when it did
 	unsettled map[event.RegionID]event.Epoch
 
-	begins  [event.MaxRegion + 1]logStart
-	gaps    map[event.RegionID]Gap // of origins that are held
-	begun   bool                   // the partition was in use before the start
-	sinks   event.Vector           // how far the sinks were
-	keys    event.Vector           // how far the index of keys was
-	reports []InputEffect          // of what was found outside a step
+	logStarts [event.MaxRegion + 1]logStart
+	gaps      map[event.RegionID]Gap // of origins that are held
+	used      bool                   // the partition was in use before the start
+	sinks     event.Vector           // how far the sinks were
+	keys      event.Vector           // how far the index of keys was
+	reports   []InputEffect          // of what was found outside a step
 
 	out []InputEffect
 }
@@ -259,9 +260,9 @@ type InputsStart struct {
 	Table     *event.ValidityTable // of the last Cuts committed; nil: none
 	Sinks     []SinkStart
 	Keys      event.Vector // how far each origin's log is in the index of keys
-	// Begun: the partition was in use before, also if nothing of it was folded. What its logs
-	// lack now they have lost since.
-	Begun bool
+	// UsedBefore: the partition was in use before, also if nothing of it was folded. What its
+	// logs lack now was deleted since.
+	UsedBefore bool
 }
 
 // SinkStart is what Sink.Applied says at the start.
@@ -276,7 +277,7 @@ func NewInputs(cfg InputsConfig, env InputsSurroundings, at InputsStart) *Inputs
 	in := &Inputs{
 		cfg: cfg, env: env, gate: at.Committed, folded: at.Committed, start: at.Committed, last: at.Barriers,
 		table: at.Table, unsettled: make(map[event.RegionID]event.Epoch), gaps: make(map[event.RegionID]Gap),
-		begun: at.Begun || at.Table != nil || at.Committed != event.Vector{}, sinks: at.Committed, keys: at.Keys,
+		used: at.UsedBefore || at.Table != nil || at.Committed != event.Vector{}, sinks: at.Committed, keys: at.Keys,
 	}
 	for _, k := range at.Sinks {
 		in.lower(k.Applied, k.Barriers)

@@ -24,7 +24,7 @@ func (s *Seat) missing(kind incident.Kind, log event.TopicID, from, until int64)
 	return s.cfg.Incidents.Missing(incident.Place{Kind: kind, Log: log, Partition: s.cfg.Partition, From: from}, until)
 }
 
-// report reports that a log has lost records of an origin.
+// report records an incident: a log has lost records of an origin.
 func (s *Seat) report(kind incident.Kind, p txn.TopicPartition, origin event.RegionID, log event.TopicID, from, until int64) {
 	if s.cfg.Incidents == nil {
 		s.cfg.Logger.Error("records that are needed were deleted", "kind", kind, "topic", p.Topic, "partition", p.Partition, "from", from, "until", until)
@@ -36,9 +36,9 @@ func (s *Seat) report(kind incident.Kind, p txn.TopicPartition, origin event.Reg
 	})
 }
 
-// reportKeys reports that a log has lost records that the index of keys lacks, unless those
-// are older than any key that is to be known: because one that is left is, or because the
-// fold has had them and nothing later.
+// reportKeys records an incident: a log has lost records that the index of keys lacks. It
+// records none if they are older than the idempotency window: because the first record that
+// is left is older, or because the fold has had them all and its last stamp is older.
 func (s *Seat) reportKeys(ctx context.Context, p txn.TopicPartition, origin event.RegionID, log event.TopicID, from, until int64) error {
 	oldest := s.cfg.Wall().Add(-s.cfg.Window).UnixMilli()
 	if s.cfg.LastStamp != nil && s.foldedAll(origin, p, until) && s.cfg.LastStamp().Time().UnixMilli() < oldest {
@@ -54,7 +54,7 @@ func (s *Seat) reportKeys(ctx context.Context, p txn.TopicPartition, origin even
 	if err != nil {
 		return err
 	}
-	// A record that is older than the window says that those before it are, too.
+	// If the first record that is left is older than the window, so are those before it.
 	if first >= 0 && (at < 0 || first < at) {
 		return nil
 	}
@@ -111,7 +111,7 @@ func (in *inputs) reportGap(ctx context.Context, e ReportGap) error {
 	if e.Origin != s.cfg.Region {
 		b := in.remote[e.Origin]
 		if b == nil || b.topic.ID != e.Log {
-			return nil // it is open no more
+			return nil // it is not open any more
 		}
 		p = b.TopicPartition
 	}
@@ -120,17 +120,18 @@ func (in *inputs) reportGap(ctx context.Context, e ReportGap) error {
 		return nil
 	}
 	err := s.reportKeys(ctx, p, e.Origin, e.Log, e.From, e.Until)
-	if err != nil && ctx.Err() == nil { // nobody can tell how old they were
-		s.cfg.Logger.Warn("cannot find out whether lost idempotency keys count still; they are taken to", "err", err)
+	if err != nil && ctx.Err() == nil {
+		s.cfg.Logger.Warn("cannot find out how old deleted records are; their idempotency keys are taken to be within the window",
+			"topic", p.Topic, "partition", p.Partition, "err", err)
 		s.report(e.Kind, p, e.Origin, e.Log, e.From, e.Until)
 		err = nil
 	}
 	return err
 }
 
-// deleted says that a log has lost records that may have to be taken out again, unless
-// somebody has accepted that.
-func (in *inputs) deleted(e ReadAgain, log event.TopicID, p txn.TopicPartition, first int64) error {
+// reportDeleted records an incident, and returns an error, if a log has lost records that
+// may have to be taken out again and nobody has accepted that.
+func (in *inputs) reportDeleted(e ReadAgain, log event.TopicID, p txn.TopicPartition, first int64) error {
 	need, until := in.seat.missing(incident.Cut, log, e.Needed, min(first, e.To))
 	if need < until {
 		in.seat.report(incident.Cut, p, e.Origin, log, need, until)
@@ -139,8 +140,8 @@ func (in *inputs) deleted(e ReadAgain, log event.TopicID, p txn.TopicPartition, 
 	return nil
 }
 
-// followLoss looks again where logs begin: of which what comes next was deleted before it
-// was fetched, and of which the fold lacks records, for retention goes on.
+// followLoss opens logs again to see where they begin now: those whose next records were
+// deleted before they were fetched, and those with a gap, which grows while retention goes on.
 func (in *inputs) followLoss(ctx context.Context) error {
 	s := in.seat
 	gaps := in.core.Gaps()

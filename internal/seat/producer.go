@@ -114,7 +114,7 @@ func (p *Producer) Produce(topic string, partition int32, sent []Sent, failed fu
 func (p *Producer) send(all bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	p.groups.all = p.groups.all || all
+	p.groups.sendNow = p.groups.sendNow || all
 	if p.groups.sending {
 		return // whoever sends looks again
 	}
@@ -255,9 +255,9 @@ func failedForGood(err error) bool {
 		errors.Is(err, kerr.InvalidProducerIDMapping) || errors.Is(err, kerr.InvalidProducerEpoch)
 }
 
-// outcome sorts the client's word on a record. Only what a broker says of the record
-// itself, or what keeps the client from ever sending it, is certain, and that only if it
-// cannot be about another one; else nobody knows, and a barrier decides.
+// outcome sorts what the client says of a record. A refusal by a broker, or an error that
+// keeps the client from ever sending the record, is certain if it cannot be about another
+// record. Otherwise the outcome is unknown, and a barrier decides.
 func outcome(err error, certain bool) error {
 	switch {
 	case err == nil:

@@ -162,7 +162,7 @@ func (s *Seat) runTail(ctx context.Context, b *beginning) error {
 			continue
 		}
 		if box.ended() {
-			return errOverrun // the seat begins again, and finds out what it lacks
+			return errOverrun // the seat is opened again, and finds out what it lacks
 		}
 		select {
 		case <-ctx.Done():
@@ -298,7 +298,7 @@ type inputs struct {
 	failed map[event.RegionID]openFailure
 	// refused tells that Config.Reads has left out a region: it may say otherwise later.
 	refused bool
-	// listed is when it was looked where the logs begin that have lost what the fold needs.
+	// listed is when followLoss last asked where logs with a gap begin.
 	listed time.Time
 }
 
@@ -364,7 +364,7 @@ func (s *Seat) runInputs(ctx context.Context, b *beginning) error {
 }
 
 func (s *Seat) newInputs(b *beginning) *Inputs {
-	start := InputsStart{Committed: b.committed, Barriers: b.barriers, Table: b.table, Keys: s.cfg.Index.Applied(), Begun: s.cfg.Begun}
+	start := InputsStart{Committed: b.committed, Barriers: b.barriers, Table: b.table, Keys: s.cfg.Index.Applied(), UsedBefore: s.cfg.UsedBefore}
 	for _, k := range s.cfg.Sinks {
 		v, last := k.Applied()
 		start.Sinks = append(start.Sinks, SinkStart{v, last})
@@ -621,7 +621,7 @@ func (in *inputs) readAgain(ctx context.Context, e ReadAgain) (InputEvent, error
 		err = fmt.Errorf("%s/%d ends at %d, before %d", p.Topic, p.Partition, end, e.To)
 	}
 	if err == nil {
-		err = in.deleted(e, log, p, first)
+		err = in.reportDeleted(e, log, p, first)
 	}
 	if from := max(e.From, first); err == nil && from < e.To {
 		_, err = txn.ReadCommitted(ctx, txn.NewTopics(s.cfg.Producer.Client()), s.cfg.Tail.inputs.decoder, p, from, e.To, func(r *txn.Record) error {

@@ -43,8 +43,8 @@ type KeyIndex interface {
 // memory, at once.
 type Incidents interface {
 	Report(x incident.Incident)
-	// Missing is what a reader misses that needs a log from a place on, which has lost all
-	// below an offset, and what nobody has accepted to lack.
+	// Missing is what a reader still lacks of the offsets from a place up to until, all of
+	// which were deleted: without the parts that somebody has accepted as lost.
 	Missing(at incident.Place, until int64) (from, to int64)
 	// KeysLost is the open incident of lost idempotency keys of a topic's partition, nil if
 	// there is none.
@@ -63,15 +63,15 @@ type Config struct {
 	// Permit says whether the region may write; nil: it always may.
 	Permit WritePermit
 	// Incidents keeps what was deleted before the seat had read it, and says what somebody
-	// has accepted to lack; nil: nobody accepts anything.
+	// has accepted as lost; nil: nothing is accepted.
 	Incidents Incidents
-	// Begun is InputsStart.Begun.
-	Begun bool
+	// UsedBefore is InputsStart.UsedBefore.
+	UsedBefore bool
 	// History is InputsConfig.History.
 	History bool
 	// Window is how long an idempotency key is remembered.
 	Window time.Duration
-	// LastStamp is the highest stamp that was folded; nil: nobody knows.
+	// LastStamp is the highest stamp that was folded; nil: not known.
 	LastStamp func() event.Stamp
 	// NoLog: the own region's topic has no such partition, only others' have. The seat
 	// folds theirs and takes no writes.
@@ -188,7 +188,7 @@ type Status struct {
 	// Waiting says why the seat cannot begin to read its log, or open its term; "" if
 	// nothing is known.
 	Waiting string
-	// Gaps are what was deleted before it was folded, by origin: nothing of these is folded.
+	// Gaps are what was deleted before it was folded, by origin: nothing of these origins is folded.
 	Gaps map[event.RegionID]Gap
 	// Unread are origins whose copies cannot be read, and why: the view lacks their records.
 	Unread map[event.RegionID]string
@@ -334,8 +334,7 @@ func (s *Seat) begin(ctx context.Context) (*beginning, error) {
 	if b.tailFrom > end {
 		return nil, fmt.Errorf("the log ends at %d, but was indexed to %d: records are lost", end, b.tailFrom)
 	}
-	// Where no gateway has written, there are no keys; what the fold has not had either the
-	// inputs find.
+	// Where no gateway has written there are no keys. The inputs find what the fold lacks, too.
 	keys, until := s.missing(incident.Keys, s.cfg.ID, offsetIn(applied[own], s.incarnation), min(start, offsetIn(b.committed[own], s.incarnation)))
 	if keys < until && s.cfg.Control.HasBarrier(s.cfg.ID) {
 		if err := s.reportKeys(ctx, s.cfg.topicPartition(), own, s.cfg.ID, keys, until); err != nil {

@@ -261,7 +261,7 @@ type inbox struct {
 	queue  []txn.Unread
 	bytes  int
 	paused bool
-	lost   bool // what lies behind the queue was deleted; nothing more comes
+	lost   bool // what follows the queue was deleted; nothing more comes
 }
 
 func (b *inbox) close() {
@@ -293,8 +293,8 @@ func (b *inbox) push(f txn.Fetched) {
 	b.poke()
 }
 
-// ended tells whether everything was taken that could be read: what lies behind it was
-// deleted before it was fetched.
+// ended tells whether all that was fetched has been taken and what follows was deleted
+// before it was fetched.
 func (b *inbox) ended() bool {
 	b.mu.Lock()
 	defer b.mu.Unlock()

@@ -149,11 +149,11 @@ type rereading struct {
 	orphans []judged.Item
 }
 
-// begin says what to read; an empty stretch: nothing. If cut is true, what lies from needed
-// on may hold orphans that the fold has.
+// begin says what to read; an empty stretch: nothing. If cut is true, the log may hold, from
+// needed on, orphans that the fold has had.
 func (g *rereading) begin(needed event.Point, cut bool) (ReadAgain, error) {
 	if needed.Compare(g.at) < 0 {
-		needed = g.at // what lies below was taken out
+		needed = g.at // what lies below has been taken out
 	}
 	in, folded := g.in, g.in.folded[g.origin]
 	if g.origin == in.cfg.Region {
@@ -183,7 +183,7 @@ func (g *rereading) begin(needed event.Point, cut bool) (ReadAgain, error) {
 	g.log = in.newLog(g.origin, g.at.Incarnation, NoBarrier)
 	effect := ReadAgain{Origin: g.origin, From: in.target(g.origin, st.topic, g.at), To: to, Needed: to}
 	if cut {
-		at, _ := in.offsetOf(g.origin, needed) // 0, so everything, if it is not known
+		at, _ := in.offsetOf(g.origin, needed) // 0 if it is not known: everything is needed
 		effect.Needed = min(to, at)
 	}
 	return effect, nil

@@ -230,14 +230,14 @@ func (s *Seats) used() []string {
 	return slices.Compact(names)
 }
 
-// begunBefore tells whether a topic was in use before this process began to.
-func (s *Seats) begunBefore(topic gateway.Topic) bool {
+// wasUsedBefore tells whether a topic was in use before this process started.
+func (s *Seats) wasUsedBefore(topic gateway.Topic) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	begun, known := s.begun[topic.ID]
+	used, known := s.usedBefore[topic.ID]
 	if !known {
-		_, begun = s.cfg.Control.Record(control.StateOf(topic.Name))
-		s.begun[topic.ID] = begun
+		_, used = s.cfg.Control.Record(control.StateOf(topic.Name))
+		s.usedBefore[topic.ID] = used
 	}
-	return begun
+	return used
 }

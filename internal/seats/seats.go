@@ -117,9 +117,9 @@ type Config struct {
 	Admit func(ctx context.Context) error
 	// Uncompressed writes batches as they are.
 	Uncompressed bool
-	// Transactions is how many partitions begin a term, and how many have a transaction of
-	// their fold, at a time; 0: as many as want to. A broker that does one thing after the
-	// other would let all of a thousand time out.
+	// Transactions bounds how many partitions begin a term at a time, and how many have a
+	// transaction of their fold; 0: no bound. At a broker that does one thing after the other
+	// all of a thousand would time out.
 	Transactions int
 	// Defects counts panics of partitions, Skipped the records of state topics that cannot
 	// be used; nil: nobody does.
@@ -157,7 +157,7 @@ type Seats struct {
 	pending    map[txn.TopicPartition]*pendingSeat
 	troubles   map[txn.TopicPartition]*trouble
 	current    map[string]event.TopicID // by name, of topics that were recreated
-	begun      map[event.TopicID]bool   // whether a topic was in use before this process
+	usedBefore map[event.TopicID]bool   // whether a topic was in use before this process
 	stopped    bool                     // no new ones
 	preparedAt time.Time                // when declared topics were there and their seats had been asked for once
 	unprepared error                    // why they are not
@@ -188,7 +188,7 @@ func New(cfg Config) (*Seats, error) {
 		lags:    lags{asked: make(chan struct{}, 1)}, phases: newPhases(),
 		requests: make(chan *runningSeat, openRequests), ended: make(chan struct{}), admitted: make(chan struct{}),
 		troubles: make(map[txn.TopicPartition]*trouble),
-		held:     make(map[txn.TopicPartition]*runningSeat), pending: make(map[txn.TopicPartition]*pendingSeat), current: make(map[string]event.TopicID), begun: make(map[event.TopicID]bool),
+		held:     make(map[txn.TopicPartition]*runningSeat), pending: make(map[txn.TopicPartition]*pendingSeat), current: make(map[string]event.TopicID), usedBefore: make(map[event.TopicID]bool),
 	}, nil
 }
 
@@ -514,7 +514,7 @@ func (s *Seats) newSeat(ctx context.Context, at txn.TopicPartition, before *runn
 	if at.Partition < 0 || at.Partition >= topic.ViewPartitions() {
 		return nil, fmt.Errorf("open seat: topic %s has %d partitions, no %d", at.Topic, topic.ViewPartitions(), at.Partition)
 	}
-	begun := s.begunBefore(topic)
+	usedBefore := s.wasUsedBefore(topic)
 	if err := s.cfg.Topics.Derive(ctx, topic); err != nil {
 		return nil, fmt.Errorf("open seat: %w", err)
 	}
@@ -545,10 +545,10 @@ func (s *Seats) newSeat(ctx context.Context, at txn.TopicPartition, before *runn
 	cfg := seat.Config{
 		Topic: at.Topic, ID: topic.ID, Partition: at.Partition,
 		Region: s.cfg.ID, Regions: s.regionIDs(), Epoch: event.FirstEpoch(s.cfg.ID),
-		Permit: s.permit(topic, at.Partition),
-		Rule:   func(ev *event.Event) bool { return fold.QuarantineReason(ev) == "" },
-		Hold:   topic.Domain.Kind == conflict.Entities,
-		Begun:  begun, History: topic.Domain.Kind == conflict.Entities, Window: s.cfg.Window, LastStamp: h.view.Stamp,
+		Permit:     s.permit(topic, at.Partition),
+		Rule:       func(ev *event.Event) bool { return fold.QuarantineReason(ev) == "" },
+		Hold:       topic.Domain.Kind == conflict.Entities,
+		UsedBefore: usedBefore, History: topic.Domain.Kind == conflict.Entities, Window: s.cfg.Window, LastStamp: h.view.Stamp,
 		NoLog:   noLog,
 		Reads:   s.reads(topic),
 		Control: s.cfg.Control, Tail: s.tail, Producer: s.producer,

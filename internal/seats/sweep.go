@@ -25,7 +25,7 @@ func (s *Seats) sweep(ctx context.Context) {
 			if err != nil {
 				s.cfg.Logger.Warn("cannot remove expired idempotency keys; will try again", "topic", h.Topic, "partition", h.Partition, "err", err)
 			} else if n > 0 {
-				s.cfg.Logger.Debug("removed expired keys", "topic", h.Topic, "partition", h.Partition, "copies", n)
+				s.cfg.Logger.Debug("removed expired idempotency keys", "topic", h.Topic, "partition", h.Partition, "copies", n)
 			}
 		}
 	}

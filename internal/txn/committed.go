@@ -28,7 +28,7 @@ func ReadCommitted(ctx context.Context, topics *Topics, d *Decoder, tp TopicPart
 	return read(ctx, topics, d, tp, committed, from, to, each, nil)
 }
 
-// ReadWhileItAdvances is ReadCommitted for as long as it comes on: it fails with
+// ReadWhileItAdvances is ReadCommitted for as long as it makes progress: it fails with
 // [ErrStalled] when nothing has been read for longer than stall, because a transaction
 // stays open or the partition does not answer. However much there is to read, a
 // partition that answers is read to the end.
@@ -41,9 +41,9 @@ func ReadWhileItAdvances(ctx context.Context, stall time.Duration, topics *Topic
 }
 
 // ReadStable gives the committed records of a partition from an offset up to its last
-// stable offset, and returns that and the high watermark: both are those of the first
-// answer, and so no older than the call. It takes as long as there is something to read,
-// see [ReadWhileItAdvances], and needs one round trip where one answer holds all.
+// stable offset, and returns that and the high watermark. Both are those of the first
+// answer, and so no older than the call. It goes on for as long as it makes progress, like
+// [ReadWhileItAdvances], and needs one round trip if one answer holds everything.
 func ReadStable(ctx context.Context, stall time.Duration, topics *Topics, d *Decoder, tp TopicPartition, from int64, each func(*Record) error) (next, end int64, err error) {
 	next = from
 	err = whileItAdvances(ctx, stall, tp, &next, func(ctx context.Context, advanced func()) error {
@@ -68,7 +68,8 @@ func ReadStable(ctx context.Context, stall time.Duration, topics *Topics, d *Dec
 	return next, end, err
 }
 
-// whileItAdvances runs a reading until nothing has advanced it for longer than stall.
+// whileItAdvances runs a read, and cancels it with ErrStalled when it has not called
+// advanced for longer than stall.
 func whileItAdvances(ctx context.Context, stall time.Duration, tp TopicPartition, next *int64, reading func(ctx context.Context, advanced func()) error) error {
 	sctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)

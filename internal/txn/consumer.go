@@ -24,15 +24,15 @@ type ConsumerConfig struct {
 	// PartitionBytes is what one answer takes of a partition at most; a larger batch
 	// comes whole all the same. Default 256 KiB.
 	PartitionBytes int32
-	// Wait is how long a broker waits for something to come, at most: where nothing has
-	// come for a while. Default 2 s.
+	// Wait is how long a broker may wait for something to come, after nothing has come for a
+	// while. Default 2 s.
 	Wait time.Duration
 	// Hurry, if not nil, has connections of its own: over them a partition is read that
 	// was opened, or goes on, while a fetch of others waits at its broker. Without it
 	// such a partition waits as long.
 	Hurry *kgo.Client
 	// Earliest: a partition whose next offset lies outside its log is read from the
-	// log's start, and whoever reads it is told what it lacks (Fetched.Lost); else its
+	// log's start, and its reader is told what was deleted (Fetched.Lost); else its
 	// reading ends.
 	Earliest bool
 	// Brief: the consumer lives for one read, and leaves nothing behind at the
@@ -76,8 +76,8 @@ type Fetched struct {
 	// Next is the first offset that has not been read: above the last of Batches where
 	// aborted records follow.
 	Next int64
-	// Lost, if not nil, is what was deleted before it was read: it lies before all that comes
-	// from now on. Batches is empty then.
+	// Lost, if not nil, is what was deleted before it was read. It lies below all that is
+	// delivered from now on, and Batches is empty.
 	Lost *Lost
 	// Err, if not nil, says why the partition is not read now. It is tried again, but
 	// for kerr.OffsetOutOfRange, which ends the reading, unless Earliest is set.

@@ -25,8 +25,8 @@ var (
 	// ErrMalformed is wrapped by every error about bytes that are not a batch.
 	ErrMalformed = errors.New("txn: malformed record batch")
 
-	// ErrStalled is returned by a reading that does not come on.
-	ErrStalled = errors.New("txn: the reading does not come on")
+	// ErrStalled is returned when a read makes no progress for too long.
+	ErrStalled = errors.New("txn: the read makes no progress")
 
 	// ErrCorrupt is returned for a batch whose checksum does not match.
 	ErrCorrupt = errors.New("txn: batch checksum does not match")

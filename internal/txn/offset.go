@@ -9,7 +9,7 @@ import (
 	"github.com/twmb/franz-go/pkg/kmsg"
 )
 
-// Place is a place of a log that its leader knows.
+// Place is an offset of a log, by its meaning.
 type Place int8
 
 // The places.
@@ -19,10 +19,9 @@ const (
 	StableEnd       // below it no transaction is open
 )
 
-// OffsetOf asks the leader of one partition for an offset. [List], as the client library's
-// administration does, asks for those of all partitions of a topic and for their leaders
-// first: a thousand seats that each want to know about their own would ask about a million.
-// An error says that it is not known; why, List tells.
+// OffsetOf asks the leader of one partition for an offset. [List], like kadm, asks for the
+// leaders and offsets of all partitions of a topic: a thousand seats that each need their
+// own would ask about a million. After an error the offset is not known; List tells why.
 func OffsetOf(ctx context.Context, cl *kgo.Client, p TopicPartition, at Place) (int64, error) {
 	req := kmsg.NewPtrListOffsetsRequest()
 	req.ReplicaID = -1

@@ -214,16 +214,16 @@ func inOrder(a, b *Cursor) int {
 	return cmp.Or(cmp.Compare(a.at.Topic, b.at.Topic), cmp.Compare(a.at.Partition, b.at.Partition))
 }
 
-// How long the first fetch waits after one that brought something: twice as long the next
-// time, up to what the consumer is configured with.
+// How long a fetch waits at the broker after one that brought something. The wait doubles
+// with each fetch that brings nothing, up to ConsumerConfig.Wait.
 const (
 	firstWait = 500 * time.Millisecond
 	briefWait = 10 * time.Millisecond // for a brief consumer, whose first fetch does not wait
 )
 
-// maxWait is how long the next fetch may wait: the longer, the longer nothing has come. What
-// is opened meanwhile waits for it, unless there is Hurry, and so does whoever has the client
-// of a brief consumer next.
+// maxWait is how long the next fetch may wait: the longer, the longer nothing has come. A
+// partition that is opened meanwhile waits for it, unless there is Hurry, and so does the
+// next user of a brief consumer's client.
 func (s *session) maxWait() time.Duration {
 	if s.c.cfg.Brief {
 		now := s.wait

@@ -92,7 +92,7 @@ func (t *Topics) LookupAll(ctx context.Context, names ...string) (found map[stri
 	return found, failed
 }
 
-// Remember takes what was just asked of the cluster.
+// Remember puts topics that a caller has just looked up into the cache.
 func (t *Topics) Remember(topics map[string]Topic) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -131,7 +131,7 @@ func DescribeCluster(ctx context.Context, cl *kgo.Client, names ...string) (id s
 	return answer.cluster, answer.found, nil // where all were asked for, one odd topic must not hide the others
 }
 
-// description is what a cluster answers about topics; those that do not exist are in neither
+// description is what a cluster answers about topics. One that does not exist is in neither
 // map.
 type description struct {
 	cluster string
@@ -139,7 +139,7 @@ type description struct {
 	refused map[string]error
 }
 
-// describe is Describe with the errors of topics apart.
+// describe is Describe with an error for each topic.
 func describe(ctx context.Context, cl *kgo.Client, names []string) (d description, err error) {
 	req := kmsg.NewPtrMetadataRequest()
 	for _, n := range names {

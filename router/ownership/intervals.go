@@ -19,8 +19,8 @@ type Intervals struct {
 
 	mu     sync.Mutex
 	tables map[logPlace]*event.ValidityTable
-	// topics finds the extents of a topic among those of a record, by the first of these.
-	// It is begun again when there is a newer revision.
+	// topics has the extents of a record by topic; its key is the record's first extent. It
+	// is rebuilt when there is a newer revision.
 	topics  map[*Extent]map[string][]Extent
 	indexed uint64
 }
@@ -136,8 +136,8 @@ func (i *Intervals) tenures(u *UnitRecord, region, topic string, partition int32
 	return out
 }
 
-// of gives those of extents that are of a topic. A unit may have ten thousand topics, and
-// each of their partitions a table. The caller holds mu.
+// of gives the extents of a topic. A unit may have ten thousand topics, and each of their
+// partitions has a table. The caller holds mu.
 func (i *Intervals) of(extents []Extent, topic string) []Extent {
 	if len(extents) < fewExtents {
 		return extents
@@ -153,7 +153,7 @@ func (i *Intervals) of(extents []Extent, topic string) []Extent {
 	return index[topic]
 }
 
-// fewExtents are looked through as they are.
+// fewExtents is how many extents are searched without an index.
 const fewExtents = 16
 
 func points(extents []Extent, topic string, partition int32) (out []event.Point) {

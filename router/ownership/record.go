@@ -132,7 +132,7 @@ func Offset(extents []Extent, topic string, incarnation uint16, partition int32)
 	return 0, false
 }
 
-// extentIndex finds extents by topic and incarnation: a unit may have ten thousand topics.
+// extentIndex has extents by topic and incarnation: a unit may have ten thousand topics.
 type extentIndex map[logName][]*Extent
 
 // logName names the logs of a topic in one incarnation.

@@ -34,8 +34,8 @@ func ending(f func()) (how string) {
 	return "goes on"
 }
 
-// TestWhoAsksIsFound: a test that asks under a name by which make kafka does not find it
-// fails, in runs without brokers, too.
+// TestWhoAsksIsFound: a test that asks for Apache Kafka and whose name make kafka does not find
+// fails, also in runs without brokers.
 func TestWhoAsksIsFound(t *testing.T) {
 	for _, c := range []struct{ name, set, requires, wants string }{
 		{"TestCopyOnApache", "", "skipped", "goes on"},
@@ -61,7 +61,7 @@ func TestWhoAsksIsFound(t *testing.T) {
 	}
 }
 
-// TestNobodyStartsUnasked: what starts a broker without asking fails in make test.
+// TestNobodyStartsUnasked: a test that starts a broker without asking fails in make test.
 func TestNobodyStartsUnasked(t *testing.T) {
 	t.Setenv("GEOGATE_TEST_KAFKA", "")
 	b, err := apache.Start(t.Context(), apache.Config{Dir: t.TempDir()})
@@ -74,8 +74,8 @@ func TestNobodyStartsUnasked(t *testing.T) {
 	}
 }
 
-// TestNobodyElseReadsTheVariable: a test that reads it itself could go without a name by
-// which it is found. The attacks do: a target of their own runs all of them.
+// TestNobodyElseReadsTheVariable: a test that reads the variable itself could have a name that
+// make kafka does not find. The attacks may: a target of their own runs all of them.
 func TestNobodyElseReadsTheVariable(t *testing.T) {
 	const root = "../.."
 	err := filepath.WalkDir(root, func(path string, d fs.DirEntry, err error) error {

@@ -50,7 +50,7 @@ type Broker struct {
 // the end of the broker's log. Inside a test it starts nothing unless
 // GEOGATE_TEST_KAFKA=1 is set.
 func Start(ctx context.Context, cfg Config) (*Broker, error) {
-	if testing.Testing() && !set() {
+	if testing.Testing() && !enabled() {
 		return nil, errNotAsked
 	}
 	cfg = cfg.withDefaults()

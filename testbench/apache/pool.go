@@ -18,9 +18,9 @@ import (
 	"github.com/twmb/franz-go/pkg/kmsg"
 )
 
-// clearWait bounds how long a broker may take to forget what a test has left, or to
-// take up what it has made.
-const clearWait = time.Minute
+// resetWait bounds how long a broker may take to delete what a test has left, or to
+// answer for the topics that it has made.
+const resetWait = time.Minute
 
 // Pool lends brokers to the tests of a package one after the other, so that a package
 // starts them once. A test gets them without topics and without open transactions; it
@@ -43,7 +43,7 @@ func (p *Pool) Lend(t *testing.T, version string, n int) []*Broker {
 	t.Helper()
 	Require(t)
 	out := make([]*Broker, n)
-	for i := range out { // always in this order: nobody waits in a ring
+	for i := range out { // always in this order, so that borrowers cannot deadlock
 		l, dir, err := p.at(fmt.Sprintf("%s-%d", version, i))
 		if err != nil {
 			t.Fatal(err)
@@ -58,7 +58,7 @@ func (p *Pool) Lend(t *testing.T, version string, n int) []*Broker {
 				t.Fatal(err)
 			}
 		}
-		if err := clear(t.Context(), l.b); err != nil {
+		if err := reset(t.Context(), l.b); err != nil {
 			t.Fatal(err)
 		}
 		out[i] = l.b
@@ -82,13 +82,13 @@ func (p *Pool) at(name string) (_ *pooled, dir string, err error) {
 	return p.all[name], filepath.Join(p.dir, name), nil
 }
 
-// clear ends every open transaction and deletes every topic that is not Kafka's own.
-func clear(ctx context.Context, b *Broker) error {
-	ctx, cancel := context.WithTimeout(ctx, clearWait)
+// reset ends every open transaction and deletes every topic that is not Kafka's own.
+func reset(ctx context.Context, b *Broker) error {
+	ctx, cancel := context.WithTimeout(ctx, resetWait)
 	defer cancel()
 	cl, err := kgo.NewClient(kgo.SeedBrokers(b.Seeds()...), kgo.MetadataMinAge(10*time.Millisecond), kgo.DisableClientMetrics())
 	if err != nil {
-		return fmt.Errorf("clear kafka: %w", err)
+		return fmt.Errorf("reset kafka: %w", err)
 	}
 	defer cl.Close()
 	admin := kadm.NewClient(cl)
@@ -102,7 +102,7 @@ func clear(ctx context.Context, b *Broker) error {
 		select {
 		case <-tick.C:
 		case <-ctx.Done():
-			return fmt.Errorf("clear kafka on %v: %d topics, logs and transactions are left: %w", b.Seeds(), left, errors.Join(ctx.Err(), err))
+			return fmt.Errorf("reset kafka on %v: %d topics, logs and transactions are left: %w", b.Seeds(), left, errors.Join(ctx.Err(), err))
 		}
 	}
 }
@@ -110,7 +110,7 @@ func clear(ctx context.Context, b *Broker) error {
 // Ready waits until the leader of every partition of the topics answers for it, which
 // is a little later than it is named.
 func Ready(ctx context.Context, cl *kgo.Client, topics ...string) error {
-	ctx, cancel := context.WithTimeout(ctx, clearWait)
+	ctx, cancel := context.WithTimeout(ctx, resetWait)
 	defer cancel()
 	admin := kadm.NewClient(cl)
 	tick := time.NewTicker(20 * time.Millisecond)

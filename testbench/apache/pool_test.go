@@ -11,8 +11,8 @@ import (
 	"github.com/geogate/geogate/testbench/apache"
 )
 
-// TestApacheIsLentClear: who borrows a broker finds it without what the one before has
-// left, an open transaction in a topic of the same name too.
+// TestApacheIsLentClear: a test that borrows a broker finds nothing that the one before has
+// left, not even an open transaction in a topic of the same name.
 func TestApacheIsLentClear(t *testing.T) {
 	apache.Require(t)
 	var pool apache.Pool

@@ -9,9 +9,9 @@ import (
 )
 
 // Rounds are the round trips of a client, counted: no request goes through before all that
-// the client sends by itself has come, and then all of it goes at once. So whatever had to
-// wait for an answer is in a later round, on however slow a machine, and a connection takes
-// a round of its own before its first request, as it does on a line with a delay.
+// the client can send without an answer has come, and then all of it goes at once. So whatever
+// had to wait for an answer is in a later round, however slow the machine is. A connection
+// takes a round of its own before its first request, as it does on a line with a delay.
 type Rounds struct {
 	quiet time.Duration
 
@@ -50,7 +50,7 @@ func (r *Rounds) Keys() [][]int16 {
 	return out
 }
 
-// connection is the api key of a connection, among those of requests.
+// connection stands for a new connection among the api keys of requests.
 const connection = -1
 
 // Stop lets everything through from now on.
@@ -124,7 +124,7 @@ func forwardInRounds(broker io.Writer, client io.Reader, asked *questions) {
 				}
 			case <-asked.gone:
 			}
-			for range waiting { // whoever sends more is not kept waiting
+			for range waiting { // so that the sender is not blocked
 			}
 			return
 		}

@@ -12,8 +12,8 @@ import (
 	"github.com/geogate/geogate/testbench/cutproxy"
 )
 
-// TestRoundsCountWhatWaits holds that requests which are sent together are one round, also on
-// one connection, and that those which wait for one another are not.
+// TestRoundsCountWhatWaits: requests that are sent together are one round, also on one
+// connection; those that wait for one another are not.
 func TestRoundsCountWhatWaits(t *testing.T) {
 	t.Parallel()
 	cluster, err := kfake.NewCluster(kfake.NumBrokers(1))

@@ -122,10 +122,10 @@ func copied(t *testing.T, w *world.World, r *world.Region) {
 	})
 }
 
-// Retention takes records of a copy before the region's fold has had them: its gateway was
-// away longer. The partitions that lack some, and only they, are held until somebody
-// accepts it; then the fold goes on where the log begins. What was accepted is not reported
-// again, what is lost later is.
+// TestGapBeforeTheFold: retention deletes records of a copy before the region's fold has had
+// them, because its gateway was away for longer. Only the partitions that lack some are held,
+// until somebody accepts it; then the fold goes on where the log begins. What was accepted is
+// not reported again, what is lost later is.
 func TestGapBeforeTheFold(t *testing.T) {
 	for _, topic := range []string{flights, github} {
 		t.Run(topic, func(t *testing.T) {
@@ -144,7 +144,7 @@ func TestGapBeforeTheFold(t *testing.T) {
 			w.StartAgain("eu")
 			eu.AwaitReady()
 			open := awaitIncidents(t, w, eu, "fold", "open", 2)
-			acceptAll(t, eu, incidents(t, eu, "keys")) // an index that knew none had not noted how far it was
+			acceptAll(t, eu, incidents(t, eu, "keys")) // an index without keys had not noted its progress
 			for i, x := range open {
 				if x.Topic != topic || x.Log != "us."+topic || x.Partition != int32(i) || x.Region != "us" || x.Count != x.To-x.From+1 || x.Count < 1 ||
 					!strings.Contains(x.Detail, "views and reads lack them") || x.Remedy == "" || x.Consequence == "" || x.Accepted != nil {
@@ -202,8 +202,8 @@ func TestGapBeforeTheFold(t *testing.T) {
 	}
 }
 
-// The own log: a gateway is killed before it has folded what was written natively, and
-// retention passes. Writes are stored meanwhile.
+// TestGapInTheOwnLog: a gateway is killed before it has folded what was written natively, and
+// retention deletes that. Writes are stored meanwhile.
 func TestGapInTheOwnLog(t *testing.T) {
 	t.Parallel()
 	w := world.Start(t, world.Options{})
@@ -230,12 +230,12 @@ func TestGapInTheOwnLog(t *testing.T) {
 	awaitShown(t, w, us, github, "n19")
 	awaitShown(t, w, us, github, "stored")
 	if parked := status(t, us).Links[0].Parked; len(parked) == 0 {
-		t.Error("the link has copied what is left in silence")
+		t.Error("the link has copied what is left without an incident")
 	}
 }
 
-// A store is lost, and the log has lost records with keys that are to be known: a retry is
-// not stored a second time, but refused, until somebody accepts that.
+// TestGapOfKeys: a store is lost, and the log has lost records whose keys are within the
+// window: a retry is refused, not stored a second time, until somebody accepts that.
 func TestGapOfKeys(t *testing.T) {
 	t.Parallel()
 	w := world.Start(t, world.Options{Regions: 1})

@@ -1,8 +1,10 @@
 package world
 
-import "github.com/twmb/franz-go/pkg/kadm"
+import (
+	"fmt"
 
-import "fmt"
+	"github.com/twmb/franz-go/pkg/kadm"
+)
 
 // DeleteTopic deletes a topic in the region's Kafka, as an operator would.
 func (r *Region) DeleteTopic(name string) error {

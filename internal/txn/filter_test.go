@@ -11,9 +11,9 @@ import (
 	"github.com/geogate/geogate/internal/txn"
 )
 
-// TestThin: what is left of a batch is what was asked for, at the same offsets and times,
-// and the batch ends where it ended.
-func TestThin(t *testing.T) {
+// TestFilter: a filtered batch has the records that were kept, at the same offsets and times,
+// and ends where it ended.
+func TestFilter(t *testing.T) {
 	d := txn.NewDecoder(txn.Limits{})
 	rapid.Check(t, func(t *rapid.T) {
 		var b txn.Builder
@@ -35,7 +35,7 @@ func TestThin(t *testing.T) {
 		if err != nil {
 			t.Fatalf("open: %v", err)
 		}
-		got, err := o.Thin(func(r txn.Raw) bool {
+		got, err := o.Filter(func(r txn.Raw) bool {
 			key, tombstone, ok := r.Key()
 			if want := fmt.Sprint("key", r.Offset); !ok || string(key) != want {
 				t.Fatalf("key %q, %v; want %q", key, ok, want)
@@ -51,7 +51,7 @@ func TestThin(t *testing.T) {
 			return keep[r.Offset]
 		})
 		if err != nil {
-			t.Fatalf("thin: %v", err)
+			t.Fatalf("filter: %v", err)
 		}
 		var want []string
 		newest := int64(0)

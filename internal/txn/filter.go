@@ -15,11 +15,11 @@ func (r Raw) Key() (key []byte, tombstone, ok bool) {
 	return key, size < 0, !in.bad
 }
 
-// Thin returns a batch of its own memory with the records that keep accepts, as a log
-// cleaner leaves it: records, offsets, producer, sequence, and codec stay, and so does the
-// last offset of the batch, even if its record goes. With no record left it is nil. keep is
-// called once for every record, in order.
-func (o Opened) Thin(keep func(Raw) bool) (Batch, error) {
+// Filter returns a batch in memory of its own with the records that keep accepts, as a log
+// cleaner leaves it: offsets, producer, sequence and codec stay, and so does the last offset
+// of the batch, even if its record goes. It is nil if no record is left. keep is called once
+// for every record, in order.
+func (o Opened) Filter(keep func(Raw) bool) (Batch, error) {
 	var records []byte
 	count, newest := int32(0), int64(0)
 	err := o.EachRaw(false, func(r Raw) error {
