@@ -3,6 +3,7 @@ package control
 import (
 	"context"
 	"errors"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -20,7 +21,7 @@ func TestCoalescerSharesTurns(t *testing.T) {
 			<-time.After(time.Second)
 			return began, nil
 		})
-		answered := 0
+		var answered atomic.Int64
 		for range 1000 {
 			go func() {
 				called := time.Now()
@@ -33,14 +34,14 @@ func TestCoalescerSharesTurns(t *testing.T) {
 				case time.Since(called) > 2*time.Second:
 					t.Errorf("a caller waited %s", time.Since(called))
 				}
-				answered++
+				answered.Add(1)
 			}()
 			<-time.After(3 * time.Millisecond) // some while a turn runs, some before
 		}
 		<-time.After(5 * time.Second)
 		synctest.Wait()
-		if answered != 1000 || turns > 5 {
-			t.Errorf("%d callers were answered by %d turns", answered, turns)
+		if n := answered.Load(); n != 1000 || turns > 5 {
+			t.Errorf("%d callers were answered by %d turns", n, turns)
 		}
 		stop()
 		synctest.Wait()

@@ -346,7 +346,7 @@ func TestCompactedLogReadsTheSame(t *testing.T) {
 			t.Fatalf("%v", err)
 		}
 		now := time.UnixMilli(logTime).Add(24 * time.Hour)
-		kills, looks := 0, rapid.IntRange(0, 3).Draw(t, "looks at kills") == 0
+		kills, looks := 0, rapid.IntRange(0, 9).Draw(t, "looks at kills") == 0
 		killed := func(now time.Time, pauses bool) func(string) error {
 			return func(what string) error {
 				if kills++; !looks {
