@@ -164,8 +164,10 @@ func (e *end) committed(t testing.TB, topics ...string) (ends kadm.ListedOffsets
 func (e *end) read(t testing.TB, topic string, opts ...kgo.Opt) map[int32][]*kgo.Record {
 	t.Helper()
 	ends := e.committed(t, topic)
+	from := map[int32]kgo.Offset{}
+	ends.Each(func(o kadm.ListedOffset) { from[o.Partition] = kgo.NewOffset().AtStart() })
 	cl := e.client(t, append([]kgo.Opt{
-		kgo.ConsumeTopics(topic), kgo.ConsumeResetOffset(kgo.NewOffset().AtStart()), kgo.KeepControlRecords(),
+		kgo.ConsumePartitions(map[string]map[int32]kgo.Offset{topic: from}), kgo.KeepControlRecords(),
 		kgo.FetchIsolationLevel(kgo.ReadCommitted()), kgo.FetchMaxWait(50 * time.Millisecond),
 	}, opts...)...)
 	defer cl.Close()
@@ -181,11 +183,13 @@ func (e *end) read(t testing.TB, topic string, opts ...kgo.Opt) map[int32][]*kgo
 	}
 	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
 	defer cancel()
+	var failed []kgo.FetchError
 	for !done() {
 		fs := cl.PollFetches(ctx)
 		if ctx.Err() != nil {
-			t.Fatalf("read %s: stopped at %v of %v", topic, at, ends[topic])
+			t.Fatalf("read %s: stopped at %v of %v after %v", topic, at, ends[topic], failed)
 		}
+		failed = append(failed, fs.Errors()...)
 		fs.EachRecord(func(r *kgo.Record) {
 			at[r.Partition] = r.Offset + 1
 			if !r.Attrs.IsControl() {
