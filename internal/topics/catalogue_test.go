@@ -210,13 +210,18 @@ func TestForgedRegistryRecords(t *testing.T) {
 func TestBlockedTopicsStopOnlyThemselves(t *testing.T) {
 	long := strings.Repeat("n", 240) // its state topic's name is too long
 	c, _ := catalogue(t, existing{long, 1, nil}, existing{"taken", 1, nil}, existing{"taken.merged", 1, nil}, existing{"free", 1, nil})
-	for name, why := range map[string]string{long: "at most 249", "taken": "a local topic taken.merged exists already", "free": ""} {
-		topic, err := c.Topic(t.Context(), name)
-		if err == nil {
-			err = c.Derive(t.Context(), topic)
+	for range 2 { // what the first attempt has left behind does not make it geogate's
+		for name, why := range map[string]string{long: "at most 249", "taken": "a local topic taken.merged exists already", "free": ""} {
+			topic, err := c.Topic(t.Context(), name)
+			if err == nil {
+				err = c.Derive(t.Context(), topic)
+			}
+			if blocked := errors.Is(err, gateway.ErrTopicBlocked); blocked != (why != "") || blocked && !strings.Contains(err.Error(), why) {
+				t.Errorf("%.20s: %v, want %q", name, err, why)
+			}
 		}
-		if blocked := errors.Is(err, gateway.ErrTopicBlocked); blocked != (why != "") || blocked && !strings.Contains(err.Error(), why) {
-			t.Errorf("%.20s: %v, want %q", name, err, why)
+		if err := c.Refresh(t.Context()); err != nil {
+			t.Fatal(err)
 		}
 	}
 	entries, err := c.Entries(t.Context())

@@ -243,8 +243,23 @@ func (c *Catalogue) deriveNow(ctx context.Context, topic gateway.Topic) error {
 	}
 	state, merged := c.derivedSpecs(topic, local)
 	c.mu.Lock()
-	_, folded := c.known[control.StateOf(topic.Name)]
+	_, folded := c.known[state.name]
 	c.mu.Unlock()
+	_, recorded := c.follower.Record(merged.name)
+	switch {
+	case recorded:
+	case folded: // or the state topic is all that came of an attempt
+		if folded, err = c.hasRecords(ctx, state.name); err == nil && !folded {
+			var foreign bool
+			foreign, err = c.hasRecords(ctx, merged.name)
+			folded = !foreign
+		}
+	default: // a topic that can have no merged topic gets no state topic either
+		_, err = c.lookUpDerived(ctx, &merged, control.UseMerged, topic.Name, false)
+	}
+	if err != nil {
+		return fmt.Errorf("derive topics of %s: %w", topic.Name, err)
+	}
 	for _, d := range []struct {
 		*spec
 		use control.Use
@@ -282,31 +297,71 @@ type derivation struct {
 	err  error
 }
 
-// ensureDerived registers a derived topic before it exists, so that no link ever
-// takes it for a local one, and makes it. Of a topic that has state (folded), what
-// bears the derived name is geogate's, also if its record was lost.
-func (c *Catalogue) ensureDerived(ctx context.Context, s *spec, use control.Use, topic gateway.Topic, folded bool) error {
-	of := topic.Name
+// hasRecords tells whether anything was written to a topic; not to one that is not there.
+func (c *Catalogue) hasRecords(ctx context.Context, name string) (bool, error) {
+	ends, err := c.admin.ListEndOffsets(ctx, name)
+	if err == nil {
+		err = ends.Error()
+	}
+	if errors.Is(err, kerr.UnknownTopicOrPartition) {
+		return false, nil
+	}
+	if err != nil {
+		return false, fmt.Errorf("list the ends of topic %s: %w", name, err)
+	}
+	for _, end := range ends[name] {
+		if end.Offset > 0 {
+			return true, nil
+		}
+	}
+	return false, nil
+}
+
+// foundDerived is what there is under the name of a derived topic.
+type foundDerived struct {
+	exists     bool
+	id         event.TopicID
+	partitions int32
+	record     control.Topic // of the registry, Kind 0 if there is none
+}
+
+// lookUpDerived finds what there is under the name of a derived topic, and refuses what
+// geogate may not write to. Of a topic that was folded, what bears the derived name is
+// geogate's, also if its record was lost.
+func (c *Catalogue) lookUpDerived(ctx context.Context, s *spec, use control.Use, of string, folded bool) (f foundDerived, err error) {
 	if err := router.CheckTopic(s.name); err != nil {
-		return fmt.Errorf("%w: %w", gateway.ErrTopicBlocked, err)
+		return f, fmt.Errorf("%w: %w", gateway.ErrTopicBlocked, err)
 	}
 	all, err := c.admin.ListTopics(ctx, s.name)
 	if err != nil {
-		return fmt.Errorf("look up topic %s: %w", s.name, err)
+		return f, fmt.Errorf("look up topic %s: %w", s.name, err)
 	}
-	exists, id := all.Has(s.name), event.TopicID(all[s.name].ID)
-	x, ok, err := c.registry.Registered(ctx, s.name, id)
+	f.exists, f.id, f.partitions = all.Has(s.name), event.TopicID(all[s.name].ID), int32(len(all[s.name].Partitions))
+	x, ok, err := c.registry.Registered(ctx, s.name, f.id)
 	switch {
 	case err != nil:
-		return err
+		return f, err
 	case ok && x.Kind != 0 && (x.Kind != control.KindDerived || x.Use != use || x.Of != of):
-		return fmt.Errorf("%w: topic %s is %s", gateway.ErrTopicBlocked, s.name, describe(x))
-	case !ok && exists && !folded:
-		return fmt.Errorf("%w: a local topic %s exists already, and geogate never mixes its records in; copy that topic to a new name and delete it", gateway.ErrTopicBlocked, s.name)
+		return f, fmt.Errorf("%w: topic %s is %s", gateway.ErrTopicBlocked, s.name, describe(x))
+	case !ok && f.exists && !folded:
+		return f, fmt.Errorf("%w: a local topic %s exists already, and geogate never mixes its records in; copy that topic to a new name and delete it", gateway.ErrTopicBlocked, s.name)
 	}
+	f.record = x
+	return f, nil
+}
+
+// ensureDerived registers a derived topic before it exists, so that no link ever
+// takes it for a local one, and makes it.
+func (c *Catalogue) ensureDerived(ctx context.Context, s *spec, use control.Use, topic gateway.Topic, folded bool) error {
+	of := topic.Name
+	f, err := c.lookUpDerived(ctx, s, use, of, folded)
+	if err != nil {
+		return err
+	}
+	x := f.record
 	_, recorded := c.follower.Record(s.name)
 	if !recorded || x.Kind == 0 {
-		x = control.Topic{Name: s.name, ID: id, Kind: control.KindDerived, Use: use, Of: of}
+		x = control.Topic{Name: s.name, ID: f.id, Kind: control.KindDerived, Use: use, Of: of}
 	}
 	unpinned := use == control.UseState && x.Partitions == 0
 	if unpinned { // before the topic grows, which told it until then
@@ -322,13 +377,14 @@ func (c *Catalogue) ensureDerived(ctx context.Context, s *spec, use control.Use,
 			return err
 		}
 	}
-	if s.grows && exists {
-		c.grow(ctx, s, of, int32(len(all[s.name].Partitions)))
+	if s.grows && f.exists {
+		c.grow(ctx, s, of, f.partitions)
 	}
 	if err := c.ensure(ctx, *s); err != nil {
 		return err
 	}
-	if all, err = c.admin.ListTopics(ctx, s.name); err != nil {
+	all, err := c.admin.ListTopics(ctx, s.name)
+	if err != nil {
 		return fmt.Errorf("look up topic %s: %w", s.name, err)
 	}
 	if id := event.TopicID(all[s.name].ID); id != x.ID {
