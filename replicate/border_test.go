@@ -137,6 +137,7 @@ func exact(t testing.TB, from, to *end, topic string, want map[int32][]*kgo.Reco
 	if err != nil {
 		t.Fatal(err)
 	}
+	to.settled(t, remote)
 	got := to.read(t, remote)
 	for p := range int32(len(there[remote].Leaders)) {
 		if len(got[p]) != len(want[p]) {

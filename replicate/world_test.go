@@ -200,6 +200,25 @@ func (e *end) read(t testing.TB, topic string, opts ...kgo.Opt) map[int32][]*kgo
 	return out
 }
 
+// settled waits until no transaction is open in a topic: Kafka answers the end of one
+// before all of its partitions show it.
+func (e *end) settled(t testing.TB, topic string) {
+	t.Helper()
+	admin := kadm.NewClient(e.cl)
+	eventually(t, "the end of transactions in "+topic, func() bool {
+		ends, err := admin.ListEndOffsets(t.Context(), topic)
+		if err != nil {
+			return false
+		}
+		for _, stable := range e.committed(t, topic)[topic] {
+			if end, ok := ends.Lookup(topic, stable.Partition); ok && stable.Offset < end.Offset {
+				return false
+			}
+		}
+		return true
+	})
+}
+
 // config is a link's configuration for tests.
 func config(from, to *end) replicate.Config {
 	level := slog.LevelError + 1
@@ -297,7 +316,9 @@ func (r *running) caughtUp(t testing.TB, from *end, topics ...string) {
 // equal compares what was copied with the source, byte for byte.
 func equal(t testing.TB, from, to *end, topic string) {
 	t.Helper()
-	want, got := from.read(t, topic), to.read(t, router.RemoteName(from.region.Name, topic))
+	remote := router.RemoteName(from.region.Name, topic)
+	to.settled(t, remote)
+	want, got := from.read(t, topic), to.read(t, remote)
 	for p, ws := range want {
 		if len(got[p]) != len(ws) {
 			t.Fatalf("%s/%d: %d records copied of %d", topic, p, len(got[p]), len(ws))
@@ -323,6 +344,7 @@ func equal(t testing.TB, from, to *end, topic string) {
 func linksOf(t testing.TB, from, to *end) *control.LinkIndex {
 	t.Helper()
 	links := control.NewLinkIndex()
+	to.settled(t, control.RunsFrom(from.region.Name))
 	for slot, recs := range to.read(t, control.RunsFrom(from.region.Name)) {
 		for _, r := range recs {
 			if err := links.ApplyRuns(r.Key, r.Value); err != nil {
@@ -331,6 +353,7 @@ func linksOf(t testing.TB, from, to *end) *control.LinkIndex {
 		}
 		links.RunsReadTo(slot, 1<<40)
 	}
+	to.settled(t, control.PositionsFrom(from.region.Name))
 	for slot, recs := range to.read(t, control.PositionsFrom(from.region.Name)) {
 		for _, r := range recs {
 			if _, err := links.ApplyPosition(slot, r.Key, r.Value); err != nil {
