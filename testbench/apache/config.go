@@ -44,17 +44,20 @@ func (c Config) withDefaults() Config {
 // rebalance delay make starts quick.
 func (c Config) properties(client, controller int) string {
 	p := map[string]string{
-		"process.roles":                                    "broker,controller",
-		"node.id":                                          "1",
-		"controller.quorum.voters":                         fmt.Sprintf("1@127.0.0.1:%d", controller),
-		"listeners":                                        fmt.Sprintf("PLAINTEXT://127.0.0.1:%d,CONTROLLER://127.0.0.1:%d", client, controller),
-		"advertised.listeners":                             fmt.Sprintf("PLAINTEXT://127.0.0.1:%d", client),
-		"controller.listener.names":                        "CONTROLLER",
-		"listener.security.protocol.map":                   "PLAINTEXT:PLAINTEXT,CONTROLLER:PLAINTEXT",
-		"log.dirs":                                         filepath.Join(c.Dir, "data"),
-		"auto.create.topics.enable":                        "false",
-		"offsets.topic.replication.factor":                 "1",
-		"offsets.topic.num.partitions":                     "8",
+		"process.roles":                    "broker,controller",
+		"node.id":                          "1",
+		"controller.quorum.voters":         fmt.Sprintf("1@127.0.0.1:%d", controller),
+		"listeners":                        fmt.Sprintf("PLAINTEXT://127.0.0.1:%d,CONTROLLER://127.0.0.1:%d", client, controller),
+		"advertised.listeners":             fmt.Sprintf("PLAINTEXT://127.0.0.1:%d", client),
+		"controller.listener.names":        "CONTROLLER",
+		"listener.security.protocol.map":   "PLAINTEXT:PLAINTEXT,CONTROLLER:PLAINTEXT",
+		"log.dirs":                         filepath.Join(c.Dir, "data"),
+		"auto.create.topics.enable":        "false",
+		"offsets.topic.replication.factor": "1",
+		"offsets.topic.num.partitions":     "8",
+		// Records of tests have times of their own. A broker that lives longer than 30 s
+		// would delete them as older than a week.
+		"log.retention.ms":                                 "-1",
 		"transaction.state.log.replication.factor":         "1",
 		"transaction.state.log.min.isr":                    "1",
 		"transaction.state.log.num.partitions":             "8",
