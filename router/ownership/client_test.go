@@ -281,7 +281,7 @@ func TestSolo(t *testing.T) {
 	g, _ = a.Grant(unit)
 	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 	defer cancel()
-	r := a.Ask(ctx, ownership.Command{Verb: ownership.VerbFence, Region: "us", Reason: "planned maintenance"})
+	r := ask(ctx, a, ownership.Command{Verb: ownership.VerbFence, Region: "us", Reason: "planned maintenance"})
 	if r.Code != ownership.ResultDone || len(r.Units) != 1 || r.Units[0].Cut != ownership.CutEnd {
 		t.Fatalf("fence: %+v", r)
 	}
@@ -295,7 +295,7 @@ func TestSolo(t *testing.T) {
 	if cut, ok := ownership.Offset(cutOf(a, unit, 17), "t", 0, 0); !ok || cut != 7 {
 		t.Errorf("cut %d, %v", cut, ok)
 	}
-	if r := a.Ask(ctx, ownership.Command{Verb: ownership.VerbUnfence, Region: "us"}); r.Code != ownership.ResultDone {
+	if r := ask(ctx, a, ownership.Command{Verb: ownership.VerbUnfence, Region: "us"}); r.Code != ownership.ResultDone {
 		t.Errorf("unfence: %+v", r)
 	}
 	if _, err := a.Grant(unit); !errors.Is(err, ownership.ErrUnproven) {
@@ -399,7 +399,7 @@ func TestQuorum(t *testing.T) {
 	began := time.Now()
 	done := make(chan ownership.Result, 1)
 	go func() {
-		done <- a.Ask(ctx, ownership.Command{Verb: ownership.VerbFence, Region: "eu", Reason: "drill"})
+		done <- ask(ctx, a, ownership.Command{Verb: ownership.VerbFence, Region: "eu", Reason: "drill"})
 	}()
 	until(t, patience, "end of eu's grant", func() bool { return !b.Holds("default/eu", g) })
 	t.Logf("eu stopped %v after the command", time.Since(began))
@@ -414,7 +414,7 @@ func TestQuorum(t *testing.T) {
 		t.Fatal(err)
 	}
 	until(t, patience, "count without the witness", func() bool { st := a.Status(); return st.Voters == 3 && st.Reachable == 2 })
-	r = a.Ask(ctx, ownership.Command{Verb: ownership.VerbUnfence, Region: "eu"})
+	r = ask(ctx, a, ownership.Command{Verb: ownership.VerbUnfence, Region: "eu"})
 	if r.Code != ownership.ResultDone {
 		t.Errorf("unfence without the witness: %+v", r)
 	}

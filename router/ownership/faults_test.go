@@ -276,7 +276,7 @@ func TestRolledBack(t *testing.T) {
 			until(t, patience, "grant", granted(a, unit))
 			ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second)
 			defer cancel()
-			if r := a.Ask(ctx, ownership.Command{Verb: ownership.VerbFence, Unit: unit, Reason: "test"}); r.Code != ownership.ResultDone {
+			if r := ask(ctx, a, ownership.Command{Verb: ownership.VerbFence, Unit: unit, Reason: "test"}); r.Code != ownership.ResultDone {
 				t.Fatalf("fence: %+v", r)
 			}
 			until(t, patience, "testimony of the fence", func() bool {
@@ -307,7 +307,7 @@ func TestRolledBack(t *testing.T) {
 				return a.Status().State == "regressed"
 			})
 			t.Log(a.Status().Regressed)
-			if r := a.Ask(ctx, ownership.Command{Verb: ownership.VerbUnfence, Unit: unit}); r.Code != ownership.ResultRegressed {
+			if r := ask(ctx, a, ownership.Command{Verb: ownership.VerbUnfence, Unit: unit}); r.Code != ownership.ResultRegressed {
 				t.Errorf("unfence: %+v", r)
 			}
 			if metric(t, s, "geogate_ownership_regressed") != 1 {
@@ -321,7 +321,7 @@ func TestRolledBack(t *testing.T) {
 			if g, err := a.Grant(unit); err == nil {
 				t.Errorf("a fenced unit is granted in epoch %d", g.Epoch)
 			}
-			if r := a.Ask(ctx, ownership.Command{Verb: ownership.VerbUnfence, Unit: unit}); r.Code != ownership.ResultDone {
+			if r := ask(ctx, a, ownership.Command{Verb: ownership.VerbUnfence, Unit: unit}); r.Code != ownership.ResultDone {
 				t.Errorf("unfence of the unit: %+v", r)
 			}
 			until(t, patience, "grant", granted(a, unit))
@@ -386,7 +386,7 @@ func TestForgottenQuorum(t *testing.T) {
 	until(t, patience, "register without server 1", func() bool { return a.Status().State == "ok" && granted(b, unit)() })
 	ctx, cancel := context.WithTimeout(context.Background(), 90*time.Second)
 	defer cancel()
-	if r := a.Ask(ctx, ownership.Command{Verb: ownership.VerbFence, Region: "eu", Reason: "drill"}); r.Code != ownership.ResultDone {
+	if r := ask(ctx, a, ownership.Command{Verb: ownership.VerbFence, Region: "eu", Reason: "drill"}); r.Code != ownership.ResultDone {
 		t.Fatalf("fence: %+v", r)
 	}
 	until(t, patience, "mark of the fence", func() bool {
@@ -472,12 +472,17 @@ func metric(t testing.TB, s *site, name string, labels ...string) float64 {
 	return -1
 }
 
-// fenceEU has eu fenced. It asks again while the instance answers that it has not
-// read the register to its end: a server that lags for a moment, or an election,
-// makes it read again.
+// fenceEU has eu fenced.
 func fenceEU(ctx context.Context, c *ownership.Client, reason string) ownership.Result {
+	return ask(ctx, c, ownership.Command{Verb: ownership.VerbFence, Region: "eu", Reason: reason})
+}
+
+// ask has a command carried out. It asks again while the instance answers that it has
+// not read the register to its end: a server that lags for a moment, or an election,
+// makes it read again.
+func ask(ctx context.Context, c *ownership.Client, command ownership.Command) ownership.Result {
 	for {
-		r := c.Ask(ctx, ownership.Command{Verb: ownership.VerbFence, Region: "eu", Reason: reason})
+		r := c.Ask(ctx, command)
 		if r.Code != ownership.ResultUnreachable || ctx.Err() != nil {
 			return r
 		}

@@ -198,7 +198,7 @@ func TestBroadcastsLost(t *testing.T) {
 	ctx, cancel := context.WithTimeout(context.Background(), 60*time.Second)
 	defer cancel()
 	began := time.Now()
-	r := a.Ask(ctx, ownership.Command{Verb: ownership.VerbFence, Region: "eu", Reason: "drill"})
+	r := ask(ctx, a, ownership.Command{Verb: ownership.VerbFence, Region: "eu", Reason: "drill"})
 	took := time.Since(began)
 	if r.Code != ownership.ResultDone { // it was told, and its lease was not waited for
 		t.Errorf("fence: %+v after %v", r, took)
@@ -283,7 +283,7 @@ func TestWitnessOnApache(t *testing.T) {
 	for _, cmd := range []ownership.Command{
 		{Verb: ownership.VerbFence, Region: "us", Reason: "drill"}, {Verb: ownership.VerbUnfence, Region: "us"},
 	} {
-		if r := a.Ask(ctx, cmd); r.Code != ownership.ResultDone {
+		if r := ask(ctx, a, cmd); r.Code != ownership.ResultDone {
 			t.Fatalf("%s: %+v", cmd.Verb, r)
 		}
 	}
