@@ -414,21 +414,7 @@ func TestReloadWhileTheTargetIsAway(t *testing.T) {
 	var sending, tightened atomic.Bool
 	resent := make(chan struct{}) // closed once the shard has dropped what it was sending
 	once := sync.OnceFunc(func() { close(resent) })
-	l := start(t, cfg, func(l *replicate.Link) {
-		l.SetBefore(func(_ int, effect any) error {
-			switch e := effect.(type) {
-			case replicate.Produce:
-				if slices.ContainsFunc(e.Check, func(s replicate.Stream) bool { return s.Topic == "orders" }) {
-					sending.Store(true)
-				}
-			case replicate.Init:
-				if tightened.Load() {
-					once()
-				}
-			}
-			return nil
-		})
-	})
+	l := start(t, cfg, func(l *replicate.Link) { watchSending(l, &sending, &tightened, once) })
 	eventually(t, "the topic to be carried", func() bool { return l.Status().Topics == 1 })
 	to.fake.ControlKey(int16(kmsg.AddPartitionsToTxn), func(kmsg.Request) (kmsg.Response, error, bool) {
 		to.fake.KeepControl()

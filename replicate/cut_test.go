@@ -339,21 +339,7 @@ func TestCutWhileACommitWaits(t *testing.T) {
 	var sending, away atomic.Bool
 	again := make(chan struct{}) // closed once the shard has given the transaction up
 	once := sync.OnceFunc(func() { close(again) })
-	l := start(t, cfg, func(l *replicate.Link) {
-		l.SetBefore(func(_ int, effect any) error {
-			switch e := effect.(type) {
-			case replicate.Produce:
-				if slices.ContainsFunc(e.Check, func(s replicate.Stream) bool { return s.Topic == "orders" }) {
-					sending.Store(true)
-				}
-			case replicate.Init:
-				if away.Load() {
-					once()
-				}
-			}
-			return nil
-		})
-	})
+	l := start(t, cfg, func(l *replicate.Link) { watchSending(l, &sending, &away, once) })
 	eventually(t, "the topic to be carried", func() bool { return l.Status().Topics == 1 })
 	to.fake.ControlKey(int16(kmsg.EndTxn), func(req kmsg.Request) (kmsg.Response, error, bool) {
 		to.fake.KeepControl()

@@ -10,6 +10,7 @@ import (
 	"log/slog"
 	"os"
 	"slices"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -257,6 +258,24 @@ func start(t testing.TB, cfg replicate.Config, change ...func(*replicate.Link)) 
 		r.wait(t)
 	})
 	return r
+}
+
+// watchSending notes when a link sends records of orders, and calls again when a shard
+// begins anew while the target is away.
+func watchSending(l *replicate.Link, sending, away *atomic.Bool, again func()) {
+	l.SetBefore(func(_ int, effect any) error {
+		switch e := effect.(type) {
+		case replicate.Produce:
+			if slices.ContainsFunc(e.Check, func(s replicate.Stream) bool { return s.Topic == "orders" }) {
+				sending.Store(true)
+			}
+		case replicate.Init:
+			if away.Load() {
+				again()
+			}
+		}
+		return nil
+	})
 }
 
 // wait returns what Run returned.

@@ -35,15 +35,10 @@ const (
 	History Kind = 3
 	// Cut: the fold has had them, and a cut may have made orphans of some.
 	Cut Kind = 4
-	// Control: they were records of an internal topic. Nothing reports this kind yet.
-	Control Kind = 5
-	// Link: a link has not copied them. Nothing reports this kind yet: links keep incidents
-	// of their own.
-	Link Kind = 6
 )
 
 // Kinds are all kinds.
-func Kinds() []Kind { return []Kind{Fold, Keys, History, Cut, Control, Link} }
+func Kinds() []Kind { return []Kind{Fold, Keys, History, Cut} }
 
 // String is the kind's name in answers and commands.
 func (k Kind) String() string {
@@ -56,10 +51,6 @@ func (k Kind) String() string {
 		return "history"
 	case Cut:
 		return "cut"
-	case Control:
-		return "control"
-	case Link:
-		return "link"
 	}
 	return fmt.Sprintf("kind-%d", uint8(k))
 }

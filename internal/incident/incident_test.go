@@ -109,7 +109,7 @@ func TestKeysComeToAnEnd(t *testing.T) {
 func TestTexts(t *testing.T) {
 	for _, k := range incident.Kinds() {
 		x := lost(k, 5, 9)
-		texts := []string{x.Meaning("us", "eu"), x.Remedy(), x.Consequence()}
+		texts := []string{x.Meaning("us"), x.Remedy(), x.Consequence()}
 		for _, s := range texts {
 			if len(s) < 20 || strings.Contains(s, "%!") {
 				t.Errorf("%v: %q", k, s)

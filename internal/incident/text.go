@@ -2,13 +2,9 @@ package incident
 
 import "fmt"
 
-// Holds tells whether the reader waits until somebody accepts. Readers of the other kinds
-// go on: what they lack matters only if something else happens.
-func (k Kind) Holds() bool { return k != History && k != Control }
-
 // Meaning says in plain words what an incident means for those who use the topic. region
-// is the name of the region whose records were lost, to of the one that a link leads to.
-func (x *Incident) Meaning(region, to string) string {
+// is the name of the region whose records were lost.
+func (x *Incident) Meaning(region string) string {
 	switch x.Kind {
 	case Fold:
 		return fmt.Sprintf("%s were deleted before this region had folded them: its views and reads lack them and whatever they changed, while other regions may have them. Until the incident is accepted the region folds nothing of %s in this partition, and refuses writes with an idempotency key there", x.lost(region), region)
@@ -18,10 +14,6 @@ func (x *Incident) Meaning(region, to string) string {
 		return fmt.Sprintf("%s were deleted, and the store that had indexed them was lost: views show them as before, but if a later fence makes orphans of newer records, the region cannot bring back what those had replaced, and may show another value than other regions", x.lost(region))
 	case Cut:
 		return fmt.Sprintf("%s lie past a cut in the ownership register and were deleted before this region had taken out again what it had folded of them: its views go on showing orphans that other regions do not show", x.lost(region))
-	case Control:
-		return fmt.Sprintf("%s of the internal topic %s/%d were deleted although that topic keeps the latest record of every key: the region may lack facts about barriers, progress, positions or topics", x.offsets(), x.Name, x.Partition)
-	case Link:
-		return fmt.Sprintf("%s were deleted before the link had copied them to %s, which will never have them. The link copies nothing of this partition until the incident is accepted", x.lost(region), to)
 	}
 	return fmt.Sprintf("%s were lost", x.lost(region))
 }
@@ -37,10 +29,6 @@ func (x *Incident) Remedy() string {
 		return "keep data_dir on a disk that survives; accept to take note"
 	case Cut:
 		return "compare the entities with another region and write what is right again; then accept"
-	case Control:
-		return "make sure that the topic's cleanup.policy is compact alone and that nobody deletes its records; restart the region's instances, compare topics with another region, then accept"
-	case Link:
-		return "find out why the link lagged longer than the source keeps records, and raise retention.ms or retention.bytes of the topic; write what matters again; then accept"
 	}
 	return "accept to go on"
 }
@@ -52,12 +40,10 @@ func (x *Incident) Consequence() string {
 		return fmt.Sprintf("the fold goes on at offset %d; what was lost is in no view of this region, and nothing says so in reads any more", x.Until)
 	case Keys:
 		return "writes with an idempotency key are taken again; a retry with a key that was lost is stored a second time"
-	case History, Control:
+	case History:
 		return "the warning ends; nothing else changes"
 	case Cut:
 		return "the cut comes into force; orphans that were lost stay in the views of this region"
-	case Link:
-		return fmt.Sprintf("the link goes on at offset %d; the other region never gets what was lost", x.Until)
 	}
 	return fmt.Sprintf("the reader goes on at offset %d", x.Until)
 }

@@ -74,11 +74,11 @@ func (n *incidents) Accept(ctx context.Context, id string, to int64, by, reason 
 
 // show is an incident as operators see it.
 func (n *incidents) show(e *incident.Entry) gateway.Incident {
-	region, to := n.topology.Name(e.Origin), n.topology.Name(e.To)
+	region := n.topology.Name(e.Origin)
 	out := gateway.Incident{
 		ID: e.ID().String(), Kind: e.Kind.String(), Topic: e.Topic, Partition: e.Partition, Log: e.Name,
 		From: e.From, To: e.Until - 1, Count: e.Count(), Since: gateway.Time(e.Found),
-		State: string(e.State(time.Now(), n.keeper.Window())), Detail: e.Meaning(region, to), Remedy: e.Remedy(), Consequence: e.Consequence(),
+		State: string(e.State(time.Now(), n.keeper.Window())), Detail: e.Meaning(region), Remedy: e.Remedy(), Consequence: e.Consequence(),
 	}
 	if e.Origin != 0 {
 		out.Region = region
@@ -99,7 +99,7 @@ func (n *incidents) Warnings(out *warning.List) {
 			continue
 		}
 		out.Add(warning.Gap, fmt.Sprintf("%s/%d", e.Topic, e.Partition), "%s: geogate incident show %s says what to do",
-			e.Meaning(n.topology.Name(e.Origin), n.topology.Name(e.To)), e.ID())
+			e.Meaning(n.topology.Name(e.Origin)), e.ID())
 	}
 }
 

@@ -303,7 +303,7 @@ func (c *Core) do(e Effect) { c.out = append(c.out, e) }
 // barrier of one's own is under way, which would make them void.
 func (c *Core) mayWrite() bool { return c.confirmed && !c.opening.active && !c.stopped }
 
-// confirming tells whether the first term has begun and waits to be confirmed.
+// confirming tells whether the first term has its barrier and is not confirmed yet.
 func (c *Core) confirming() bool { return c.term != NoBarrier && !c.confirmed }
 
 // begin starts an attempt to open a term, unless one runs or the first term waits to be

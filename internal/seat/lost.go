@@ -171,3 +171,27 @@ func (in *inputs) followLoss(ctx context.Context) error {
 	}
 	return nil
 }
+
+// errNotOpen says that a log cannot be read at the moment.
+var errNotOpen = errors.New("the log is closed and will be opened again")
+
+// epochEnd lists where a leader epoch of a remote partition ends.
+func (in *inputs) epochEnd(ctx context.Context, e AskEpochEnd) EpochEnd {
+	b := in.remote[e.Origin]
+	if b == nil { // closed, to be opened again
+		return EpochEnd{Origin: e.Origin, Epoch: e.Epoch}
+	}
+	p := b.TopicPartition
+	var req kadm.OffsetForLeaderEpochRequest
+	req.Add(p.Topic, p.Partition, e.Epoch)
+	got, err := in.seat.cfg.Tail.inputs.admin.OffsetForLeaderEpoch(ctx, req)
+	at, ok := got[p.Topic][p.Partition]
+	if err == nil {
+		err = at.Err
+	}
+	if err != nil || !ok {
+		in.seat.cfg.Logger.Warn("cannot list the end of a leader epoch", "topic", p.Topic, "partition", p.Partition, "epoch", e.Epoch, "err", err)
+		return EpochEnd{Origin: e.Origin, Epoch: e.Epoch}
+	}
+	return EpochEnd{Origin: e.Origin, Epoch: e.Epoch, End: at.EndOffset, OK: true}
+}

@@ -245,6 +245,11 @@ func (p *Producer) Close() {
 	cl := p.client
 	p.mu.Unlock()
 	p.send(true)
+	p.mu.Lock()
+	if p.groups.timer != nil {
+		p.groups.timer.Stop() // one that fires already finds nothing that waits
+	}
+	p.mu.Unlock()
 	cl.Close()
 	p.wg.Wait()
 	p.pending.Wait()

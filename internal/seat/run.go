@@ -9,7 +9,6 @@ import (
 	"slices"
 	"time"
 
-	"github.com/twmb/franz-go/pkg/kadm"
 	"github.com/twmb/franz-go/pkg/kerr"
 
 	"github.com/geogate/geogate/internal/control"
@@ -591,29 +590,16 @@ func (in *inputs) do(ctx context.Context, e InputEffect) (answer InputEvent, pro
 	return answer, true, err
 }
 
-// epochEnd lists where a leader epoch of a remote partition ends.
-func (in *inputs) epochEnd(ctx context.Context, e AskEpochEnd) EpochEnd {
-	p := in.remote[e.Origin].TopicPartition
-	var req kadm.OffsetForLeaderEpochRequest
-	req.Add(p.Topic, p.Partition, e.Epoch)
-	got, err := in.seat.cfg.Tail.inputs.admin.OffsetForLeaderEpoch(ctx, req)
-	at, ok := got[p.Topic][p.Partition]
-	if err == nil {
-		err = at.Err
-	}
-	if err != nil || !ok {
-		in.seat.cfg.Logger.Warn("cannot list the end of a leader epoch", "topic", p.Topic, "partition", p.Partition, "epoch", e.Epoch, "err", err)
-		return EpochEnd{Origin: e.Origin, Epoch: e.Epoch}
-	}
-	return EpochEnd{Origin: e.Origin, Epoch: e.Epoch, End: at.EndOffset, OK: true}
-}
-
 // readAgain reads a stretch of a partition. Only the end of the context is an error of the
 // seat.
 func (in *inputs) readAgain(ctx context.Context, e ReadAgain) (InputEvent, error) {
 	s := in.seat
 	p, log := s.cfg.topicPartition(), s.cfg.ID
-	if b := in.remote[e.Origin]; e.Origin != s.cfg.Region {
+	if e.Origin != s.cfg.Region {
+		b := in.remote[e.Origin]
+		if b == nil { // closed, to be opened again
+			return RereadEnded{e.Number, errNotOpen}, nil
+		}
 		p, log = b.TopicPartition, b.topic.ID
 	}
 	first, end, err := s.cfg.Tail.inputs.bounds(ctx, p)

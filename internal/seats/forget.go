@@ -77,7 +77,7 @@ func (s *Seats) endSeats(ctx context.Context, topic string) error {
 	return nil
 }
 
-// awaitPending waits until no seat of the topic is being made: one that was begun before the
+// awaitPending waits until no seat of the topic is being made: one that was started before the
 // deletion was known would register what is derived from the topic again.
 func (s *Seats) awaitPending(ctx context.Context, topic string) error {
 	var making []*pendingSeat

@@ -44,7 +44,7 @@ const (
 	// lifted again, while few other records say what a region has not seen.
 	liftedRules
 	// overlappingSeats: an instance that is slow to begin its term still writes after
-	// another has taken the seat, begun, and published.
+	// another has taken the seat, started a term of its own, and published.
 	overlappingSeats
 
 	regimes // how many there are
