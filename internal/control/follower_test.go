@@ -179,7 +179,7 @@ func (b *broker) checkProgress(f *control.Follower) {
 		t.Fatal(err)
 	}
 	vector := event.Vector{1: {Next: 10}, 2: {Next: 5}}
-	if got := f.LowestClosed("flights", 3, vector); got != 0 {
+	if got := f.LowestClosed("flights", 3, control.Standpoint{Applied: vector}).Stamp; got != 0 {
 		t.Errorf("LowestClosed = %v while a region has said nothing", got)
 	}
 	send(2, 5, 700)
@@ -190,11 +190,11 @@ func (b *broker) checkProgress(f *control.Follower) {
 	if p, ok := f.Progress(2, "flights", 3); !ok || p.Closed != 1500 {
 		t.Errorf("Progress = %+v, %v", p, ok)
 	}
-	if got := f.LowestClosed("flights", 3, vector); got != 700 {
+	if got := f.LowestClosed("flights", 3, control.Standpoint{Applied: vector}).Stamp; got != 700 {
 		t.Errorf("LowestClosed = %d, want 700: the newest end is not reached", got)
 	}
 	vector[2].Next = 8
-	if got := f.LowestClosed("flights", 3, vector); got != 1000 {
+	if got := f.LowestClosed("flights", 3, control.Standpoint{Applied: vector}).Stamp; got != 1000 {
 		t.Errorf("LowestClosed = %d, want 1000", got)
 	}
 	send(1, 10, farAhead)
@@ -202,7 +202,7 @@ func (b *broker) checkProgress(f *control.Follower) {
 	if err := f.Sync(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	if got := f.LowestClosed("flights", 3, vector); got != 1000 {
+	if got := f.LowestClosed("flights", 3, control.Standpoint{Applied: vector}).Stamp; got != 1000 {
 		t.Errorf("LowestClosed = %d after closed stamps from the future, want 1000", got)
 	}
 	if got := f.HighestClosed("flights", 3); got != 1000 {
@@ -211,9 +211,46 @@ func (b *broker) checkProgress(f *control.Follower) {
 	if got := f.MayReach(2, "flights", 3); got < 8 || got >= 1e12 {
 		t.Errorf("a log that was said to end at 8 may reach %d", got)
 	}
+	b.checkWhoCloses(f, vector)
 	vector[1].Next = 9
-	if got := f.LowestClosed("flights", 3, vector); got != 0 {
-		t.Errorf("LowestClosed = %d below every end", got)
+	if got := f.LowestClosed("flights", 3, control.Standpoint{Applied: vector}); got.Stamp != 0 || got.By != 1 || !got.Unread {
+		t.Errorf("LowestClosed = %+v below every end", got)
+	}
+}
+
+// checkWhoCloses: region 1, the own one, has closed 1000 at 10, and region 2 700 at 5.
+func (b *broker) checkWhoCloses(f *control.Follower, vector event.Vector) {
+	t := b.t
+	ended := func(region event.RegionID, cut int64) *event.ValidityTable {
+		table := &event.ValidityTable{Revision: 4}
+		for r := event.RegionID(1); r <= 2; r++ {
+			table.Logs[r] = event.Tenures{Known: 20, List: []event.Tenure{{Epoch: 16 + event.Epoch(r)}}}
+		}
+		table.Logs[region].List[0].Ended, table.Logs[region].List[0].Cut = true, []event.Point{{Next: cut}}
+		return table
+	}
+	vector[2].Next = 6
+	for _, c := range []struct {
+		name  string
+		at    control.Standpoint
+		stamp event.Stamp
+		by    event.RegionID
+	}{
+		{"all count", control.Standpoint{Applied: vector}, 700, 2},
+		{"a register of which nothing is known", control.Standpoint{Applied: vector, Table: &event.ValidityTable{}}, 700, 2},
+		{"fenced, its cut not reached", control.Standpoint{Applied: vector, Table: ended(2, 7)}, 700, 2},
+		{"fenced, its cut reached", control.Standpoint{Applied: vector, Table: ended(2, 6)}, 1000, 1},
+		{"the own region is fenced", control.Standpoint{Applied: vector, Table: ended(1, 10)}, 700, 2},
+		{"nothing of it comes here", control.Standpoint{Applied: vector, Absent: 1 << 2}, 1000, 1},
+		{"nothing of the own region comes here, which cannot be", control.Standpoint{Applied: vector, Absent: 1 << 1}, 700, 2},
+	} {
+		got := f.LowestClosed("flights", 3, c.at)
+		if got.Stamp != c.stamp || got.By != c.by || !got.Since.Equal(c.stamp.Time()) {
+			t.Errorf("%s: %+v, want %d by region %d", c.name, got, c.stamp, c.by)
+		}
+	}
+	if got := f.LowestClosed("flights", 3, control.Standpoint{Applied: vector}); !got.Unread {
+		t.Error("region 2 has told more, at an end that is not reached, and is said to be silent")
 	}
 }
 

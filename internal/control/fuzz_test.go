@@ -51,7 +51,7 @@ func ask(f *control.Follower) {
 		f.Incarnation(topic, topicB, 3)
 		f.Progress(2, topic, 3)
 		f.HighestClosed(topic, 3)
-		f.LowestClosed(topic, 3, event.Vector{})
+		f.LowestClosed(topic, 3, control.Standpoint{})
 		f.Restricted(topic)
 	}
 	for _, id := range []event.TopicID{topicA, topicB, {}} {

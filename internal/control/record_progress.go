@@ -206,23 +206,55 @@ func (f *Follower) HighestClosed(topic string, num int32) event.Stamp {
 	return f.highestClosed[progressKey{f.cfg.Region, topic, num}]
 }
 
+// Standpoint is where somebody stands who asks what all regions have closed.
+type Standpoint struct {
+	Applied event.Vector
+	Table   *event.ValidityTable // which records count; nil: all
+	Absent  uint16               // bit r: nothing of region r's log comes here
+}
+
+// Closed is the lowest closed stamp of all regions, and who holds it there.
+type Closed struct {
+	Stamp  event.Stamp // 0: a region has said nothing that can be used
+	By     event.RegionID
+	Since  time.Time // no later than Stamp says; while it is 0, since when there was something to hear
+	Unread bool      // By has closed more, and its log is not applied so far
+}
+
 // LowestClosed is the lowest closed stamp of all regions for a partition: no record
-// that a reader with this vector has not applied has a stamp at or below it. It
-// is 0 while any region has said nothing that the vector has reached.
-func (f *Follower) LowestClosed(topic string, num int32, applied event.Vector) event.Stamp {
+// that a reader who stands there has not applied has a stamp at or below it.
+//
+// Another region whose log is over, and applied to its cut, is not waited for: what it
+// writes in a later epoch has the time of its return. It may be below this one if its
+// clock is behind; then a key that has expired here is looked for there as long as it is
+// known there, and of copies of one key the stamps decide, as ever. The own region is
+// always waited for, so that no write of its own takes a key as expired and yet has a stamp
+// within the window.
+func (f *Follower) LowestClosed(topic string, num int32, at Standpoint) Closed {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	closed := ^event.Stamp(0)
+	lowest := Closed{Stamp: ^event.Stamp(0)}
 	for region := range f.cfg.Regions {
-		h := f.progress[progressKey{region, topic, num}]
-		i := len(h) - 1
-		for i >= 0 && (applied[region].Compare(h[i].End) < 0 || f.ahead(h[i].Closed)) {
-			i--
+		if region != f.cfg.Region && (at.Absent>>region&1 == 1 || at.Table.Over(region, at.Applied[region])) {
+			continue
 		}
-		if i < 0 {
-			return 0
+		of := Closed{By: region}
+		for _, p := range slices.Backward(f.progress[progressKey{region, topic, num}]) {
+			if f.ahead(p.Closed) {
+				continue
+			}
+			if at.Applied[region].Compare(p.End) >= 0 {
+				of.Stamp = p.Closed
+				break
+			}
+			of.Unread = true
 		}
-		closed = min(closed, h[i].Closed)
+		if of.Stamp < lowest.Stamp || of.Stamp == lowest.Stamp && region < lowest.By {
+			lowest = of
+		}
 	}
-	return closed
+	if lowest.Since = f.started; lowest.Stamp > 0 {
+		lowest.Since = lowest.Stamp.Time()
+	}
+	return lowest
 }

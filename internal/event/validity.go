@@ -187,6 +187,27 @@ func (a *ValidityTable) Known(v Vector) Vector {
 	return v
 }
 
+// Over tells whether nothing that counts of an origin's log lies at or above a point, as
+// far as is known: its epoch was cut there or below, and no other has begun.
+func (a *ValidityTable) Over(origin RegionID, at Point) bool {
+	if a == nil || a.Revision == 0 {
+		return false // nothing is known
+	}
+	cut, next := a.Cut(origin, at.Incarnation, at.Next)
+	return cut == at.Next && next == NoCut && cut != NoCut
+}
+
+// CutPending tells whether the newest epoch of an origin's log is over, and where it was
+// cut is not known yet.
+func (a *ValidityTable) CutPending(origin RegionID) bool {
+	if a == nil {
+		return false
+	}
+	log := &a.Logs[origin]
+	n := len(log.List)
+	return n > 0 && log.List[n-1].Epoch != anyEpoch && !log.List[n-1].Ended && log.Known > log.List[n-1].Epoch
+}
+
 // Orphans tells whether records of an origin that counted under the old table
 // may not under this one, and from which point of the log on.
 func (a *ValidityTable) Orphans(old *ValidityTable, origin RegionID) (from Point, found bool) {

@@ -51,6 +51,47 @@ func TestJudge(t *testing.T) {
 	}
 }
 
+// A log is over where it was cut and nothing has begun since, and not while that cannot be
+// known.
+func TestOverAndCutPending(t *testing.T) {
+	log := func(known event.Epoch, list ...event.Tenure) *event.ValidityTable {
+		a := &event.ValidityTable{Revision: 5}
+		a.Logs[2] = event.Tenures{Known: known, List: list}
+		return a
+	}
+	cut := event.Tenure{Epoch: 18, Ended: true, Cut: []event.Point{{Next: 10}}}
+	recreated := event.Tenure{Epoch: 18, Ended: true, Cut: []event.Point{{Incarnation: 1, Next: 4}}}
+	for _, c := range []struct {
+		what    string
+		table   *event.ValidityTable
+		at      event.Point
+		over    bool
+		pending bool
+	}{
+		{"no register", nil, event.Point{Next: 10}, false, false},
+		{"nothing is known of the register", &event.ValidityTable{}, event.Point{Next: 10}, false, false},
+		{"an epoch runs", log(18, event.Tenure{Epoch: 18}), event.Point{Next: 10}, false, false},
+		{"fenced, the cut is to come", log(33, event.Tenure{Epoch: 18}), event.Point{Next: 10}, false, true},
+		{"below the cut", log(33, cut), event.Point{Next: 9}, false, false},
+		{"at the cut", log(33, cut), event.Point{Next: 10}, true, false},
+		{"past the cut, which was known late", log(33, cut), event.Point{Next: 12}, true, false},
+		{"the next epoch has begun", fencedOnce(), event.Point{Next: 10}, false, false},
+		{"in the next epoch", fencedOnce(), event.Point{Next: 15}, false, false},
+		{"it has never owned the unit", log(33), event.Point{}, true, false},
+		{"cut in a later incarnation", log(33, recreated), event.Point{Next: 99}, false, false},
+		{"at the cut of that", log(33, recreated), event.Point{Incarnation: 1, Next: 4}, true, false},
+		{"its epochs are in no register", func() *event.ValidityTable {
+			a := log(0)
+			a.Logs[2] = event.Unregistered()
+			return a
+		}(), event.Point{Next: 99}, false, false},
+	} {
+		if over, pending := c.table.Over(2, c.at), c.table.CutPending(2); over != c.over || pending != c.pending {
+			t.Errorf("%s: over %v, cut pending %v; want %v, %v", c.what, over, pending, c.over, c.pending)
+		}
+	}
+}
+
 func TestCutAndOrphans(t *testing.T) {
 	a := fencedOnce()
 	if cut, next := a.Cut(2, 0, 0); cut != 10 || next != 14 {

@@ -78,6 +78,9 @@ type Config struct {
 	NoLog bool
 	// Reads tells whether the fold gets the log of another region; nil: of every one.
 	Reads func(event.RegionID) bool
+	// Absent has bit r set if nothing of region r's log comes here, so that nobody waits for
+	// what it says of it; nil: something of every region's may come.
+	Absent func() uint16
 	// Rule is Log.Rule for this topic.
 	Rule func(*event.Event) bool
 	// Hold keeps back remote events whose stamp lies further ahead than the
@@ -352,13 +355,29 @@ func (s *Seat) begin(ctx context.Context) (*beginning, error) {
 		Index: s.cfg.Index, Clock: s.cfg.Clock, NewID: event.NewID,
 		Committed: func() event.Vector { v, _ := s.cfg.Folder.Committed(); return v },
 		Context:   s.cfg.Folder.Context,
-		Closed: func() event.Stamp {
-			return s.cfg.Control.LowestClosed(s.cfg.Topic, s.cfg.Partition, s.cfg.Index.Applied())
-		},
-		Permit: s.cfg.Permit, Indexed: s.cfg.Index.Applied, KeysLost: s.keysLost,
+		Closed:    func() event.Stamp { return s.Closed().Stamp },
+		Permit:    s.cfg.Permit, Indexed: s.cfg.Index.Applied, KeysLost: s.keysLost,
 	}, b.tailFrom)
 	s.running = true
 	return b, nil
+}
+
+// Closed is the lowest closed stamp of all regions, as far as the index has read their logs:
+// keys of writes that are older by the window are free again.
+func (s *Seat) Closed() control.Closed {
+	at := control.Standpoint{Applied: s.cfg.Index.Applied(), Table: s.validity()}
+	if s.cfg.Absent != nil {
+		at.Absent = s.cfg.Absent()
+	}
+	return s.cfg.Control.LowestClosed(s.cfg.Topic, s.cfg.Partition, at)
+}
+
+// validity is the newest table of which records count, nil without a register.
+func (s *Seat) validity() *event.ValidityTable {
+	if s.cfg.Permit == nil {
+		return nil
+	}
+	return s.cfg.Permit.Intervals()
 }
 
 // loadMarks takes over the barriers that the index knows.

@@ -27,6 +27,7 @@ var (
 	foldQueued      = prometheus.NewDesc("geogate_fold_queued_events", "Events that were read and wait for a fold step.", []string{"topic"}, nil)
 	foldLagRecords  = prometheus.NewDesc("geogate_fold_lag_records", "Offsets of the logs in this region's Kafka that are not folded; absent while unknown.", []string{"topic"}, nil)
 	foldLagSeconds  = prometheus.NewDesc("geogate_fold_lag_seconds", "How long the oldest of them has waited; absent while unknown.", []string{"topic"}, nil)
+	expiryLag       = prometheus.NewDesc("geogate_expiry_lag_seconds", "How long ago the time lies that all regions have closed, in the partition where it lies furthest back: idempotency keys expire that much later; absent while a region has told none.", []string{"topic"}, nil)
 	clockCarries    = prometheus.NewDesc("geogate_clock_carries_total", "Times that the clock's counter ran over.", nil, nil)
 )
 
@@ -49,7 +50,7 @@ func (s *Seats) phasesOf(topic string) seat.Phases {
 // Describe implements prometheus.Collector.
 func (s *Seats) Describe(out chan<- *prometheus.Desc) {
 	s.phases.Describe(out)
-	for _, d := range []*prometheus.Desc{seatInFlight, seatQueued, seatRecords, foldSteps, foldRestarts, foldMerged, foldConflicts, foldTwins, foldOrphans, nativeOrphans, foldWaiting, foldQuarantined, foldReplaced, beyondLimits, foldQueued, foldLagRecords, foldLagSeconds, clockCarries} {
+	for _, d := range []*prometheus.Desc{seatInFlight, seatQueued, seatRecords, foldSteps, foldRestarts, foldMerged, foldConflicts, foldTwins, foldOrphans, nativeOrphans, foldWaiting, foldQuarantined, foldReplaced, beyondLimits, foldQueued, foldLagRecords, foldLagSeconds, expiryLag, clockCarries} {
 		out <- d
 	}
 }
@@ -132,6 +133,12 @@ func (s *Seats) Collect(out chan<- prometheus.Metric) {
 	for topic, l := range s.lags.byTopic(time.Now()) {
 		gauge(foldLagRecords, float64(l.records), topic)
 		gauge(foldLagSeconds, l.seconds, topic)
+	}
+	now := time.Now()
+	for _, x := range s.expiries(now) {
+		if x.closed.Stamp > 0 {
+			gauge(expiryLag, max(now.Sub(x.closed.Since).Seconds(), 0), x.topic)
+		}
 	}
 	count(clockCarries, s.clock.Carries())
 }

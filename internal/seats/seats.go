@@ -145,6 +145,7 @@ type Seats struct {
 	fetcher  *fetcher
 	room     *view.Room // for what all folds have in hand
 	lags     lags
+	absences absences
 	phases   *prometheus.HistogramVec // of writes, by topic and phase
 
 	requests chan *runningSeat // to be run
@@ -551,6 +552,7 @@ func (s *Seats) newSeat(ctx context.Context, at txn.TopicPartition, before *runn
 		UsedBefore: usedBefore, History: topic.Domain.Kind == conflict.Entities, Window: s.cfg.Window, LastStamp: h.view.Stamp,
 		NoLog:   noLog,
 		Reads:   s.reads(topic),
+		Absent:  func() uint16 { return s.absent(at.Topic) },
 		Control: s.cfg.Control, Tail: s.tail, Producer: s.producer,
 		Opener: h.opener, Terms: s.terms,
 		Index: h.index, Sinks: []seat.Sink{h.view.Journal()}, Joint: h.view.Journal(), Folder: h.view, Clock: s.clock, Phases: s.phasesOf(at.Topic),

@@ -27,6 +27,7 @@ func (s *Seats) Warnings(out *warning.List) {
 	for _, topic := range slices.Sorted(maps.Keys(unopened)) {
 		out.Add(warning.TopicBlocked, topic, "its partitions are not all open: %v", unopened[topic])
 	}
+	s.warnOfExpiry(out)
 	for _, h := range s.list() {
 		st, subject := h.seat.Status(), name(h.TopicPartition)
 		s.warnOfTrouble(out, h, &st)

@@ -28,6 +28,7 @@ const (
 	CutPending          Code = "CUT_PENDING"
 	Defect              Code = "DEFECT"
 	DiskLow             Code = "DISK_LOW"
+	ExpiryHeld          Code = "EXPIRY_HELD"
 	FoldFailing         Code = "FOLD_FAILING"
 	ForeignRecords      Code = "FOREIGN_RECORDS"
 	Gap                 Code = "GAP"
@@ -66,7 +67,7 @@ const (
 // Codes are all codes.
 func Codes() []Code {
 	return []Code{
-		BeyondLimits, ClockAhead, CopyKeepsAll, CutPending, Defect, DiskLow, FoldFailing, ForeignRecords, Gap, GatewayGone,
+		BeyondLimits, ClockAhead, CopyKeepsAll, CutPending, Defect, DiskLow, ExpiryHeld, FoldFailing, ForeignRecords, Gap, GatewayGone,
 		IntervalPastEnd, KafkaUnreachable, LinkFailed, LinkParked, MalformedRecord, MoreWarnings, NativeOrphans, OutputReplaced,
 		PartitionHeld, PartitionNotReady, PartitionsDiffer, PartitionsUneven, PartitionsUnused, PatternUnmatched, Quarantined,
 		RegisterDegraded, RegisterRecordLong, RegisterRegressed, RegisterRumour, RegisterUnreachable, ResidencyInvalid, ResidencyStopped,

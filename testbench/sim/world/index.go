@@ -24,13 +24,16 @@ func openIndex(own event.RegionID, window time.Duration, over dedupe.Store) *ind
 	return &index{x, own}
 }
 
-// closed is what a seat may take for the lowest closed stamp of all regions: of
-// each what it has published, once the seat's index has reached the end that was
-// published with it.
+// closed is what a seat may take for the lowest closed stamp of all regions: of each what
+// it has published, once the seat's index has reached the end that was published with it. A
+// region whose log is over is left out.
 func (w *World) closed(s *seatRun) event.Stamp {
-	applied := s.index.Applied()
-	lowest := ^event.Stamp(0)
+	applied, lowest, table := s.index.Applied(), ^event.Stamp(0), s.newest()
 	for _, r := range w.regions {
+		if r != s.p.region && table.Over(r.id, applied[r.id]) {
+			w.counts["regions that are over and close nothing"]++
+			continue
+		}
 		var of event.Stamp
 		for _, st := range w.committed(r, s.tp) {
 			if st.claims.End.Compare(applied[r.id]) <= 0 {
