@@ -124,7 +124,10 @@ func (c *Core) markOf(unit string, epoch event.Epoch) uint64 {
 // writeUnit writes the next record of a unit, chained to the one before. One that
 // takes the unit from its owner is broadcast at once.
 func (c *Core) writeUnit(now time.Duration, purpose string, next UnitRecord, expect uint64, then func(now time.Duration, seq uint64, ok bool)) {
-	next.Version, next.Prev, next.PrevHash = recordVersion, expect, ""
+	next.Prev, next.PrevHash = expect, ""
+	if next.Version == 0 {
+		next.Version = recordVersion
+	}
 	if u := c.units[next.Unit]; u != nil && u.rev == expect {
 		next.PrevHash = u.hash
 	}
@@ -169,7 +172,7 @@ func (c *Core) wait(region string) time.Duration {
 // the logs end, and claims.
 func (c *Core) claim(now time.Duration, unit string) {
 	u := c.units[unit]
-	if u == nil || !c.claimable(&u.rec) || c.rumoured(UnitSubject(unit)) {
+	if u == nil || !c.claimable(&u.rec) || !u.rec.Resolved() || c.rumoured(UnitSubject(unit)) {
 		return
 	}
 	last := u.rec.Last
@@ -193,10 +196,14 @@ func (c *Core) claim(now time.Duration, unit string) {
 	if l.ends == nil {
 		return
 	}
-	delete(c.starts, unit)
+	if l.next != nil {
+		c.ownPlaced(now, unit, l.next)
+		return
+	}
 	if wrong := pastEnds(unit, c.cfg.Region, u.rec.Epochs, l.ends); len(wrong) > 0 {
 		// An epoch that began there, behind what is in no log, would have answered
 		// writes that count for nothing.
+		delete(c.starts, unit)
 		c.inspected[unit] = inspection{rev: u.rev, at: now, answered: true, wrong: wrong}
 		c.notBefore["unit "+unit] = now + inspectAgain
 		c.changes++
@@ -215,7 +222,19 @@ func (c *Core) claim(now time.Duration, unit string) {
 		next.Epochs[n-1].Ended, next.Epochs[n-1].Cut = true, start
 	}
 	next.Epochs = append(next.Epochs, Tenure{Epoch: next.Epoch, Owner: c.cfg.Region, Start: start})
-	c.own(now, "unit "+unit, next, u.rev)
+	l.next = c.place(next, u.rev)
+	c.starts[unit] = l
+	c.ownPlaced(now, unit, l.next)
+}
+
+// ownPlaced claims with a record once all that it names is stored.
+func (c *Core) ownPlaced(now time.Duration, unit string, p *placing) {
+	if !c.store(now, unit, p.names) {
+		return
+	}
+	delete(c.starts, unit)
+	p.record.Live = c.regions[c.cfg.Region].rec.Live
+	c.own(now, "unit "+unit, p.record, p.rev)
 }
 
 // inspection is what was found when the epochs of a unit were held against its logs.
@@ -239,7 +258,7 @@ const (
 func (c *Core) inspect(now time.Duration, unit string) {
 	u, i := c.units[unit], c.inspected[unit]
 	switch {
-	case u == nil || u.rec.Owner != c.cfg.Region, !u.rec.measured():
+	case u == nil || u.rec.Owner != c.cfg.Region, !u.rec.Resolved(), !u.rec.measured():
 		return
 	case i.rev == u.rev && i.answered && len(i.wrong) == 0, i.at != 0 && now < i.at+inspectAgain:
 		return
@@ -351,7 +370,7 @@ func (c *Core) drain(now time.Duration, unit string) {
 	c.do(Settle{Unit: unit, Epoch: u.rec.Epoch})
 }
 
-func (c *Core) writeDrained(now time.Duration, ev Settled) {
+func (c *Core) hasSettled(now time.Duration, ev Settled) {
 	if c.settled[ev.Unit] != ev.Epoch {
 		return
 	}
@@ -360,7 +379,32 @@ func (c *Core) writeDrained(now time.Duration, ev Settled) {
 		c.notBefore["drain "+ev.Unit] = now + retryLimit
 		return
 	}
+	d := &draining{Settled: ev}
+	if len(ev.Ends) > 0 && len(encode(ev.Ends)) > c.inline() {
+		d.names = split(ev.Unit, ev.Epoch, ev.Ends)
+	}
+	c.draining[ev.Unit] = d
+}
+
+// writeDrained tells where the logs of a unit ended when everything was dropped, once that
+// is stored if it is long.
+func (c *Core) writeDrained(now time.Duration, unit string) {
+	ev := c.draining[unit]
+	if ev == nil {
+		return
+	}
+	if u := c.units[unit]; u.rec.Epoch > ev.Epoch {
+		delete(c.draining, unit) // nobody waits for it any more
+		return
+	}
+	if !c.store(now, unit, ev.names) {
+		return
+	}
 	r := DrainedRecord{Version: recordVersion, Region: c.cfg.Region, Instance: c.cfg.Instance, Life: c.cfg.Life, Unit: ev.Unit, Epoch: ev.Epoch, Ends: ev.Ends}
+	if n := len(ev.names); n > 0 {
+		r.Version, r.Ends, r.EndsAt = refsVersion, nil, &ExtentsRef{Sum: ev.names[0].Sum, Parts: n}
+	}
+	delete(c.draining, unit)
 	c.write(now, fmt.Sprintf("drained %s %d", ev.Unit, ev.Epoch), Write{Subject: drainedSubject(r.Region, r.Instance, r.Unit), Data: encode(r)}, 0,
 		func(time.Duration, uint64, bool) {})
 }

@@ -27,6 +27,10 @@ type CoreConfig struct {
 	// own Kafka has copied of it.
 	Mark     Mark
 	Mirrored Memory
+	// Inline is how many bytes of starts and cuts a unit's record holds itself, before they
+	// go outside of it; 0 is 32 KiB, less than 0 none. Kept is how many messages of a
+	// subject the register keeps; 0 is [KeptRevisions].
+	Inline, Kept int
 }
 
 // Mark is the durable high-water mark of an instance: what it has seen of the
@@ -76,6 +80,9 @@ type Core struct {
 
 	regions map[string]*known[RegionRecord]
 	units   map[string]*known[UnitRecord]
+	extents ExtentSets         // that units' records name, or may yet
+	slots   map[string]slot    // what the register has of them, by subject
+	wanted  map[string]*want   // what the watch has not brought, by unit
 	tooLong map[string]refused // records that the register does not take, by subject
 	names   map[instanceName]*livesOf
 	heard   map[string]Heard            // by region
@@ -96,6 +103,8 @@ type Core struct {
 	bumps   map[string]bump    // by region: own writes of its record
 	starts  map[string]listing // ends for a claim, by unit
 	settled map[string]event.Epoch
+	// draining are the ends that are about to be told, by unit.
+	draining map[string]*draining
 	// inspected are the ends against which the epochs of the region's units were held.
 	inspected map[string]inspection
 
@@ -161,6 +170,7 @@ type listing struct {
 	rev   uint64
 	asked bool
 	ends  []Extent
+	next  *placing // the record of the claim; nil before it is made
 }
 
 // awaitedRenewal is a stored renewal of this instance's lease.
@@ -195,8 +205,8 @@ func NewCore(cfg CoreConfig) *Core {
 		rumours: make(map[string]*rumour),
 		proofs:  make(map[string]proof), bumps: make(map[string]bump), starts: make(map[string]listing),
 		settled: make(map[string]event.Epoch), inspected: make(map[string]inspection),
-		tooLong: make(map[string]refused),
-		ops:     make(map[uint64]*op), opByPurpose: make(map[string]*op), notBefore: make(map[string]time.Duration),
+		slots: make(map[string]slot), wanted: make(map[string]*want), tooLong: make(map[string]refused), draining: make(map[string]*draining),
+		ops: make(map[uint64]*op), opByPurpose: make(map[string]*op), notBefore: make(map[string]time.Duration),
 		mark: cfg.Mark,
 	}
 	c.mark.Version = recordVersion
@@ -222,7 +232,7 @@ func (c *Core) Step(now time.Duration, ev Event) []Effect {
 	case Listed:
 		c.listed(now, ev)
 	case Settled:
-		c.writeDrained(now, ev)
+		c.hasSettled(now, ev)
 	case Applied:
 		c.applied(now, ev)
 	case Recalled:
@@ -254,6 +264,9 @@ func (c *Core) advance(now time.Duration) {
 	c.inquire(now)
 	c.checkSilence(now)
 	c.settleRumours(now)
+	if c.ready() {
+		c.seek(now)
+	}
 	c.advanceRepairs(now)
 	if !c.ready() {
 		if c.distrust != "" {
@@ -270,6 +283,7 @@ func (c *Core) advance(now time.Duration) {
 			c.claim(now, unit)
 			c.inspect(now, unit)
 			c.drain(now, unit)
+			c.writeDrained(now, unit)
 		}
 		c.checkRenewals(now)
 	}
@@ -417,6 +431,8 @@ func (c *Core) note(now time.Duration, subject string, seq uint64, data []byte) 
 		if r, err = decode[LeaseRecord](data); err == nil {
 			c.noteLease(now, seq, &r)
 		}
+	case strings.HasPrefix(subject, ExtentsSubjects):
+		err = c.noteExtents(subject, seq, data)
 	case subject == subjectRepair:
 		if _, err = decode[RepairRecord](data); err == nil {
 			c.noteRepair(seq)
@@ -424,7 +440,12 @@ func (c *Core) note(now time.Duration, subject string, seq uint64, data []byte) 
 	case strings.HasPrefix(subject, subjectDrained):
 		var r DrainedRecord
 		if r, err = decode[DrainedRecord](data); err == nil {
-			c.noteDrained(&r)
+			if r.EndsAt != nil {
+				r.Ends = c.extents.find(r.Unit, r.EndsAt)
+			}
+			if r.EndsAt == nil || r.Ends != nil { // without its ends it says nothing
+				c.noteDrained(&r)
+			}
 		}
 	}
 	return err
@@ -481,6 +502,8 @@ func (c *Core) noteUnit(seq uint64, data []byte) error {
 		return fmt.Errorf("the epoch of %s goes back from %d to %d", r.Unit, old.rec.Epoch, r.Epoch)
 	}
 	c.changes++
+	c.extents.Resolve(&r)
+	c.extents.prune(&r)
 	c.units[r.Unit] = &known[UnitRecord]{rev: seq, data: data, hash: hash(data), rec: r}
 	if p, ok := c.proofs[r.Unit]; ok && !(r.State == UnitActive && r.Owner == c.cfg.Region && r.Epoch == p.epoch) {
 		delete(c.proofs, r.Unit)
@@ -583,7 +606,11 @@ func (c *Core) written(now time.Duration, ev Written) {
 		delete(c.ops, o.id)
 		delete(c.opByPurpose, o.purpose)
 		c.changes++
-		c.tooLong[o.write.Subject] = refused{len(o.write.Data), now}
+		subject := o.write.Subject
+		if unit, ok := strings.CutPrefix(o.purpose, purposeExtents); ok {
+			subject = UnitSubject(unit)
+		}
+		c.tooLong[subject] = refused{len(o.write.Data), now}
 		c.notBefore[o.purpose] = now + inspectAgain
 		o.then(now, 0, false)
 	case Stored, Conflict:

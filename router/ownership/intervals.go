@@ -73,6 +73,11 @@ func (i *Intervals) From(t *Tokens, topic string, partition int32) *event.Validi
 	if revision == 0 || revision > t.Revision() {
 		return known
 	}
+	for _, r := range i.topology.Regions() {
+		if u := t.Units[domain.Unit(r.Name)].Record; !u.Resolved() {
+			return known // the watch is about to bring what the record names
+		}
+	}
 	if i.indexed != t.Revision() {
 		i.topics, i.indexed = make(map[*Extent]map[string][]Extent), t.Revision()
 	}

@@ -68,6 +68,32 @@ func extent(topic string, incarnation uint16, offsets ...int64) Extent {
 	return Extent{Topic: topic, Incarnation: incarnation, Offsets: offsets}
 }
 
+// TestIntervalsWithoutExtents: from a record that names what has not been seen no table is
+// made. An epoch whose start is not known would begin at 0, and all that is orphaned count.
+func TestIntervalsWithoutExtents(t *testing.T) {
+	g := newWrittenRegister(t)
+	g.sees(1, false, owned("air/us", "us", 17, Tenure{Epoch: 17, Owner: "us"}))
+	u := owned("air/eu", "eu", 34,
+		Tenure{Epoch: 18, Owner: "eu", Ended: true, Cut: []Extent{extent("flights", 0, 7)}},
+		Tenure{Epoch: 34, Owner: "eu", Start: []Extent{extent("flights", 0, 9)}})
+	parts := outside(&u, 0)
+	before := g.table("flights", 0)
+	g.sees(3, false, u)
+	if a := g.table("flights", 0); a != before {
+		t.Fatalf("a table without what the record names: %+v", a.Logs[2])
+	}
+	if !g.core.Tokens().Outdates(before, "air/eu") {
+		t.Error("writes are answered by the table from before")
+	}
+	for i := range parts {
+		g.core.Step(0, Seen{Subject: parts[i].subject("0"), Seq: uint64(4 + i), Data: encode(parts[i])})
+	}
+	a := g.table("flights", 0)
+	if got := a.Judge(event.Dot{Region: 2, Offset: 8}, 34); got != event.Orphan {
+		t.Errorf("once it has come, what lies between the intervals is %v", got)
+	}
+}
+
 func TestIntervalsOfAPartition(t *testing.T) {
 	g := newWrittenRegister(t)
 	if a := g.table("flights", 1); a == nil || !reflect.DeepEqual(*a, event.ValidityTable{}) {

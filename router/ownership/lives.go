@@ -45,6 +45,7 @@ type life struct {
 	gone bool
 	// waits: it outwaits other lives before it drains.
 	waits bool
+	reads int // the highest version of records that it reads
 }
 
 // note takes a lease record over; records of a life may come more than once.
@@ -66,7 +67,7 @@ func (n *livesOf) note(seq uint64, r *LeaseRecord) {
 	if n.lives == nil {
 		n.lives = make(map[string]life)
 	}
-	l := life{seq: seq, gone: r.Gone, waits: r.After > 0}
+	l := life{seq: seq, gone: r.Gone, waits: r.After > 0, reads: r.Reads}
 	if r.Hold > 0 && r.Hold < mostDuration.Milliseconds() {
 		l.hold = time.Duration(r.Hold) * time.Millisecond
 	}
@@ -189,7 +190,7 @@ func (c *Core) claimedName(now time.Duration, seq uint64) {
 func (c *Core) leaseRecord(now time.Duration, guard uint64) LeaseRecord {
 	r := LeaseRecord{
 		Version: recordVersion, Region: c.cfg.Region, Instance: c.cfg.Instance, Life: c.cfg.Life,
-		Guard: guard, Hold: c.cfg.Lease.hold().Milliseconds(),
+		Guard: guard, Hold: c.cfg.Lease.hold().Milliseconds(), Reads: refsVersion,
 	}
 	if !c.alone(now) {
 		r.After, r.Hold = c.name.others.newest, max(r.Hold, c.othersHold().Milliseconds())

@@ -136,14 +136,19 @@ type damage struct {
 	mark    *Mark
 	// ends are where the region's own logs end, by unit.
 	ends map[string][]Extent
+	// extents are those that records name, as far as they are known; inline is how much of
+	// them a record holds itself.
+	extents *ExtentSets
+	inline  int
 }
 
 // mending is one write of a repair.
 type mending struct {
 	subject string
 	expect  uint64
+	free    bool // it is written whatever there is
 	data    []byte
-	step    string
+	step    string // "": it belongs to the one that comes after it
 }
 
 // mend gives the writes that mend a register, in order; why says what keeps it from being
@@ -166,16 +171,14 @@ func (d *damage) mend() (writes []mending, why string) {
 		names[unit] = max(names[unit], d.memory.Epochs[unit])
 	}
 	for _, unit := range slices.Sorted(maps.Keys(names)) {
-		m, last, why := d.mendUnit(unit, max(names[unit], d.memory.Epochs[unit]))
+		list, last, why := d.mendUnit(unit, max(names[unit], d.memory.Epochs[unit]))
 		if why != "" {
 			return nil, why
 		}
 		if last != "" {
 			lost[last] = true
 		}
-		if m != nil {
-			units = append(units, *m)
-		}
+		units = append(units, list...)
 	}
 	for _, region := range slices.Sorted(maps.Keys(d.ids)) {
 		m, why := d.mendRegion(region, lost[region])
@@ -189,15 +192,23 @@ func (d *damage) mend() (writes []mending, why string) {
 	return append(writes, units...), ""
 }
 
-// mendUnit gives the write that mends a unit, nil if none is needed, and the region that
-// owned it last if its record was lost.
-func (d *damage) mendUnit(unit string, remembered event.Epoch) (m *mending, last, why string) {
+// mendUnit gives the writes that mend a unit, none if none is needed, and the region that
+// owned it last if its record was lost. What the record names comes before it, also if it
+// may still be there.
+func (d *damage) mendUnit(unit string, remembered event.Epoch) (list []mending, last, why string) {
 	now, there := d.units[unit]
+	if !now.rec.Resolved() {
+		return nil, "", fmt.Sprintf("the record of %s names starts or cuts that neither the register nor the copy in the Kafka of this region has; repair first at a gateway of a region that has them", unit)
+	}
 	base, history, lost := now.rec, now.rec.Epochs, false
 	if c, ok := d.memory.Units[unit]; ok {
 		copied, err := DecodeUnit(c.Data)
 		if err != nil {
 			return nil, "", fmt.Sprintf("the copy of the record of %s cannot be read: %v", unit, err)
+		}
+		d.extents.Resolve(&copied)
+		if !copied.Resolved() {
+			return nil, "", fmt.Sprintf("the copy of the record of %s names starts or cuts that the copy does not have; repair first at a gateway of a region that has them", unit)
 		}
 		history, err = joinHistories(now.rec.Epochs, copied.Epochs)
 		if err != nil {
@@ -244,7 +255,11 @@ func (d *damage) mendUnit(unit string, remembered event.Epoch) (m *mending, last
 	for _, w := range wrong {
 		step += fmt.Sprintf("; %s: %d is written", w, w.End)
 	}
-	return &mending{subject: UnitSubject(unit), expect: now.rev, data: encode(next), step: step}, last, ""
+	next.bounds(func(_ *[]Extent, ref **ExtentsRef) { *ref = nil })
+	for i, r := range outside(&next, d.inline) {
+		list = append(list, mending{subject: r.subject(fmt.Sprint(repairSlot, i/inRepairSlot)), free: true, data: encode(r)})
+	}
+	return append(list, mending{subject: UnitSubject(unit), expect: now.rev, data: encode(next), step: step}), last, ""
 }
 
 // mendRegion gives the write that fences a region, if anything of it was lost.
@@ -272,18 +287,24 @@ type RepairRecord struct {
 }
 
 func (r RepairRecord) version() int { return r.Version }
+func (r RepairRecord) newest() int  { return recordVersion }
 
 // subjectRepair is where repairs are told.
 const subjectRepair = "own.repair"
 
+// TakeExtents takes in extents that units' records name.
+func (m *Memory) TakeExtents(r *ExtentsRecord) { m.Extents.Take(r) }
+
 // TakeUnit takes in a revision of a unit's record: the newest is of the highest epoch, and
 // of that the last.
 func (m *Memory) TakeUnit(u *UnitRecord, revision uint64, data []byte) {
-	m.takeCopy(u.Unit, Copied{Epoch: u.Epoch, Revision: revision, Data: data})
+	if m.takeCopy(u.Unit, Copied{Epoch: u.Epoch, Revision: revision, Data: data}) {
+		m.Extents.prune(u) // else years of fences would fill the memory
+	}
 	m.Epochs[u.Unit] = max(m.Epochs[u.Unit], u.Epoch)
 }
 
-func (m *Memory) takeCopy(unit string, c Copied) {
+func (m *Memory) takeCopy(unit string, c Copied) (newest bool) {
 	if m.Units == nil {
 		m.Units = make(map[string]Copied)
 	}
@@ -291,5 +312,7 @@ func (m *Memory) takeCopy(unit string, c Copied) {
 	if cmp.Or(cmp.Compare(c.Epoch, old.Epoch), cmp.Compare(c.Revision, old.Revision)) >= 0 {
 		c.Data = slices.Clone(c.Data)
 		m.Units[unit] = c
+		return true
 	}
+	return false
 }

@@ -57,7 +57,7 @@ func TestMend(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			d := damage{
 				region: "us", id: 1, ids: map[string]event.RegionID{"us": 1, "eu": 2}, reason: "test", units: map[string]known[UnitRecord]{}, regions: map[string]known[RegionRecord]{},
-				memory: &Memory{Epochs: map[string]event.Epoch{}, Live: map[string]uint64{"us": 3}}, mark: &Mark{}, ends: map[string][]Extent{unit: at(7)},
+				memory: &Memory{Epochs: map[string]event.Epoch{}, Live: map[string]uint64{"us": 3}}, mark: &Mark{}, ends: map[string][]Extent{unit: at(7)}, extents: &ExtentSets{}, inline: inlineExtents,
 			}
 			d.regions["us"] = known[RegionRecord]{rev: 9, rec: RegionRecord{Region: "us", Live: 3, State: RegionUp}}
 			if tt.mark > 0 {

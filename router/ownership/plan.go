@@ -111,6 +111,7 @@ type unitFence struct {
 	tries          int      // cuts that its logs did not bear out
 	cutAtEnd       bool     // else it is at what other regions have applied
 	cutWritten     bool
+	next           *placing // the record with the cut; nil before it is made
 }
 
 func (c *Core) ask(now time.Duration, ev Ask) {
@@ -532,6 +533,13 @@ func (p *plan) writeCut(now time.Duration, unit string, t *unitFence) {
 		t.cutWritten, t.cutAtEnd = true, n == 0 || !u.rec.Epochs[n-1].Applied // by another gateway's plan
 		return
 	}
+	if !u.rec.Resolved() {
+		return // the watch is about to bring what it names
+	}
+	if t.next != nil && t.next.rev == u.rev {
+		p.writePlaced(now, unit, t)
+		return
+	}
 	if p.region == c.cfg.Region && p.pastEnd(now, unit, t, &u.rec.Epochs[n-1]) {
 		return
 	}
@@ -540,7 +548,17 @@ func (p *plan) writeCut(now time.Duration, unit string, t *unitFence) {
 	last := &next.Epochs[n-1]
 	// What was applied of an epoch may be nothing: a cut lies never below its start.
 	last.Ended, last.Applied, last.Cut = true, !t.cutAtEnd, raise(t.ends, last.Start)
-	c.writeUnit(now, p.purpose("cut "+unit), next, u.rev, func(_ time.Duration, seq uint64, ok bool) {
+	last.CutAt = nil
+	t.next = c.place(next, u.rev)
+	p.writePlaced(now, unit, t)
+}
+
+// writePlaced writes the record with the cut once all that it names is stored.
+func (p *plan) writePlaced(now time.Duration, unit string, t *unitFence) {
+	if !p.c.store(now, unit, t.next.names) {
+		return
+	}
+	p.c.writeUnit(now, p.purpose("cut "+unit), t.next.record, t.next.rev, func(_ time.Duration, _ uint64, ok bool) {
 		t.cutWritten = t.cutWritten || ok
 	})
 }

@@ -15,8 +15,8 @@ import (
 // people read the register when things are bad; the numbers that matter are
 // small. docs/format/ownership.md has the fields and golden bytes.
 
-// recordVersion is the version of all records; a record of another version is
-// an error, never half understood.
+// recordVersion is the version of all records but those that name extents outside of
+// them ([refsVersion]); a record of another version is an error, never half understood.
 const recordVersion = 1
 
 // RegionState says whether a region's instances may hold leases.
@@ -102,14 +102,31 @@ type Tenure struct {
 	// Start is where the owner's logs ended when the epoch began. A partition or
 	// incarnation that is not in it begins at offset 0: it appeared later.
 	Start []Extent `json:"start,omitempty"`
+	// StartAt names the start where it stands outside of the record; Start is then put in
+	// by the reader.
+	StartAt *ExtentsRef `json:"start_at,omitempty"`
 	// Ended is set once the cut is known. A partition that is not in Cut, because no
 	// other region is given anything of its topic, is cut where the next epoch of the
 	// same owner begins: there is nobody who could have gone on without it.
 	Ended bool     `json:"ended,omitempty"`
 	Cut   []Extent `json:"cut,omitempty"`
+	// CutAt names the cut, like StartAt.
+	CutAt *ExtentsRef `json:"cut_at,omitempty"`
 	// Applied is set where the cut is what other regions had applied: answered
 	// writes may lie past it.
 	Applied bool `json:"applied,omitempty"`
+}
+
+// MarshalJSON leaves out what stands outside.
+func (t Tenure) MarshalJSON() ([]byte, error) {
+	type tenure Tenure
+	if t.StartAt != nil {
+		t.Start = nil
+	}
+	if t.CutAt != nil {
+		t.Cut = nil
+	}
+	return json.Marshal(tenure(t))
 }
 
 // Extent is one offset for each partition of a topic, in one incarnation.
@@ -217,6 +234,9 @@ type LeaseRecord struct {
 	// milliseconds; 0 in records of instances that do not say: what the reader's own
 	// times say.
 	Hold int64 `json:"hold_ms,omitempty"`
+	// Reads is the highest version of records that the life reads; 0 in records of
+	// instances that do not say: 1.
+	Reads int `json:"reads,omitempty"`
 	// Gone is set in the last one of a life that has stopped: it, and those it speaks
 	// for, hold nothing and answer nothing any more.
 	Gone bool `json:"gone,omitempty"`
@@ -234,7 +254,9 @@ type DrainedRecord struct {
 	Unit     string      `json:"unit"`
 	Epoch    event.Epoch `json:"epoch"` // the fence's
 	// Ends are where the region's logs ended after that.
-	Ends []Extent `json:"ends"`
+	Ends []Extent `json:"ends,omitempty"`
+	// EndsAt names the ends where they stand outside of the record.
+	EndsAt *ExtentsRef `json:"ends_at,omitempty"`
 }
 
 // nextEpoch is the lowest epoch above e that the region with this id may mint:
@@ -279,13 +301,21 @@ func encode(record any) []byte {
 	return b
 }
 
-// versioned is any record.
-type versioned interface{ version() int }
+// versioned is any record: it has a version, and there is a newest that is known.
+type versioned interface {
+	version() int
+	newest() int
+}
 
 func (r RegionRecord) version() int  { return r.Version }
 func (r UnitRecord) version() int    { return r.Version }
 func (r LeaseRecord) version() int   { return r.Version }
 func (r DrainedRecord) version() int { return r.Version }
+
+func (r RegionRecord) newest() int  { return recordVersion }
+func (r UnitRecord) newest() int    { return refsVersion }
+func (r LeaseRecord) newest() int   { return recordVersion }
+func (r DrainedRecord) newest() int { return refsVersion }
 
 // decode reads a record. What this version does not know of is ignored: a newer
 // version that means something else raises the number.
@@ -294,7 +324,7 @@ func decode[T versioned](b []byte) (T, error) {
 	if err := json.Unmarshal(b, &r); err != nil {
 		return r, fmt.Errorf("decode %T: %w", r, err)
 	}
-	if r.version() != recordVersion {
+	if v := r.version(); v < recordVersion || v > r.newest() {
 		return r, fmt.Errorf("decode %T: version %d is not known", r, r.version())
 	}
 	return r, nil

@@ -23,12 +23,22 @@ var golden = []struct {
 		PrevHash: "9c1f", Epochs: []Tenure{{Epoch: 18, Owner: "eu", Ended: true, Cut: []Extent{{Topic: "flights", Offsets: []int64{120, 96}}}}},
 	}, `{"v":1,"unit":"air/eu","epoch":33,"owner":"","state":"FENCED","last":"eu","scope":"region","by":"us","reason":"planned maintenance","prev":12,"prev_hash":"9c1f","epochs":[{"epoch":18,"owner":"eu","ended":true,"cut":[{"topic":"flights","incarnation":0,"offsets":[120,96]}]}]}`},
 	{leaseSubject("eu", "eu.0"), LeaseRecord{
-		Version: 1, Region: "eu", Instance: "eu.0", Life: "0a1b2c3d4e5f", After: 9, Guard: 11, Hold: 18000,
-	}, `{"v":1,"region":"eu","instance":"eu.0","life":"0a1b2c3d4e5f","after":9,"guard":11,"hold_ms":18000}`},
+		Version: 1, Region: "eu", Instance: "eu.0", Life: "0a1b2c3d4e5f", After: 9, Guard: 11, Hold: 18000, Reads: 2,
+	}, `{"v":1,"region":"eu","instance":"eu.0","life":"0a1b2c3d4e5f","after":9,"guard":11,"hold_ms":18000,"reads":2}`},
 	{drainedSubject("eu", "eu-0", "air/eu"), DrainedRecord{
 		Version: 1, Region: "eu", Instance: "eu-0", Life: "0a1b2c3d4e5f", Unit: "air/eu", Epoch: 33, Ends: []Extent{{Topic: "flights", Offsets: []int64{120, 96}}},
 	}, `{"v":1,"region":"eu","instance":"eu-0","life":"0a1b2c3d4e5f","unit":"air/eu","epoch":33,"ends":[{"topic":"flights","incarnation":0,"offsets":[120,96]}]}`},
+	{"own.unit.air.eu", UnitRecord{
+		Version: 2, Unit: "air/eu", Epoch: 33, State: UnitFenced, Last: "eu", Scope: ScopeRegion, By: "us", Reason: "planned maintenance", Prev: 12,
+		PrevHash: "9c1f", Epochs: []Tenure{{Epoch: 18, Owner: "eu", Ended: true, Cut: flights, CutAt: &ExtentsRef{Sum: sumOf(flights), Parts: 1}}},
+	}, `{"v":2,"unit":"air/eu","epoch":33,"owner":"","state":"FENCED","last":"eu","scope":"region","by":"us","reason":"planned maintenance","prev":12,"prev_hash":"9c1f","epochs":[{"epoch":18,"owner":"eu","ended":true,"cut_at":{"sum":"` + sumOf(flights) + `","parts":1}}]}`},
+	{
+		"own.extents.air.eu.33." + sumOf(flights) + ".0", split("air/eu", 33, flights)[0],
+		`{"v":1,"unit":"air/eu","epoch":33,"sum":"` + sumOf(flights) + `","part":0,"parts":1,"extents":[{"topic":"flights","incarnation":0,"offsets":[120,96]}]}`,
+	},
 }
+
+var flights = []Extent{{Topic: "flights", Offsets: []int64{120, 96}}}
 
 func TestOwnershipGolden(t *testing.T) {
 	doc, err := os.ReadFile("../../docs/format/ownership.md")
@@ -51,8 +61,11 @@ func TestOwnershipGolden(t *testing.T) {
 	if err != nil || u.Epoch != 33 || len(u.Epochs) != 1 {
 		t.Errorf("decoded %+v, %v", u, err)
 	}
-	if _, err := decode[UnitRecord]([]byte(strings.Replace(golden[1].want, `"v":1`, `"v":2`, 1))); err == nil {
+	if _, err := decode[UnitRecord]([]byte(strings.Replace(golden[1].want, `"v":1`, `"v":3`, 1))); err == nil {
 		t.Error("a later version is accepted")
+	}
+	if _, err := decode[RegionRecord]([]byte(strings.Replace(golden[0].want, `"v":1`, `"v":2`, 1))); err == nil {
+		t.Error("a later version of a region's record is accepted")
 	}
 }
 

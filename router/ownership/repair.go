@@ -198,6 +198,7 @@ func (r *repair) remembers(m Memory) {
 
 // tell adds what the instance has seen of the register to a memory.
 func (c *Core) tell(m *Memory) {
+	m.Extents.join(&c.extents)
 	for _, u := range c.units {
 		m.TakeUnit(&u.rec, u.rev, u.data)
 	}
@@ -230,7 +231,10 @@ func (r *repair) damage() (*damage, error) {
 	d := &damage{
 		region: c.cfg.Region, id: c.cfg.ID, ids: make(map[string]event.RegionID), reason: r.cmd.Reason,
 		units: make(map[string]known[UnitRecord]), regions: make(map[string]known[RegionRecord]), memory: r.memory, mark: &c.mark, ends: r.ends,
+		extents: &ExtentSets{}, inline: c.inline(),
 	}
+	d.extents.join(&c.extents)
+	d.extents.join(&r.memory.Extents)
 	for _, region := range c.cfg.Regions.Regions() {
 		d.ids[region.Name] = region.ID
 	}
@@ -253,6 +257,7 @@ func (r *repair) damage() (*damage, error) {
 		if err != nil {
 			return nil, err
 		}
+		d.extents.Resolve(&rec)
 		d.units[rec.Unit] = known[UnitRecord]{rev: s.Seq, data: s.Data, hash: hash(s.Data), rec: rec}
 	}
 	return d, nil
@@ -285,7 +290,9 @@ func (r *repair) plan(now time.Duration) {
 	}
 	fenced := 0
 	for _, m := range todo {
-		r.steps = append(r.steps, m.step)
+		if m.step != "" {
+			r.steps = append(r.steps, m.step)
+		}
 		if strings.HasPrefix(m.subject, subjectRegion) {
 			fenced++
 		}
@@ -309,7 +316,8 @@ func (r *repair) plan(now time.Duration) {
 	}
 	r.todo = append([]mending{}, todo...)
 	if r.commit {
-		r.todo = append(r.todo, mending{subject: subjectRepair, data: encode(RepairRecord{Version: recordVersion, By: c.cfg.Region, Reason: r.cmd.Reason, Beyond: beyond})})
+		// It says something of what comes before it, whoever else says so, too.
+		r.todo = append(r.todo, mending{subject: subjectRepair, free: true, data: encode(RepairRecord{Version: recordVersion, By: c.cfg.Region, Reason: r.cmd.Reason, Beyond: beyond})})
 	}
 	r.write(now)
 }
@@ -333,8 +341,8 @@ func (r *repair) write(now time.Duration) {
 	case c.free(now, purpose):
 		m := r.todo[0]
 		guard := m.subject
-		if m.subject == subjectRepair {
-			guard = "" // it says something of what comes before it, whoever else says so, too
+		if m.free {
+			guard = ""
 		}
 		c.write(now, purpose, Write{Subject: m.subject, Data: m.data, Guard: guard, Expect: m.expect}, 0, func(now time.Duration, _ uint64, ok bool) {
 			switch {

@@ -33,8 +33,9 @@ type Memory struct {
 	Epochs map[string]event.Epoch // the highest of each unit
 	Live   map[string]uint64      // the highest liveness epoch of each region
 	Last   uint64                 // the highest revision
-	// Units are the newest records, as they are in the register.
-	Units map[string]Copied
+	// Units are the newest records, as they are in the register, and Extents what they name.
+	Units   map[string]Copied
+	Extents ExtentSets
 	// Abandoned: the region has given the register up, and nothing came after that.
 	Abandoned bool
 }
@@ -55,6 +56,10 @@ func (m *Memory) join(o Memory) {
 		m.Live[region] = max(m.Live[region], live)
 	}
 	m.Last = max(m.Last, o.Last)
+	extents := m.Extents
+	m.Extents = ExtentSets{} // the other one's is not touched
+	m.Extents.join(&extents)
+	m.Extents.join(&o.Extents)
 	m.Units = maps.Clone(m.Units)
 	for unit, c := range o.Units {
 		m.takeCopy(unit, c)
@@ -175,6 +180,7 @@ func (c *Core) askedRegister(now time.Duration, ev Seen) {
 			c.drop() // whatever it was, to stop is safe; only the watch says what is true
 		}
 	}
+	c.sought(&ev)
 	if r := c.rumours[ev.Subject]; r != nil && now >= r.heard+rumourPatience && !c.shown(r) {
 		r.denied = true
 	}

@@ -1,6 +1,7 @@
 package main
 
 const (
+	ownershipExtents  = "router/ownership/extents.go"
 	ownershipCore     = "router/ownership/core.go"
 	ownershipClaim    = "router/ownership/claim.go"
 	ownershipLives    = "router/ownership/lives.go"
@@ -69,7 +70,8 @@ var ownershipMutants = []mutant{
 	}},
 	{"start-before-revision", "the start is listed before the revision that the claim is conditional on", []edit{
 		{ownershipClaim, "	if l.rev != u.rev || !l.asked {", "	if !l.asked {"},
-		{ownershipClaim, "	delete(c.starts, unit)\n	if wrong", "	if wrong"},
+		{ownershipClaim, "	delete(c.starts, unit)\n	p.record", "	p.record"},
+		{ownershipClaim, "	if l.next != nil {", "	if l.next != nil && l.next.rev == u.rev {"},
 		{ownershipClaim, "l.ends); len(wrong) > 0 {", "l.ends); len(wrong) < 0 {"},
 	}},
 	{"wait-without-drift", "W leaves out (1+r)/(1-r)", []edit{
@@ -125,5 +127,20 @@ var ownershipMutants = []mutant{
 	}},
 	{"start-from-watch", "a record that was read makes its owner hold the unit", []edit{
 		{ownershipCore, "	if p, ok := c.proofs[r.Unit]; ok && ", "	if r.State == UnitActive && r.Owner == c.cfg.Region && c.lease.rev != 0 {\n		c.proofs[r.Unit] = proof{epoch: r.Epoch, rev: c.lease.rev}\n	}\n	if p, ok := c.proofs[r.Unit]; ok && "},
+	}},
+	{"record-before-extents", "a unit's record is written before the starts that it names are stored", []edit{
+		{ownershipClaim, "	if !c.store(now, unit, p.names) {\n		return\n	}\n", ""},
+	}},
+	{"extents-dropped-early", "starts and cuts that stand outside are dropped although the unit's record names them", []edit{
+		{ownershipExtents, "slices.Max(set.epochs) < u.Epoch && !named[name.sum]", "slices.Max(set.epochs) < u.Epoch && (named[name.sum] || len(named) >= 0)"},
+	}},
+	{"extents-pushed-out", "what a unit's newest record names is pushed out of the register", []edit{
+		{ownershipExtents, "s[0].epoch < newest.Epoch && !newest.named()[s[0].sum]", "s[0].epoch < newest.Epoch"},
+	}},
+	{"extents-pushed-out-early", "what a record is about to name is pushed out of the register", []edit{
+		{ownershipExtents, "s[0].epoch < newest.Epoch && !newest.named()[s[0].sum]", "s[0].epoch <= newest.Epoch && !newest.named()[s[0].sum]"},
+	}},
+	{"extents-slot-unguarded", "extents are stored without looking at what else was stored there", []edit{
+		{ownershipExtents, "Data: encode(r), Guard: subject, Expect: expect}", "Data: encode(r)}"},
 	}},
 }

@@ -9,6 +9,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"strings"
 	"time"
 
 	"github.com/twmb/franz-go/pkg/kadm"
@@ -191,6 +192,17 @@ func take(key string, value []byte, memory *ownership.Memory) (err error) {
 		memory.Abandoned = *x.Abandoned
 		return nil
 	}
+	if strings.HasPrefix(key, ownership.ExtentsKey(ownership.ExtentsSubjects)) {
+		r, err := ownership.DecodeExtents(t.Record)
+		if err != nil {
+			return fmt.Errorf("%w: %w", errForeignRecord, err)
+		}
+		if !r.In(key) {
+			return errForeignKey
+		}
+		memory.TakeExtents(&r)
+		return nil
+	}
 	u, err := ownership.DecodeUnit(t.Record)
 	if err != nil {
 		return fmt.Errorf("%w: %w", errForeignRecord, err)
@@ -222,7 +234,7 @@ func take(key string, value []byte, memory *ownership.Memory) (err error) {
 
 // See takes a message of the register, in its order. It waits while Kafka lags.
 func (m *Mirror) See(ctx context.Context, s ownership.Seen) {
-	if ownership.Subject(s.Subject) == "" {
+	if ownership.Subject(s.Subject) == "" && ownership.ExtentsKey(s.Subject) == "" {
 		return
 	}
 	select {
@@ -378,8 +390,12 @@ func (m *Mirror) write(ctx context.Context, initialised *bool, pending []ownersh
 		if err != nil {
 			return fmt.Errorf("copy revision %d: %w", s.Seq, err)
 		}
-		for _, topic := range []string{OwnershipTopic, OwnersTopic} {
-			records = append(records, txn.Record{Topic: topic, Key: []byte(ownership.Subject(s.Subject)), Value: value, Timestamp: time.Now().UnixMilli()})
+		key, topics := ownership.Subject(s.Subject), []string{OwnershipTopic, OwnersTopic}
+		if key == "" { // what records of units name; nobody looks for the newest of it
+			key, topics = ownership.ExtentsKey(s.Subject), topics[:1]
+		}
+		for _, topic := range topics {
+			records = append(records, txn.Record{Topic: topic, Key: []byte(key), Value: value, Timestamp: time.Now().UnixMilli()})
 		}
 	}
 	if len(records) == 0 {

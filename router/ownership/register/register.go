@@ -47,7 +47,7 @@ const (
 	streamName = "OWN"
 	// keptRevisions is how many revisions of a record stay in the register; all
 	// are in every region's Kafka.
-	keptRevisions = 64
+	keptRevisions = ownership.KeptRevisions
 	// duplicates is how long the register knows message ids: longer than anybody
 	// tries again.
 	duplicates = 10 * time.Minute

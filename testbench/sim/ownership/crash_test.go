@@ -2,6 +2,7 @@ package ownership
 
 import (
 	"fmt"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -16,6 +17,7 @@ type crashes struct {
 	*sim
 	cmd    ownership.Command
 	gone   bool // the region that is fenced cannot be reached
+	inline int  // how much of starts and cuts a record holds itself
 	before []ownership.Command
 	writes int // of the one that carries the command
 	crash  int // dies after that many; 0 never
@@ -114,9 +116,14 @@ func TestPlanCrashes(t *testing.T) {
 		{cmd: unfence("", "a/r0"), before: []ownership.Command{fence("", "a/r0")}},
 		{cmd: fence("r0", ""), before: []ownership.Command{fence("", "a/r0")}},
 	}
+	for _, c := range slices.Clone(cases) { // and with starts and cuts outside of the records
+		c.inline = -1
+		cases = append(cases, c)
+	}
 	for _, base := range cases {
 		whole := base
 		whole.sim = newSim(1, Options{})
+		whole.reg.Inline = base.inline
 		want := whole.run(t, "r1-0")
 		if whole.writes == 0 {
 			t.Errorf("%+v writes nothing", base.cmd)
@@ -125,6 +132,7 @@ func TestPlanCrashes(t *testing.T) {
 			for _, second := range []string{"r1-0", "r1-1"} {
 				c := base
 				c.sim, c.crash = newSim(uint64(k), Options{}), k
+				c.reg.Inline = base.inline
 				if got := c.run(t, second); got != want || !c.died {
 					t.Errorf("%+v, died after write %d of %d (%v), asked again at %s:\n%sshould be\n%s", base.cmd, k, whole.writes, c.died, second, got, want)
 				}

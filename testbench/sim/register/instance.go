@@ -147,7 +147,7 @@ func (p *Instance) Boot() {
 	p.Lease = cmp.Or(p.Lease, p.s.Lease)
 	p.core = ownership.NewCore(ownership.CoreConfig{
 		Region: p.Region, ID: p.id(), Regions: p.Topology, Instance: p.As,
-		Life: fmt.Sprintf("%s/%d", p.Name, p.life), Home: p.Home, Lease: p.Lease, Mark: p.disk, Mirrored: testified,
+		Life: fmt.Sprintf("%s/%d", p.Name, p.life), Home: p.Home, Lease: p.Lease, Mark: p.disk, Mirrored: testified, Inline: p.s.Inline, Kept: p.s.Kept,
 	})
 	p.tokens = p.core.Tokens()
 	p.stopping = false
@@ -471,7 +471,7 @@ func (p *Instance) effect(e ownership.Effect) {
 		p.Later(s.Quick(), func() {
 			if p.off <= s.Now() {
 				for uint64(len(s.log)) < e.To && (s.Calm() || !chance(s, 0.02)) {
-					s.log = append(s.log, message{"own.pass", []byte("{}")})
+					s.log = append(s.log, message{subject: "own.pass", data: []byte("{}")})
 				}
 			}
 			p.step(ownership.Raised{Last: uint64(len(s.log))})
@@ -544,7 +544,7 @@ func (p *Instance) read(subject string) {
 			upTo -= s.Rand().IntN(min(upTo, 20))
 		}
 		for seq := upTo; seq > 0; seq-- {
-			if m := s.log[seq-1]; m.subject == subject {
+			if m := s.log[seq-1]; m.subject == subject && !m.dropped {
 				p.hear(ownership.Seen{Source: ownership.Answered, Subject: m.subject, Seq: uint64(seq), Data: m.data})
 				return
 			}
@@ -636,7 +636,9 @@ func (p *Instance) wakeWatch() {
 		if p.seen < uint64(len(s.log)) && !p.hearsNothing {
 			m := s.log[p.seen]
 			p.seen++
-			p.hear(ownership.Seen{Subject: m.subject, Seq: p.seen, Data: m.data})
+			if !m.dropped {
+				p.hear(ownership.Seen{Subject: m.subject, Seq: p.seen, Data: m.data})
+			}
 		}
 		p.wakeWatch()
 	}

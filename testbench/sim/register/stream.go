@@ -17,6 +17,9 @@ type Stream struct {
 	Host
 	// NoCasts loses every broadcast.
 	NoCasts bool
+	// Inline is how much of starts and cuts a unit's record holds itself, see
+	// [ownership.CoreConfig], and Kept how many messages of a subject of extents stay.
+	Inline, Kept int
 	// Lease are the times of all instances.
 	Lease     ownership.LeaseConfig
 	Instances []*Instance
@@ -40,7 +43,8 @@ type Stream struct {
 
 	owners map[string]string // region by unit and epoch, of everything ever stored
 	epochs map[string]event.Epoch
-	units  map[string]ownership.UnitRecord // newest of each unit
+	units  map[string]ownership.UnitRecord // newest of each unit, with what it names
+	sets   ownership.ExtentSets            // what records name
 
 	half      map[string]bool              // units whose next fencer dies as soon as the unit is FENCED
 	slow      map[string]bool              // units whose next fencer pauses when it has made leases void
@@ -53,6 +57,7 @@ type Stream struct {
 type message struct {
 	subject string
 	data    []byte
+	dropped bool // newer ones of its subject have pushed it out
 }
 
 // NewStream makes an empty register.
@@ -114,9 +119,10 @@ func (r *Stream) Rollback(n int) {
 		r.created++
 	}
 	r.last, r.ids, r.units = map[string]uint64{}, map[string]uint64{}, map[string]ownership.UnitRecord{}
+	r.gather()
 	for i, m := range r.log {
 		r.last[m.subject] = uint64(i + 1)
-		if u, ok := unitRecord(m.data); ok {
+		if u, ok := r.take(m); ok {
 			r.units[u.Unit] = u
 		}
 	}
@@ -133,14 +139,18 @@ func (r *Stream) write(p *Instance, w ownership.Write) (ownership.Outcome, uint6
 	if w.Guard != "" && r.last[w.Guard] != w.Expect {
 		return ownership.Conflict, 0
 	}
-	r.log = append(r.log, message{w.Subject, w.Data})
+	r.log = append(r.log, message{subject: w.Subject, data: w.Data})
 	seq := uint64(len(r.log))
 	r.ids[w.ID], r.last[w.Subject] = seq, seq
 	r.repaired = r.repaired || w.Subject == "own.repair"
-	if u, ok := unitRecord(w.Data); ok {
+	if u, ok := r.take(r.log[seq-1]); ok {
+		if !u.Resolved() {
+			r.Violate("I17", "%s writes a record of %s that names what is not in the register", p.Name, u.Unit)
+		}
 		r.check(p, w, &u, seq)
 		r.units[u.Unit] = u
 	}
+	r.drop(p, w.Subject)
 	r.cutOffTargets(p, w)
 	for _, q := range r.Instances {
 		q.wakeWatch()
@@ -152,6 +162,56 @@ func (r *Stream) write(p *Instance, w ownership.Write) (ownership.Outcome, uint6
 		p.Die()
 	}
 	return ownership.Stored, seq
+}
+
+// drop drops what a new record of extents has pushed out of its subject. I17: nothing that
+// a unit's newest record names is among that.
+func (r *Stream) drop(p *Instance, subject string) {
+	if ownership.ExtentsKey(subject) == "" || !r.gather() {
+		return
+	}
+	r.Count("dropped extents")
+	for unit := range r.units {
+		u, _ := r.take(r.log[r.last[ownership.UnitSubject(unit)]-1])
+		if !u.Resolved() {
+			r.Violate("I17", "%s pushes out what the newest record of %s names", p.Name, unit)
+		}
+	}
+}
+
+// gather takes in all records of extents that are there. It tells whether one of them has
+// been pushed out since it was called last.
+func (r *Stream) gather() (dropped bool) {
+	r.sets = ownership.ExtentSets{}
+	count := map[string]int{}
+	for i := len(r.log) - 1; i >= 0; i-- {
+		m := &r.log[i]
+		if ownership.ExtentsKey(m.subject) == "" {
+			continue
+		}
+		count[m.subject]++
+		out := count[m.subject] > r.Kept && r.Kept > 0
+		dropped = dropped || out && !m.dropped
+		m.dropped = out
+		if !out {
+			r.take(*m)
+		}
+	}
+	return dropped
+}
+
+// take gives the record of a unit, with what it names.
+func (r *Stream) take(m message) (u ownership.UnitRecord, ok bool) {
+	if ownership.ExtentsKey(m.subject) != "" {
+		if x, err := ownership.DecodeExtents(m.data); err == nil {
+			r.sets.Take(&x)
+		}
+		return u, false
+	}
+	if u, ok = unitRecord(m.data); ok {
+		r.sets.Resolve(&u)
+	}
+	return u, ok
 }
 
 func unitRecord(data []byte) (u ownership.UnitRecord, ok bool) {
@@ -240,7 +300,9 @@ func (r *Stream) testify(region string, ev *ownership.Seen) {
 		m = &ownership.Memory{Epochs: map[string]event.Epoch{}, Live: map[string]uint64{}}
 		r.memories[region] = m
 	}
-	if u, ok := unitRecord(ev.Data); ok {
+	if x, err := ownership.DecodeExtents(ev.Data); err == nil && ownership.ExtentsKey(ev.Subject) != "" {
+		m.TakeExtents(&x)
+	} else if u, ok := unitRecord(ev.Data); ok {
 		m.TakeUnit(&u, ev.Seq, ev.Data)
 	} else if x, err := ownership.DecodeRegion(ev.Data); err == nil && ownership.RegionSubject(x.Region) == ev.Subject {
 		m.Live[x.Region] = max(m.Live[x.Region], x.Live)
@@ -253,7 +315,7 @@ func (r *Stream) testify(region string, ev *ownership.Seen) {
 // testified is a copy of that.
 func (r *Stream) testified(region string) (m ownership.Memory) {
 	if known := r.memories[region]; known != nil {
-		m = ownership.Memory{Epochs: maps.Clone(known.Epochs), Live: maps.Clone(known.Live), Last: known.Last, Units: maps.Clone(known.Units)}
+		m = ownership.Memory{Epochs: maps.Clone(known.Epochs), Live: maps.Clone(known.Live), Last: known.Last, Units: maps.Clone(known.Units), Extents: known.Extents}
 	}
 	return m
 }

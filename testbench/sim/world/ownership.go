@@ -97,6 +97,10 @@ func (w *World) buildRegister() {
 	w.own = &registerModel{stream: register.NewStream(w, lease), kinds: map[string]string{}}
 	w.own.topology, _ = router.NewTopology(regions...)
 	w.own.stream.NoCasts = w.Chance(0.2)
+	if w.cfg.outside {
+		w.own.stream.Inline = -1 // starts and cuts stand outside of units' records
+		w.own.stream.Kept = 1
+	}
 	if names := w.unitNames(); w.Chance(0.25) {
 		w.own.fenced = pick(w.Rand(), names...)
 	}
@@ -564,4 +568,5 @@ func (c *config) drawRegister(seed uint64) {
 	r := rand.New(rand.NewPCG(seed, 0x726567))
 	c.register = r.IntN(2) == 0
 	c.single = r.IntN(3) == 0
+	c.outside = r.IntN(2) == 0
 }
