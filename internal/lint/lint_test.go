@@ -66,7 +66,7 @@ var mayImport = map[string][]string{
 	},
 	"residency/policyfile": {"internal/sleep", "residency"},
 	"internal/topics": {
-		"internal/warning", "conflict", "internal/event", "internal/control", "internal/seat", "router", "router/ownership", "router/ownership/mirror", "gateway",
+		"internal/warning", "internal/sleep", "conflict", "internal/event", "internal/control", "internal/seat", "router", "router/ownership", "router/ownership/mirror", "gateway",
 	},
 	"internal/seats": {
 		"internal/sleep", "internal/defect", "internal/warning", "internal/event", "internal/hlc", "internal/txn", "internal/control", "internal/seat", "internal/topics", "router", "router/ownership",

@@ -14,6 +14,7 @@ import (
 	"github.com/geogate/geogate/gateway"
 	"github.com/geogate/geogate/internal/control"
 	"github.com/geogate/geogate/internal/event"
+	"github.com/geogate/geogate/internal/sleep"
 	"github.com/geogate/geogate/router"
 	"github.com/geogate/geogate/router/ownership"
 	"github.com/geogate/geogate/router/ownership/mirror"
@@ -170,19 +171,22 @@ func (c *Catalogue) ensure(ctx context.Context, s spec) error {
 	return c.check(ctx, s)
 }
 
+// Pauses between two questions of awaitLeaders: each is about all partitions of a topic,
+// and a broker that is creating a thousand of them has no time to answer many.
+const (
+	firstLeaderPause = 20 * time.Millisecond
+	lastLeaderPause  = time.Second
+)
+
 // awaitLeaders returns when every partition can be written.
 func (c *Catalogue) awaitLeaders(ctx context.Context, s spec) error {
-	tick := time.NewTicker(20 * time.Millisecond)
-	defer tick.Stop()
-	for {
+	for pause := firstLeaderPause; ; pause = min(2*pause, lastLeaderPause) {
 		ends, err := c.admin.ListEndOffsets(ctx, s.name)
 		if err == nil && len(ends[s.name]) == int(s.partitions) && ends.Error() == nil {
 			return nil
 		}
-		select {
-		case <-ctx.Done():
-			return fmt.Errorf("await leaders of topic %s: %w", s.name, ctx.Err())
-		case <-tick.C:
+		if err := sleep.For(ctx, pause); err != nil {
+			return fmt.Errorf("await leaders of topic %s: %w", s.name, err)
 		}
 	}
 }
