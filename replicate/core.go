@@ -365,11 +365,15 @@ func (p Part) compare(o Part) int {
 // list asks about every stream that has not been listed or must be looked at
 // again, or goes on.
 func (c *Core) list(now time.Time) []any {
+	if !slices.ContainsFunc(c.order, func(p Part) bool { return c.mustList(now, c.streams[p], c.cfg.Sweep) }) {
+		return c.begin(now)
+	}
 	var ask []ListStream
 	for _, part := range c.order {
 		s := c.streams[part]
-		if s.parked != nil && !s.parked.Kind.mayEnd() || s.unplaced || !c.rulingCurrent(s) || now.Before(s.heldUntil) ||
-			(s.listed || s.parked != nil) && !s.revalidate && now.Sub(s.sweptAt) < c.cfg.Sweep {
+		// Also those whose turn comes soon: a thousand quiet streams are one question
+		// each sweep, not a thousand.
+		if !c.mustList(now, s, c.cfg.Sweep/2) {
 			continue
 		}
 		s.coveredWhenAsked = s.nextOffset()
@@ -377,11 +381,17 @@ func (c *Core) list(now time.Time) []any {
 		epoch, s.coveredInEpoch = s.lastEpoch()
 		ask = append(ask, ListStream{s.Stream, epoch, s.pos.TargetEpoch})
 	}
-	if len(ask) == 0 {
-		return c.begin(now)
-	}
 	c.phase = phaseList
 	return []any{List{ask}}
+}
+
+// mustList tells whether a stream's ends are asked for: they never were, it must be looked
+// at again, or it was looked at a sweep ago.
+func (c *Core) mustList(now time.Time, s *stream, sweep time.Duration) bool {
+	if s.parked != nil && !s.parked.Kind.mayEnd() || s.unplaced || !c.rulingCurrent(s) || now.Before(s.heldUntil) {
+		return false
+	}
+	return !s.listed && s.parked == nil || s.revalidate || now.Sub(s.sweptAt) >= sweep
 }
 
 func (c *Core) listed(now time.Time, ev Listed) []any {

@@ -552,3 +552,52 @@ func TestCoreNeedsTheAudit(t *testing.T) {
 	h.now = h.core.Wake()
 	h.step(Tick{}, Init{})
 }
+
+// TestCoreSweepsTogether has streams that were assigned one after the other: from then on
+// they are looked at together, once a sweep, since each question costs as much as all.
+func TestCoreSweepsTogether(t *testing.T) {
+	h := newHand(t)
+	h.ready(nil, fresh())
+	lists, swept := 0, map[int32]time.Time{0: h.now}
+	step := func(ev any) {
+		for _, effect := range h.core.Step(h.now, ev) {
+			list, ok := effect.(List)
+			if !ok {
+				continue
+			}
+			lists++
+			answer := map[Part]Listing{}
+			for _, s := range list.Streams {
+				answer[s.Part], swept[s.Number] = fresh(), h.now
+			}
+			h.core.Step(h.now, Listed{Listings: answer})
+		}
+	}
+	const n = 12
+	all := []Stream{aStr}
+	for i := int32(1); i < n; i++ {
+		h.now = h.now.Add(defaultSweep / n)
+		next := aStr
+		next.Number = i
+		all = append(all, next)
+		step(Assigned{slices.Clone(all)})
+	}
+	if len(swept) != n {
+		t.Fatalf("%d of %d streams were listed", len(swept), n)
+	}
+	const sweeps = 10
+	lists = 0
+	for until := h.now.Add(sweeps * defaultSweep); h.now.Before(until); {
+		h.now = h.core.Wake()
+		step(Tick{})
+		for number, last := range swept {
+			if h.now.Sub(last) > defaultSweep {
+				t.Fatalf("stream %d was not looked at for %v", number, h.now.Sub(last))
+			}
+		}
+	}
+	// Streams that are looked at before their time keep a sweep between them.
+	if lists > 2*sweeps+2 {
+		t.Errorf("%d questions in %d sweeps", lists, sweeps)
+	}
+}

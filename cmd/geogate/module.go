@@ -20,6 +20,7 @@ import (
 	"github.com/geogate/geogate/internal/embed"
 	"github.com/geogate/geogate/internal/node"
 	"github.com/geogate/geogate/internal/redact"
+	"github.com/geogate/geogate/internal/warning"
 	"github.com/geogate/geogate/router/ownership"
 	"github.com/geogate/geogate/router/ownership/register"
 )
@@ -186,13 +187,14 @@ func (p peers) List(ctx context.Context) (list []ownership.Server, err error) {
 // Remove implements ownership.Servers.
 func (p peers) Remove(ctx context.Context, name string) error { return p.server.RemovePeer(ctx, name) }
 
-// newLogger writes JSON lines to w, errors without keys and values. The level is one that Validate accepts.
+// newLogger writes JSON lines to w, errors without keys and values, and warnings that are
+// repeated once in ten seconds. The level is one that Validate accepts.
 func newLogger(w io.Writer, level string) *slog.Logger {
 	var l slog.Level
 	if err := l.UnmarshalText([]byte(level)); err != nil {
 		l = slog.LevelInfo
 	}
-	return slog.New(slog.NewJSONHandler(w, &slog.HandlerOptions{Level: l, ReplaceAttr: redact.Attr}))
+	return slog.New(warning.LogSeldom(slog.NewJSONHandler(w, &slog.HandlerOptions{Level: l, ReplaceAttr: redact.Attr})))
 }
 
 // fxLog sends fx's own events to the log where they help: its errors are

@@ -42,9 +42,6 @@ type consumer struct {
 	take   func(*txn.Record)
 	readTo func(p txn.TopicPartition, next int64)
 
-	holeLog throttledLog // why a hole cannot be looked for
-	listLog throttledLog // why topics cannot be listed
-
 	mu       sync.Mutex
 	next     map[txn.TopicPartition]int64 // read below it
 	consumed map[string]bool              // topics that are consumed
@@ -68,7 +65,6 @@ func newConsumer(cfg *Config, committed bool, wanted []string, log *slog.Logger)
 			Committed: committed, PartitionBytes: fetchPartitionBytes, Earliest: true, Logger: log,
 		}),
 		fetched: make(chan fetched), decoder: cfg.Decoder,
-		holeLog: throttledLog{log: log}, listLog: throttledLog{log: log},
 		next: make(map[txn.TopicPartition]int64), consumed: make(map[string]bool), advanced: make(chan struct{}),
 	}, nil
 }
@@ -142,7 +138,7 @@ func (c *consumer) discover(ctx context.Context) {
 	for {
 		missing, err := c.discoverOnce(ctx)
 		if err != nil && ctx.Err() == nil {
-			c.listLog.warn("cannot list control topics; will try again", err)
+			c.log.Warn("cannot list control topics; will try again", "err", err)
 		}
 		if err == nil && missing == 0 {
 			return
@@ -265,7 +261,7 @@ func (c *consumer) await(ctx context.Context, p txn.TopicPartition, end int64) e
 		case <-wake:
 		case <-timer.C:
 			if err := c.skipHole(ctx, p, next); err != nil && ctx.Err() == nil {
-				c.holeLog.warn("cannot find out whether a control topic has a hole; will try again", err, "topic", p.Topic, "partition", p.Partition)
+				c.log.Warn("cannot find out whether a control topic has a hole; will try again", "topic", p.Topic, "partition", p.Partition, "err", err)
 			}
 			timer.Reset(stallAfter)
 		}

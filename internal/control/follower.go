@@ -69,8 +69,7 @@ type Follower struct {
 	listingWanted chan struct{} // holds one: a position waits for a listing
 	ready         chan struct{}
 	syncs         *coalescer[struct{}] // callers that want everything read to its end
-	decideLog     *throttledLog
-	decisions     *coalescer[int64] // callers that want the own control topic read to its end, which it gives
+	decisions     *coalescer[int64]    // callers that want the own control topic read to its end, which it gives
 
 	mu            sync.Mutex
 	changed       chan struct{} // closed and replaced at every change
@@ -119,7 +118,7 @@ func newFollower(cfg Config) *Follower {
 	f := &Follower{
 		cfg: cfg, log: cmp.Or(cfg.Logger, slog.New(slog.DiscardHandler)),
 		listingWanted: make(chan struct{}, 1), ready: make(chan struct{}), changed: make(chan struct{}),
-		syncs: newCoalescer[struct{}](), decisions: newCoalescer[int64](), decideLog: &throttledLog{log: cmp.Or(cfg.Logger, slog.New(slog.DiscardHandler))},
+		syncs: newCoalescer[struct{}](), decisions: newCoalescer[int64](),
 		highestClosed: make(map[progressKey]event.Stamp),
 		progress:      make(map[progressKey][]Progress),
 		heard:         make(map[progressKey]time.Time),
@@ -189,14 +188,13 @@ func (f *Follower) Run(ctx context.Context) error {
 
 // awaitReady closes ready once everything that exists has been read.
 func (f *Follower) awaitReady(ctx context.Context) {
-	readyLog := throttledLog{log: f.log}
 	for ctx.Err() == nil {
 		err := f.Sync(ctx)
 		if err == nil {
 			close(f.ready)
 			return
 		}
-		readyLog.warn("cannot read control topics to their ends; will try again", err)
+		f.log.Warn("cannot read control topics to their ends; will try again", "err", err)
 		_ = sleep.For(ctx, discoverEvery) // the loop looks at the context
 	}
 }
@@ -453,7 +451,7 @@ func (f *Follower) Decide(ctx context.Context, markers []Marker) error {
 		case ctx.Err() != nil:
 			return fmt.Errorf("decide whether a marker is a barrier: %w", ctx.Err())
 		case err != nil:
-			f.decideLog.warn("cannot read the control topic to decide whether a marker is a barrier; will try again", err)
+			f.log.Warn("cannot read the control topic to decide whether a marker is a barrier; will try again", "err", err)
 			_ = sleep.For(ctx, discoverEvery) // the loop looks at the context
 			continue
 		}

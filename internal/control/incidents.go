@@ -56,7 +56,6 @@ func NewIncidents(f *Follower, client *kgo.Client, window time.Duration, log *sl
 
 // Run writes what is reported until the context ends, which it returns as nil.
 func (k *Incidents) Run(ctx context.Context) error {
-	failing := throttledLog{log: k.log}
 	for {
 		select {
 		case <-ctx.Done():
@@ -68,7 +67,7 @@ func (k *Incidents) Run(ctx context.Context) error {
 			if err == nil {
 				break
 			}
-			failing.warn("cannot record an incident; will try again", err)
+			k.log.Warn("cannot record an incident; will try again", "err", err)
 			_ = sleep.For(ctx, incidentAgain) // the loop looks at the context
 		}
 	}
