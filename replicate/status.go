@@ -10,6 +10,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/twmb/franz-go/pkg/kgo"
 
+	"github.com/geogate/geogate/internal/event"
 	"github.com/geogate/geogate/internal/sleep"
 	"github.com/geogate/geogate/residency"
 )
@@ -204,6 +205,26 @@ func (l *Link) Status() Status {
 	}
 	l.addErrors(now, &st)
 	return st
+}
+
+// Unread is what a link has still to read of a partition of the source: from Next up to
+// Until, as far as the log goes.
+type Unread struct {
+	Topic       string
+	Partition   int32
+	Known       bool // how far it was copied
+	Next, Until int64
+}
+
+// Unread are the partitions of data that the link copies.
+func (l *Link) Unread() (out []Unread) {
+	views, _ := l.views()
+	for _, v := range views {
+		if !v.control {
+			out = append(out, Unread{v.part.Topic, v.part.Number, v.known, v.covered, v.end(event.NoCut)})
+		}
+	}
+	return out
 }
 
 // ruleCounts sums what the shards' rulings have decided, sorted.

@@ -98,6 +98,9 @@ func TestAlertsFire(t *testing.T) {
 			`geogate_write_seconds_bucket{instance="us", topic="t", le="+Inf"} 0+100` + times,
 		}, 10*time.Minute + 15*time.Second, `topic="t"`},
 		{"GeogateWarning", []string{`geogate_warnings{instance="us", code="GAP", severity="error"} 0x3 1` + times}, 11 * time.Minute, `code="GAP"`},
+		{"GeogateGap", []string{`geogate_incidents{instance="us", kind="fold", state="open"} 0x3 1` + times}, time.Minute, `kind="fold"`},
+		{"GeogateGapNear", []string{`geogate_warnings{instance="us", code="GAP_NEAR", severity="error"} 0x3 1 0` + times}, time.Minute, on},
+		{"GeogateRetentionShort", []string{`geogate_warnings{instance="us", code="RETENTION_SHORT", severity="error"} 0x3 1` + times}, 3 * time.Minute, on},
 		{"GeogateDefect", []string{`geogate_defects_total{instance="us"} 0x3 1` + times}, time.Minute, on},
 		{"GeogateRestarts", []string{`process_start_time_seconds{job="geogate", instance="us"} 1 1 2 2 3 3 4` + times}, 90 * time.Second, on},
 		{"GeogateVersionsDiffer", []string{

@@ -65,11 +65,14 @@ var mayImport = map[string][]string{
 		"internal/sleep", "internal/warning", "internal/defect", "internal/event", "internal/offsets", "internal/txn", "internal/control", "router", "residency",
 	},
 	"residency/policyfile": {"internal/sleep", "residency"},
+	"internal/retention": {
+		"internal/warning", "internal/txn",
+	},
 	"internal/topics": {
-		"internal/warning", "internal/sleep", "conflict", "internal/event", "internal/control", "internal/seat", "router", "router/ownership", "router/ownership/mirror", "gateway",
+		"internal/retention", "internal/warning", "internal/sleep", "conflict", "internal/event", "internal/control", "internal/seat", "router", "router/ownership", "router/ownership/mirror", "gateway",
 	},
 	"internal/seats": {
-		"internal/sleep", "internal/defect", "internal/warning", "internal/event", "internal/hlc", "internal/txn", "internal/control", "internal/seat", "internal/topics", "router", "router/ownership",
+		"internal/retention", "internal/sleep", "internal/defect", "internal/warning", "internal/event", "internal/hlc", "internal/txn", "internal/control", "internal/seat", "internal/topics", "router", "router/ownership",
 		"residency", "dedupe", "conflict", "conflict/view", "gateway",
 	},
 	"internal/node": {all},

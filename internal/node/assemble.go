@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"time"
 
+	"github.com/twmb/franz-go/pkg/kadm"
 	"github.com/twmb/franz-go/pkg/kgo"
 
 	"github.com/geogate/geogate/conflict"
@@ -11,9 +12,11 @@ import (
 	"github.com/geogate/geogate/internal/control"
 	"github.com/geogate/geogate/internal/event"
 	"github.com/geogate/geogate/internal/hlc"
+	"github.com/geogate/geogate/internal/retention"
 	"github.com/geogate/geogate/internal/seats"
 	"github.com/geogate/geogate/internal/strict"
 	"github.com/geogate/geogate/internal/topics"
+	"github.com/geogate/geogate/internal/txn"
 	"github.com/geogate/geogate/replicate"
 	"github.com/geogate/geogate/router"
 )
@@ -46,10 +49,17 @@ func (n *Node) assemble(secret []byte) (err error) {
 			return err
 		}
 	}
+	n.retention = retention.New(retention.Config{
+		Admin: kadm.NewClient(n.client), Server: n.seeds()[0], Window: n.cfg.Idempotency.Window, Every: n.deps.RetentionEvery,
+		Topics: n.topics.Needed, Needs: n.unread, Logger: n.log,
+	})
 	if err := registerMetrics(n.deps.Registry, "warnings", warningMetrics{n}); err != nil {
 		return err
 	}
 	if err := registerMetrics(n.deps.Registry, "incidents", n.incidents); err != nil {
+		return err
+	}
+	if err := registerMetrics(n.deps.Registry, "retention", n.retention); err != nil {
 		return err
 	}
 	if err := registerMetrics(n.deps.Registry, "other regions", (*peers)(n)); err != nil {
@@ -82,6 +92,18 @@ func (n *Node) assembleSeats() (err error) {
 		return err
 	}
 	return registerMetrics(n.deps.Registry, "seats", n.seats)
+}
+
+// unread is what the instance still has to read of logs in its own region.
+func (n *Node) unread() map[txn.TopicPartition][]retention.Need {
+	out := make(map[txn.TopicPartition][]retention.Need)
+	for p, x := range n.seats.Unread() {
+		out[p] = append(out[p], x)
+	}
+	for _, l := range n.links {
+		l.addUnread(out)
+	}
+	return out
 }
 
 func (n *Node) assembleLink(l LinkConfig) error {

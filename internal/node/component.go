@@ -38,6 +38,9 @@ type Deps struct {
 	Seeds []string
 	// ReachTimeout is how long New waits for the own region's Kafka. Zero: 30 s.
 	ReachTimeout time.Duration
+	// RetentionEvery is how often the instance looks whether logs are kept for long enough.
+	// Zero: retention.Every.
+	RetentionEvery time.Duration
 	// NATS reaches the server that the configuration embeds: the program has
 	// started it. It is nil when there is none.
 	NATS InProcessDialer

@@ -8,6 +8,8 @@ import (
 	"time"
 
 	"github.com/geogate/geogate/gateway"
+	"github.com/geogate/geogate/internal/retention"
+	"github.com/geogate/geogate/internal/txn"
 	"github.com/geogate/geogate/internal/warning"
 	"github.com/geogate/geogate/replicate"
 )
@@ -17,8 +19,9 @@ type linkRun struct {
 	*replicate.Link
 	name string
 
-	mu    sync.Mutex
-	since map[gateway.ParkedStatus]time.Time // of what is parked now, with a zero Since
+	mu     sync.Mutex
+	since  map[gateway.ParkedStatus]time.Time      // of what is parked now, with a zero Since
+	unread map[txn.TopicPartition]replicate.Unread // as far as it was known last
 }
 
 // Run runs the link. A link that another instance has taken over means that this
@@ -88,6 +91,33 @@ func (l *linkRun) Warnings(out *warning.List) {
 	}
 	for _, p := range idle {
 		out.Add(warning.PatternUnmatched, l.name, "pattern %q matches no topic", p)
+	}
+}
+
+// addUnread adds what the link still has to read of the region's own topics. While it cannot
+// find out how far it has copied, it has copied what it knew last, or more.
+func (l *linkRun) addUnread(out map[txn.TopicPartition][]retention.Need) {
+	now, failing := l.Unread(), l.Status().Error != ""
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	before := l.unread
+	l.unread = make(map[txn.TopicPartition]replicate.Unread)
+	for _, x := range now {
+		p := txn.TopicPartition{Topic: x.Topic, Partition: x.Partition}
+		if old, ok := before[p]; !x.Known && ok {
+			x = old
+		}
+		l.unread[p] = x
+	}
+	for p, x := range before {
+		if _, listed := l.unread[p]; !listed && failing {
+			l.unread[p] = x
+		}
+	}
+	for p, x := range l.unread {
+		if x.Known {
+			out[p] = append(out[p], retention.Need{Reader: "link " + l.name, Next: x.Next, Until: x.Until})
+		}
 	}
 }
 

@@ -24,6 +24,7 @@ import (
 	"github.com/geogate/geogate/internal/control"
 	"github.com/geogate/geogate/internal/defect"
 	"github.com/geogate/geogate/internal/event"
+	"github.com/geogate/geogate/internal/retention"
 	"github.com/geogate/geogate/internal/seat"
 	"github.com/geogate/geogate/internal/seats"
 	"github.com/geogate/geogate/internal/sleep"
@@ -72,6 +73,7 @@ type Node struct {
 	control   *control.Follower
 	incidents *incidents
 	topics    *topics.Catalogue
+	retention *retention.Watch
 	ownership *ownership.Client    // nil: there is no register
 	tables    *ownership.Intervals // nil: there is no register
 	seats     *seats.Seats
@@ -267,6 +269,7 @@ func (n *Node) Components() []Component {
 	for _, l := range n.links {
 		cs = append(cs, Component{Name: "link " + l.name, Run: l.Run})
 	}
+	cs = append(cs, Component{Name: "retention", Run: n.retention.Run})
 	return append(cs, Component{Name: "start", Run: n.starting.Run}, Component{Name: "gateway", Run: n.server.Run})
 }
 

@@ -15,7 +15,7 @@ type warner interface {
 // warnings asks all parts.
 func (n *Node) warnings() *warning.List {
 	out := new(warning.List)
-	parts := []warner{n.kafka, n.disk, (*registerWarnings)(n), (*residencyWarnings)(n), (*peers)(n), &n.defects, &n.skipped, n.settings, n.topics, n.incidents, n.seats, n.starting}
+	parts := []warner{n.kafka, n.disk, (*registerWarnings)(n), (*residencyWarnings)(n), (*peers)(n), &n.defects, &n.skipped, n.settings, n.topics, n.retention, n.incidents, n.seats, n.starting}
 	for _, l := range n.links {
 		parts = append(parts, l)
 	}

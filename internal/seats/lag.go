@@ -8,6 +8,7 @@ import (
 	"github.com/twmb/franz-go/pkg/kadm"
 
 	"github.com/geogate/geogate/internal/event"
+	"github.com/geogate/geogate/internal/retention"
 	"github.com/geogate/geogate/internal/txn"
 )
 
@@ -180,6 +181,36 @@ func (s *Seats) lookAtLags(ctx context.Context) error {
 	}
 	s.lags.seats, s.lags.lookAt = seen, now
 	return nil
+}
+
+// Unread is what folds still have to read, by partition of the region's own topics and of
+// copies, as far as it is known.
+func (s *Seats) Unread() map[txn.TopicPartition]retention.Need {
+	out := make(map[txn.TopicPartition]retention.Need)
+	for _, h := range s.list() {
+		folded, _ := h.view.Committed()
+		if at := folded[s.cfg.ID]; !h.noLog && at.Incarnation == s.cfg.Control.Incarnation(h.Topic, h.id, h.Partition) {
+			out[h.TopicPartition] = retention.Need{Reader: "the fold", Next: at.Next, Until: event.NoCut}
+		}
+		for _, r := range s.cfg.Topology.Others(s.cfg.Region) {
+			remote, ok := s.cfg.Control.Remote(r.ID, h.Topic)
+			if !ok {
+				continue
+			}
+			cov, ok := s.cfg.Control.Covered(r.ID, remote.ID, h.Partition)
+			if !ok {
+				continue
+			}
+			// Past what runs and positions describe there is nothing but markers.
+			at, next := folded[r.ID], cov.Target
+			if t, ok := s.cfg.Control.TargetOffsetFrom(r.ID, remote.ID, h.Partition, at.Incarnation, at.Next); ok {
+				next = t
+			}
+			p := txn.TopicPartition{Topic: remote.Name, Partition: h.Partition}
+			out[p] = retention.Need{Reader: "the fold", Next: next, Until: cov.Target}
+		}
+	}
+	return out
 }
 
 // copiedFrom is how far another region's log of a partition was copied here.

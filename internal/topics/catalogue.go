@@ -18,6 +18,7 @@ import (
 	"github.com/geogate/geogate/gateway"
 	"github.com/geogate/geogate/internal/control"
 	"github.com/geogate/geogate/internal/event"
+	"github.com/geogate/geogate/internal/retention"
 	"github.com/geogate/geogate/internal/seat"
 	"github.com/geogate/geogate/internal/warning"
 	"github.com/geogate/geogate/router"
@@ -241,6 +242,41 @@ func (c *Catalogue) Warnings(out *warning.List) {
 	for _, detail := range known.Sorted() {
 		c.warnOfPartitions(out, detail, ungrown[detail.Topic])
 	}
+}
+
+// Needed are the topics that the instance may need, with what they are to it. Topics that
+// only clients read are not among them.
+func (c *Catalogue) Needed() (out []retention.Topic) {
+	internal := make(map[string]retention.Use)
+	for _, s := range c.internals() {
+		switch s.cleanup {
+		case compacted:
+			internal[s.name] = retention.Latest
+		case forever:
+			internal[s.name] = retention.Forever
+		}
+	}
+	c.mu.Lock()
+	known := maps.Clone(c.known)
+	c.mu.Unlock()
+	for name, detail := range known {
+		x, registered := c.follower.Topic(name, event.TopicID(detail.ID))
+		if !registered && !router.Internal(name) {
+			x, registered = c.byName(name)
+		}
+		compactable := func(topic string) bool { return c.policy.Domain(topic).Kind == conflict.Events }
+		switch use := internal[name]; {
+		case use != 0:
+			out = append(out, retention.Topic{Name: name, Use: use})
+		case registered && x.Kind == control.KindDerived && x.Use == control.UseState:
+			out = append(out, retention.Topic{Name: name, Use: retention.Latest})
+		case registered && x.Kind == control.KindRemote:
+			out = append(out, retention.Topic{Name: name, Use: retention.Log, Compactable: compactable(x.Source)})
+		case !registered && !router.Internal(name):
+			out = append(out, retention.Topic{Name: name, Use: retention.Log, Compactable: compactable(name)})
+		}
+	}
+	return out
 }
 
 // ID is the id of the topic of that name; ok is false when the list of topics

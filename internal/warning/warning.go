@@ -32,6 +32,7 @@ const (
 	FoldFailing         Code = "FOLD_FAILING"
 	ForeignRecords      Code = "FOREIGN_RECORDS"
 	Gap                 Code = "GAP"
+	GapNear             Code = "GAP_NEAR"
 	GatewayGone         Code = "GATEWAY_GONE"
 	IntervalPastEnd     Code = "INTERVAL_PAST_END"
 	KafkaUnreachable    Code = "KAFKA_UNREACHABLE"
@@ -55,6 +56,7 @@ const (
 	RegisterUnreachable Code = "REGISTER_UNREACHABLE"
 	ResidencyInvalid    Code = "RESIDENCY_INVALID"
 	ResidencyStopped    Code = "RESIDENCY_STOPPED"
+	RetentionShort      Code = "RETENTION_SHORT"
 	SettingsDiffer      Code = "SETTINGS_DIFFER"
 	SettingsDisagree    Code = "SETTINGS_DISAGREE"
 	Starting            Code = "STARTING"
@@ -67,10 +69,10 @@ const (
 // Codes are all codes.
 func Codes() []Code {
 	return []Code{
-		BeyondLimits, ClockAhead, CopyKeepsAll, CutPending, Defect, DiskLow, ExpiryHeld, FoldFailing, ForeignRecords, Gap, GatewayGone,
+		BeyondLimits, ClockAhead, CopyKeepsAll, CutPending, Defect, DiskLow, ExpiryHeld, FoldFailing, ForeignRecords, Gap, GapNear, GatewayGone,
 		IntervalPastEnd, KafkaUnreachable, LinkFailed, LinkParked, MalformedRecord, MoreWarnings, NativeOrphans, OutputReplaced,
 		PartitionHeld, PartitionNotReady, PartitionsDiffer, PartitionsUneven, PartitionsUnused, PatternUnmatched, Quarantined,
-		RegisterDegraded, RegisterRecordLong, RegisterRegressed, RegisterRumour, RegisterUnreachable, ResidencyInvalid, ResidencyStopped,
+		RegisterDegraded, RegisterRecordLong, RegisterRegressed, RegisterRumour, RegisterUnreachable, ResidencyInvalid, ResidencyStopped, RetentionShort,
 		SettingsDiffer, SettingsDisagree, Starting, TopicBlocked, UnknownRecord, ViewIncomplete, WaitsForRegister,
 	}
 }

@@ -8,6 +8,7 @@ import (
 	"strconv"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/twmb/franz-go/pkg/kgo"
 
@@ -205,6 +206,76 @@ func TestGapBeforeTheFold(t *testing.T) {
 			awaitIncidents(t, w, eu, "fold", "open", 1)
 		})
 	}
+}
+
+// warned waits until a region has exactly these warnings of two codes that come before a gap.
+func warned(t *testing.T, w *world.World, r *world.Region, want ...string) {
+	t.Helper()
+	w.Eventually(fmt.Sprintf("warnings %q in %s", want, r.Name), func() error {
+		var got []string
+		for _, x := range status(t, r).Warnings {
+			if x.Code == warning.GapNear || x.Code == warning.RetentionShort {
+				got = append(got, x.String())
+			}
+		}
+		if !slices.EqualFunc(got, want, strings.HasPrefix) {
+			return fmt.Errorf("there are %q", got)
+		}
+		return nil
+	})
+}
+
+// TestGapIsAnnounced: before records are deleted that somebody needs, the status says so: of
+// settings, whoever changes them, and of topics that nobody has declared; of a log whose
+// start comes near what a link has not copied; and of a copy that is not kept.
+func TestGapIsAnnounced(t *testing.T) {
+	t.Parallel()
+	w := world.Start(t, world.Options{RetentionEvery: 100 * time.Millisecond, Topics: []world.Topic{{Name: "undeclared", Partitions: 1}}})
+	us, eu := w.Region("us"), w.Region("eu")
+	for _, topic := range []string{github, flights, "undeclared"} {
+		us.Put(topic, "first", `0`)
+	}
+	w.Settle()
+	set := func(r *world.Region, topic, key, value string) {
+		t.Helper()
+		if err := r.SetTopic(topic, key, value); err != nil {
+			t.Fatal(err)
+		}
+	}
+	warned(t, w, us)
+	warned(t, w, eu)
+	set(us, "undeclared", "retention.ms", "60000")
+	set(us, "_geogate.state.flights", "cleanup.policy", "compact,delete")
+	set(us, "_geogate.positions.eu", "cleanup.policy", "delete")
+	set(us, flights, "cleanup.policy", "compact")
+	set(eu, "us.github", "retention.ms", "0")
+	warned(t, w, us, "RETENTION_SHORT _geogate.positions.eu: cleanup.policy is delete and must be compact", "RETENTION_SHORT _geogate.state.flights: cleanup.policy is compact,delete and must be compact",
+		"RETENTION_SHORT flights: cleanup.policy is compact and must be delete", "RETENTION_SHORT undeclared: retention.ms is 60000 and must be at least")
+	warned(t, w, eu, "RETENTION_SHORT us.github: retention.ms is 0 and must be at least")
+	set(us, "undeclared", "retention.ms", "-1")
+	set(us, "_geogate.state.flights", "cleanup.policy", "compact")
+	set(us, "_geogate.positions.eu", "cleanup.policy", "compact")
+	set(us, flights, "cleanup.policy", "delete")
+	set(eu, "us.github", "retention.ms", "604800000")
+	warned(t, w, us)
+	warned(t, w, eu)
+	const some = 20
+	var keys []string
+	for i := range some {
+		keys = append(keys, fmt.Sprint("k", i))
+		us.Put("undeclared", keys[i], `1`)
+	}
+	copied(t, w, us, eu, "undeclared", keys...)
+	w.Settle() // the link knows that they are
+	w.CutAll()
+	for i := range some {
+		us.Put("undeclared", keys[i], `2`)
+	}
+	trim(t, us, "undeclared", some+1) // one that was copied, and all that were not
+	warned(t, w, us, "GAP_NEAR undeclared/0: link us-eu has read up to offset", "RETENTION_SHORT undeclared/0: records less than")
+	w.HealAll()
+	w.Settle()
+	warned(t, w, us, "RETENTION_SHORT undeclared/0: records less than")
 }
 
 // TestGapInTheOwnLog: a gateway is killed before it has folded what was written natively, and

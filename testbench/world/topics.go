@@ -30,6 +30,17 @@ func (r *Region) GrowTopic(name string, partitions int) error {
 	return nil
 }
 
+// SetTopic gives a topic in the region's Kafka a setting.
+func (r *Region) SetTopic(name, key, value string) error {
+	ctx, cancel := r.w.context()
+	defer cancel()
+	done, err := r.admin.AlterTopicConfigs(ctx, []kadm.AlterConfig{{Op: kadm.SetConfig, Name: key, Value: &value}}, name)
+	if err == nil {
+		_, err = done.On(name, func(r *kadm.AlterConfigsResponse) error { return r.Err })
+	}
+	return err
+}
+
 // TrimTopic deletes records of a topic in the region's Kafka, as retention does: all but the
 // last offsets of each partition.
 func (r *Region) TrimTopic(name string, keep int64) error {

@@ -59,6 +59,8 @@ type Options struct {
 	Unlinked bool
 	// Configure changes the configuration of an instance before it starts.
 	Configure func(*node.Config)
+	// RetentionEvery is how often instances look whether logs are kept for long enough.
+	RetentionEvery time.Duration
 }
 
 // Topic is a topic that exists before geogate does.
