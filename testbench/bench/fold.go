@@ -15,13 +15,24 @@ import (
 	"github.com/geogate/geogate/testbench/client"
 )
 
+// produceNative fills a topic past the gateway with n events, before it is folded.
+func (w *world) produceNative(ctx context.Context, topic string, n int64) error {
+	if err := w.us.create(ctx, topic, partitions); err != nil {
+		return err
+	}
+	if _, _, err := w.produce(ctx, topic, func(have int64, _ time.Duration) bool { return have < n }, true); err != nil {
+		return err
+	}
+	return w.linked(ctx) // what the link costs is another bench's
+}
+
 // fold has the gateway fold n native events, by reading the merged topic first, and
 // returns how long the fold took from its first to its last record.
-func (w *world) fold(ctx context.Context, n int64) (time.Duration, error) {
+func (w *world) fold(ctx context.Context, topic string, n int64) (time.Duration, error) {
 	first := make(chan error, 1)
 	go func() { // the answer waits for the fold, longer than one request may
 		first <- client.Poll(ctx, 100*time.Millisecond, func() error {
-			_, err := w.us.client.Page(ctx, nativeTopic, "merged", "earliest", 1)
+			_, err := w.us.client.Page(ctx, topic, "merged", "earliest", 1)
 			return err
 		})
 	}()
@@ -29,7 +40,7 @@ func (w *world) fold(ctx context.Context, n int64) (time.Duration, error) {
 	every := time.NewTicker(20 * time.Millisecond)
 	defer every.Stop()
 	for {
-		done, err := w.us.metric(ctx, "geogate_fold_merged_records_total", fmt.Sprintf("topic=%q", nativeTopic))
+		done, err := w.us.metric(ctx, "geogate_fold_merged_records_total", fmt.Sprintf("topic=%q", topic))
 		now := time.Now()
 		if err == nil {
 			if began.IsZero() && done > 0 {

@@ -29,6 +29,7 @@ type options struct {
 	heap                int
 
 	seconds    time.Duration // of a load
+	warm       time.Duration // of a load that is not measured, before it is
 	raw        time.Duration // of the raw producer
 	settle     time.Duration // before idleness is measured
 	idle       time.Duration
@@ -73,6 +74,7 @@ func main() {
 	flag.BoolVar(&o.markdown, "markdown", false, "print the rows of docs/benchmarks.md in the end")
 	flag.IntVar(&o.heap, "heap", 768, "MiB of heap of each Apache broker")
 	flag.DurationVar(&o.seconds, "seconds", 15*time.Second, "duration of each load")
+	flag.DurationVar(&o.warm, "warm", 15*time.Second, "duration of each load before it is measured")
 	flag.DurationVar(&o.raw, "raw", 4*time.Second, "duration of the raw producer")
 	flag.DurationVar(&o.settle, "settle", 60*time.Second, "rest before idleness is measured")
 	flag.DurationVar(&o.idle, "idle", 10*time.Minute, "duration of the measurement of idleness; what rests writes every 10 minutes. An older program is measured for 2 minutes at most")

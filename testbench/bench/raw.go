@@ -14,12 +14,12 @@ import (
 )
 
 // raw is what a franz-go producer does on the broker of us, the yardstick of all rates.
-func (w *world) raw(ctx context.Context) (rate float64, err error) {
+func (w *world) raw(ctx context.Context, during time.Duration) (rate float64, err error) {
 	if err := w.us.create(ctx, rawTopic, partitions); err != nil {
 		return 0, err
 	}
 	defer func() { err = errors.Join(err, w.us.remove(context.WithoutCancel(ctx), rawTopic)) }()
-	n, took, err := w.produce(ctx, rawTopic, func(n int64, since time.Duration) bool { return since < w.o.raw }, false)
+	n, took, err := w.produce(ctx, rawTopic, func(n int64, since time.Duration) bool { return since < during }, false)
 	return float64(n) / took.Seconds(), err
 }
 

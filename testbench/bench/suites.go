@@ -26,8 +26,13 @@ func (r *run) figure(work string) figure {
 
 // yardstick measures the raw producer and reports it.
 func (r *run) yardstick(ctx context.Context) error {
+	if r.w.o.warm > 0 {
+		if _, err := r.w.raw(ctx, r.w.o.warm); err != nil {
+			return fmt.Errorf("raw producer: %w", err)
+		}
+	}
 	before := r.w.cost()
-	rate, err := r.w.raw(ctx)
+	rate, err := r.w.raw(ctx, r.w.o.raw)
 	if err != nil {
 		return fmt.Errorf("raw producer: %w", err)
 	}
@@ -69,7 +74,7 @@ func (r *run) writes(ctx context.Context) error {
 			return w.singles(ctx, connections, t, until)
 		}},
 		{"single, alone", func(t *tally, until time.Time) ([]time.Duration, error) { return w.singles(ctx, 1, t, until) }},
-		{"entity reads, 64 connections", func(t *tally, until time.Time) ([]time.Duration, error) {
+		{entityReads, func(t *tally, until time.Time) ([]time.Duration, error) {
 			return w.entities(ctx, connections, t, until, func(i int) string { return fmt.Sprintf("single-%d", i%connections) })
 		}},
 	} {
@@ -87,6 +92,9 @@ func (r *run) writes(ctx context.Context) error {
 // everything has been folded and copied.
 func (r *run) load(ctx context.Context, l load) error {
 	w, f := r.w, r.figure(l.name)
+	if err := r.warmUp(ctx, l.name, l.prepare(w)); err != nil {
+		return err
+	}
 	do := l.prepare(w)
 	if err := w.settled(ctx); err != nil {
 		return err
@@ -112,6 +120,31 @@ func (r *run) load(ctx context.Context, l load) error {
 	return r.counted(f, &t, began, c)
 }
 
+// warmUp runs a load without measuring it: the virtual machine of a broker that was
+// started just now compiles what it runs, and takes half of the processors for it.
+func (r *run) warmUp(ctx context.Context, name string, do func(ctx context.Context, t *tally, until time.Time) error) error {
+	if r.w.o.warm == 0 {
+		return nil
+	}
+	var t tally
+	err := do(ctx, &t, time.Now().Add(r.w.o.warm))
+	r.stores(name, t.ok.Load())
+	if errors.Is(err, errNotThere) {
+		return nil
+	}
+	return err
+}
+
+// stores counts what a workload has stored, for the check in the end.
+func (r *run) stores(work string, n int64) {
+	if work != entityReads {
+		r.w.written += n
+	}
+}
+
+// entityReads is the workload that stores nothing.
+const entityReads = "entity reads, 64 connections"
+
 // counted reports what was answered.
 func (r *run) counted(f figure, t *tally, began time.Time, c cost) error {
 	n := t.ok.Load()
@@ -122,9 +155,8 @@ func (r *run) counted(f figure, t *tally, began time.Time, c cost) error {
 	if f.Refused = t.refused.Load(); f.Refused > 0 {
 		fmt.Fprintln(r.rep.out, "  refused, for instance:", text(t.problem.Load()))
 	}
-	r.w.written += n
-	if f.Work == "entity reads, 64 connections" {
-		r.w.written -= n
+	r.stores(f.Work, n)
+	if f.Work == entityReads {
 		f.Raw, f.RawRatio = 0, 0
 	}
 	return r.rep.add(f)
@@ -140,6 +172,13 @@ func text(s *string) string {
 // timed runs requests of which each is timed.
 func (r *run) timed(ctx context.Context, name string, do func(t *tally, until time.Time) ([]time.Duration, error)) error {
 	w, f := r.w, r.figure(name)
+	err := r.warmUp(ctx, name, func(_ context.Context, t *tally, until time.Time) error {
+		_, err := do(t, until)
+		return err
+	})
+	if err != nil {
+		return err
+	}
 	if err := w.settled(ctx); err != nil {
 		return err
 	}
@@ -175,20 +214,22 @@ func (r *run) folds(ctx context.Context) error {
 	if err := r.yardstick(ctx); err != nil {
 		return err
 	}
-	if err := w.us.create(ctx, nativeTopic, partitions); err != nil {
-		return err
+	if few := n / 4; w.o.warm > 0 {
+		if err := w.produceNative(ctx, warmTopic, few); err != nil {
+			return err
+		}
+		if _, err := w.fold(ctx, warmTopic, few); err != nil {
+			return err
+		}
 	}
-	if _, _, err := w.produce(ctx, nativeTopic, func(have int64, _ time.Duration) bool { return have < n }, true); err != nil {
-		return err
-	}
-	if err := w.linked(ctx); err != nil { // what the link costs is another bench's
+	if err := w.produceNative(ctx, nativeTopic, n); err != nil {
 		return err
 	}
 	f := r.figure("fold of native events")
 	m := watchMemory(w.us.pid())
 	before, began := w.cost(), time.Now()
 	profiled := w.profile(ctx, f, time.Duration(n/100_000+5)*time.Second)
-	took, err := w.fold(ctx, n)
+	took, err := w.fold(ctx, nativeTopic, n)
 	c := w.cost().since(before)
 	f = f.peaked(m.most())
 	if err := errors.Join(err, profiled()); err != nil {

@@ -28,9 +28,10 @@ const (
 	stopWait   = 60 * time.Second
 	partitions = 6 // of each topic
 
-	entityTopic = "flights" // declared, entities
-	nativeTopic = "events"  // not declared: its fold begins when it is read first
-	rawTopic    = "raw"     // written past the gateway and carried by no link
+	entityTopic = "flights"     // declared, entities
+	nativeTopic = "events"      // not declared: its fold begins when it is read first
+	warmTopic   = "events-warm" // folded before nativeTopic, and not measured
+	rawTopic    = "raw"         // written past the gateway and carried by no link
 )
 
 // region is one gateway process beside its own Kafka.
