@@ -8,9 +8,13 @@ import (
 )
 
 const (
-	cacheBytes    = 1 << 20         // of entities in memory, for a partition
-	largestCached = cacheBytes / 16 // no entity that is larger is kept
-	cacheCost     = 256             // of an entry, about
+	cacheBytes = 1 << 20 // of entities in memory, for a partition
+	cacheCost  = 256     // of an entry, about
+
+	// cachesBytes is what the caches of all partitions of an instance have together; each
+	// of many has less, but never less than leastCache.
+	cachesBytes = 64 << 20
+	leastCache  = 64 << 10
 )
 
 // entityCache has the entities that were folded last, as they are committed. The zero value is
@@ -19,6 +23,7 @@ const (
 // They have memory of their own: what was folded shares the memory of a fetched batch, and
 // one value would keep all of it.
 type entityCache struct {
+	room  *Room // tells how many partitions share; nil: none
 	byKey map[string]cached
 	bytes int
 }
@@ -38,14 +43,15 @@ func (c *entityCache) put(key []byte, e conflict.Entity) {
 	size := cacheCost + len(key) + sizeOf(&e)
 	was, known := c.byKey[string(key)]
 	c.bytes -= was.bytes
-	if size > largestCached {
+	limit := c.room.cacheShare()
+	if size > limit/16 {
 		if known {
 			delete(c.byKey, string(key))
 		}
 		return
 	}
-	if c.bytes += size; c.bytes > cacheBytes {
-		c.evict(string(key))
+	if c.bytes += size; c.bytes > limit {
+		c.evict(string(key), limit*3/4)
 	}
 	if c.byKey == nil {
 		c.byKey = make(map[string]cached)
@@ -53,10 +59,11 @@ func (c *entityCache) put(key []byte, e conflict.Entity) {
 	c.byKey[string(key)] = cached{detached(e), size}
 }
 
-// evict drops a quarter, but not the entity that is kept; which others does not matter.
-func (c *entityCache) evict(kept string) {
+// evict drops what is more than a size, but not the entity that is kept; which others does not
+// matter.
+func (c *entityCache) evict(kept string, to int) {
 	for k, x := range c.byKey {
-		if c.bytes <= cacheBytes*3/4 {
+		if c.bytes <= to {
 			return
 		}
 		if k != kept { // its old size is not counted any more
@@ -66,7 +73,7 @@ func (c *entityCache) evict(kept string) {
 	}
 }
 
-func (c *entityCache) clear() { *c = entityCache{} }
+func (c *entityCache) clear() { *c = entityCache{room: c.room} }
 
 // detached is an entity whose keys and values have memory of their own.
 func detached(e conflict.Entity) conflict.Entity {

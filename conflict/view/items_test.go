@@ -231,6 +231,39 @@ func TestWithoutUnread(t *testing.T) {
 	}
 }
 
+// The caches of many views of an instance together have a bound, and each shrinks when more
+// views run.
+func TestCachesShareMemory(t *testing.T) {
+	room := NewRoom(1)
+	c := entityCache{room: room}
+	fill := func() {
+		for n := range 2000 {
+			ev := event.Event{Key: fmt.Append(nil, "key", n), Value: make([]byte, 3000)}
+			c.put(ev.Key, conflict.Entity{State: conflict.State{Live: []conflict.Live{{Event: ev}}}})
+		}
+	}
+	for _, views := range []int{1, 64, 256, 1024, 100_000} {
+		var left []func()
+		for range views {
+			left = append(left, room.join())
+		}
+		c.clear()
+		fill()
+		if most := min(cacheBytes, max(leastCache, cachesBytes/views)); c.bytes > most || c.bytes < most/2 {
+			t.Errorf("of %d views one keeps %d bytes, at most %d are its share", views, c.bytes, most)
+		}
+		for _, leave := range left {
+			leave()
+		}
+	}
+	fill()
+	defer room.join()()
+	defer room.join()()
+	if c.bytes < cacheBytes/2 {
+		t.Errorf("alone again, it keeps %d bytes", c.bytes)
+	}
+}
+
 // The cache gives what was put last, is never larger than it may be, and shares no memory.
 func TestEntityCache(t *testing.T) {
 	var c entityCache
@@ -258,7 +291,7 @@ func TestEntityCache(t *testing.T) {
 		}
 	}
 	key := []byte("key7")
-	c.put(key, entity(make([]byte, largestCached), 7))
+	c.put(key, entity(make([]byte, cacheBytes/16), 7))
 	if e, ok := c.get(key); ok {
 		t.Errorf("of an entity that is too large there is %d", e.Live[0].Event.Timestamp)
 	}

@@ -1,11 +1,16 @@
 package view
 
-import "sync"
+import (
+	"sync"
+	"sync/atomic"
+)
 
 // Room bounds what the items of all partitions of an instance keep in memory together, from
 // when a view takes them until they are committed. A partition alone has its own bound
 // (Config.QueueBytes); of many that are behind at once each has less.
 type Room struct {
+	views atomic.Int64 // that run
+
 	mu    sync.Mutex
 	free  int
 	moved chan struct{} // closed and replaced when there is room again
@@ -42,4 +47,21 @@ func (r *Room) leave(n int) {
 		close(r.moved)
 		r.moved = make(chan struct{})
 	}
+}
+
+// join counts a view that runs, until left is called.
+func (r *Room) join() (left func()) {
+	if r == nil {
+		return func() {}
+	}
+	r.views.Add(1)
+	return func() { r.views.Add(-1) }
+}
+
+// cacheShare is how much one view keeps of the entities that it folded last.
+func (r *Room) cacheShare() int {
+	if r == nil {
+		return cacheBytes
+	}
+	return min(cacheBytes, max(leastCache, int(cachesBytes/max(r.views.Load(), 1))))
 }

@@ -221,6 +221,7 @@ func New(cfg Config) (*View, error) {
 		return nil, fmt.Errorf("view of %s/%d: %w", cfg.Topic, cfg.Partition, err)
 	}
 	v.store = newStore(cfg.DB, sp, v.journal)
+	v.store.decoded.room = cfg.Room
 	return v, nil
 }
 
@@ -250,6 +251,7 @@ const (
 // partition, or a *defect.Error after a panic; it must not be run again in this process.
 // Every other error ends in reading the committed state again and going on.
 func (v *View) Run(ctx context.Context) error {
+	defer v.cfg.Room.join()()
 	wait := restartMin
 	for {
 		before := v.Status().Steps

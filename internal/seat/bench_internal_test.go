@@ -25,7 +25,7 @@ func BenchmarkReadback(b *testing.B) {
 func benchReadback(b *testing.B, each int) {
 	batch := gatewayBatch(b, each)
 	clock := hlc.NewClock(time.Now, hlc.Bounds{})
-	box := &inbox{feed: &feed{decoder: txn.NewDecoder(txn.Limits{}), limit: 1 << 30}, poke: func() {}}
+	box := &inbox{feed: &feed{decoder: txn.NewDecoder(txn.Limits{}), limit: 1 << 30, waiting: &waitingBytes{limit: 1 << 30, held: map[*inbox]struct{}{}}}, poke: func() {}}
 	unread := txn.Fetched{Batches: []txn.Unread{{Batch: batch}}}
 	var back *Readback
 	b.ReportAllocs()

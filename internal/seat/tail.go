@@ -28,6 +28,9 @@ type TailConfig struct {
 	// before fetching it pauses; default 512 KiB. What it unfolds to is seen when the
 	// seat takes it, a batch at a time.
 	QueueBytes int
+	// TotalBytes is how much of all partitions waits before each of them gets a little
+	// at a time; default 64 MiB.
+	TotalBytes int
 	// Decoder opens batches; nil: one with default limits.
 	Decoder *txn.Decoder
 	// HandoverBytes is how much of a partition that the tail has read waits for its
@@ -60,16 +63,18 @@ type Tail struct {
 func NewTail(cfg TailConfig) (*Tail, error) {
 	cfg.PartitionBytes = cmp.Or(cfg.PartitionBytes, 256<<10)
 	cfg.QueueBytes = cmp.Or(cfg.QueueBytes, 512<<10)
+	cfg.TotalBytes = cmp.Or(cfg.TotalBytes, 64<<20)
 	cfg.HandoverBytes = cmp.Or(cfg.HandoverBytes, 4<<20)
 	cfg.Logger = cmp.Or(cfg.Logger, slog.New(slog.DiscardHandler))
 	if cfg.Decoder == nil {
 		cfg.Decoder = txn.NewDecoder(txn.Limits{})
 	}
-	local, err := newFeed(cfg, false)
+	waiting := &waitingBytes{limit: cfg.TotalBytes, held: make(map[*inbox]struct{})}
+	local, err := newFeed(cfg, waiting, false)
 	if err != nil {
 		return nil, err
 	}
-	inputs, err := newFeed(cfg, true)
+	inputs, err := newFeed(cfg, waiting, true)
 	if err != nil {
 		local.close()
 		return nil, err
@@ -163,9 +168,10 @@ type feed struct {
 	consumer *txn.Consumer
 	decoder  *txn.Decoder
 	limit    int // bytes of an inbox
+	waiting  *waitingBytes
 }
 
-func newFeed(cfg TailConfig, committed bool) (*feed, error) {
+func newFeed(cfg TailConfig, waiting *waitingBytes, committed bool) (*feed, error) {
 	opts := append(append([]kgo.Opt(nil), cfg.Opts...), kgo.MetadataMinAge(100*time.Millisecond))
 	cl, err := kgo.NewClient(opts...)
 	if err != nil {
@@ -177,7 +183,7 @@ func newFeed(cfg TailConfig, committed bool) (*feed, error) {
 		return nil, fmt.Errorf("make tail client: %w", err)
 	}
 	return &feed{
-		client: cl, hurry: hurry, admin: kadm.NewClient(cl), decoder: cfg.Decoder, limit: cfg.QueueBytes,
+		client: cl, hurry: hurry, admin: kadm.NewClient(cl), decoder: cfg.Decoder, limit: cfg.QueueBytes, waiting: waiting,
 		consumer: txn.NewConsumer(cl, txn.ConsumerConfig{
 			Committed: committed, PartitionBytes: cfg.PartitionBytes, Wait: feedWait, Hurry: hurry, Earliest: true, Logger: cfg.Logger,
 		}),
@@ -261,13 +267,17 @@ type inbox struct {
 	queue  []txn.Unread
 	bytes  int
 	paused bool
+	closed bool
 	lost   bool // what follows the queue was deleted; nothing more comes
 }
 
 func (b *inbox) close() {
 	b.mu.Lock()
-	defer b.mu.Unlock()
+	left := b.bytes
+	b.closed, b.queue, b.bytes = true, nil, 0
 	b.cursor.Close()
+	b.mu.Unlock()
+	b.feed.waiting.leave(b, left)
 }
 
 // push takes what was fetched.
@@ -276,16 +286,18 @@ func (b *inbox) push(f txn.Fetched) {
 		return
 	}
 	b.mu.Lock()
-	if b.lost = b.lost || f.Lost != nil; b.lost {
+	if b.lost = b.lost || f.Lost != nil; b.lost || b.closed {
 		b.mu.Unlock()
 		b.poke()
 		return
 	}
+	came := 0
 	for _, u := range f.Batches {
 		b.queue = append(b.queue, u)
-		b.bytes += weight(u)
+		came += weight(u)
 	}
-	if b.bytes > b.feed.limit && !b.paused {
+	b.bytes += came
+	if full := b.feed.waiting.enter(b, came); (full || b.bytes > b.feed.limit) && !b.paused {
 		b.paused = true
 		b.cursor.Pause()
 	}
@@ -304,18 +316,72 @@ func (b *inbox) ended() bool {
 // next takes a batch; ok is false when none waits.
 func (b *inbox) next() (u txn.Unread, ok bool) {
 	b.mu.Lock()
-	defer b.mu.Unlock()
 	if len(b.queue) == 0 {
+		b.mu.Unlock()
 		return u, false
 	}
 	u = b.queue[0]
 	b.queue[0] = txn.Unread{}
 	b.queue = b.queue[1:]
-	if b.bytes -= weight(u); b.bytes <= b.feed.limit/2 && b.paused {
+	b.bytes -= weight(u)
+	b.mu.Unlock()
+	b.feed.waiting.leave(b, weight(u))
+	return u, true
+}
+
+// resume has the partition fetched again if little of it waits: half an inbox, or nothing
+// while all inboxes together are full.
+func (b *inbox) resume(full bool) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	enough := b.feed.limit / 2
+	if full {
+		enough = 0
+	}
+	if b.paused && b.bytes <= enough && !b.closed {
 		b.paused = false
 		b.cursor.Resume()
 	}
-	return u, true
+}
+
+// waitingBytes bounds what lies in all inboxes of an instance: once that is too much, a
+// partition is fetched again when nothing of it waits. So each goes on, and a thousand
+// partitions that are behind at once do not take a thousand inboxes of memory.
+type waitingBytes struct {
+	limit int
+
+	mu    sync.Mutex
+	bytes int
+	held  map[*inbox]struct{} // paused, or were, while it was too much
+}
+
+// enter counts what came into an inbox, and tells whether all of them are full.
+func (w *waitingBytes) enter(b *inbox, n int) (full bool) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if w.bytes += n; w.bytes <= w.limit {
+		return false
+	}
+	w.held[b] = struct{}{}
+	return true
+}
+
+// leave counts what was taken from an inbox, and has those fetched again that may be.
+func (w *waitingBytes) leave(b *inbox, n int) {
+	w.mu.Lock()
+	w.bytes -= n
+	full := w.bytes > w.limit
+	var all map[*inbox]struct{}
+	if w.bytes <= w.limit/2 && len(w.held) > 0 {
+		all, w.held = w.held, make(map[*inbox]struct{})
+	}
+	w.mu.Unlock()
+	b.resume(full)
+	for other := range all {
+		if other != b {
+			other.resume(false)
+		}
+	}
 }
 
 // popBytes is how much pop gives at once, but for a larger record.
