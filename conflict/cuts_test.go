@@ -21,8 +21,7 @@ type learner struct {
 	*replica
 	table *event.ValidityTable
 	given [][]judged.Item // by origin: as the log's own judge has them
-	outs  []*conflict.Output
-	mixed bool // orphans of a table that is not in force have been revoked
+	mixed bool            // orphans of a table that is not in force have been revoked
 }
 
 func newLearner(cfg conflict.Config, origins int) *learner {
@@ -71,7 +70,6 @@ func (l *learner) take(t rapid.TB, origin int, items []judged.Item, twice bool) 
 func (l *learner) fold(t rapid.TB, items []judged.Item, twice bool) {
 	t.Helper()
 	out := l.step(t, items, twice)
-	l.outs = append(l.outs, out)
 	for _, o := range out.Orphans {
 		l.valid = slices.DeleteFunc(l.valid, func(e event.Event) bool { return e.At == o.At })
 	}
@@ -117,6 +115,7 @@ func (l *learner) applyTable(t rapid.TB, table *event.ValidityTable, chunk, stop
 // with what the table in force says.
 func (l *learner) rebuild() {
 	store := conflict.NewMemory(l.cfg)
+	store.Begin(*l.needs())
 	for _, out := range l.outs {
 		store.Commit(out)
 	}
@@ -126,7 +125,9 @@ func (l *learner) rebuild() {
 			if !ok {
 				j = it // it was settled when it was folded
 			}
-			store.Add([]judged.Item{j})
+			if p := it.Next; p.Compare(l.needs()[it.Origin]) > 0 {
+				store.Add([]judged.Item{j})
+			}
 		}
 	}
 	l.store = store

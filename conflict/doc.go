@@ -44,8 +44,8 @@
 //
 // # Correction
 //
-// An event that stops standing is revoked: its entity is folded again from the
-// metas of all its events. It is one operation, whatever the cause: a smaller twin
+// An event that stops standing is revoked: its entity is folded again from its base and the
+// metas of all its events above that. It is one operation, whatever the cause: a smaller twin
 // that comes late, or a cut that becomes known after the event was folded.
 //
 // Cuts come in two steps. Every event folded that a new table makes an orphan comes
@@ -53,8 +53,15 @@
 // Cuts puts the table in force. A crash between leaves the old table in force with
 // some events taken out: they stay out, and all of it is done again.
 //
-// HAZARD: a refold needs the metas of every event of the entity that lies at or
-// above the frontier. The frontier stays at the start of the logs, so a
-// log that retention has cut can give a refold too little; the live values kept
-// in the state are then joined to what is left.
+// # Below the frontier
+//
+// No event at or below the frontier (Partition.Raise) is revoked any more, and it parts no two
+// copies of a key. What the events there have made of an entity is its Base: the state
+// itself as long as the entity rests, else a record beside it. So only what lies above has
+// to be kept (Partition.Tidy).
+//
+// HAZARD: a frontier that is too high by one event makes regions differ for good. A refold
+// needs the metas of every event above the base, so a log that retention has cut above
+// Position.Needed can give it too little; the live values kept in the state are then joined to
+// what is left.
 package conflict

@@ -18,6 +18,14 @@ type Entity struct {
 	State
 	Shown    event.Dot  // winner last written to the merged topic; zero: none
 	Reported []Reported // losers that the feed has named, oldest first
+
+	// Latest is, of each origin, the last event that the state is made of, void copies of a
+	// live value included. It leaves out what the frontier has reached: where it is zero the
+	// entity rests.
+	Latest event.Vector
+	// Tracked: Latest is known, and the cover lacks only what the frontier has reached. It is
+	// not while there is no frontier.
+	Tracked bool
 }
 
 // Reported remembers that the feed has named a lost write.
@@ -32,7 +40,7 @@ type Reported struct {
 
 // IsZero tells whether nothing is worth keeping.
 func (e *Entity) IsZero() bool {
-	return len(e.Live) == 0 && e.Cover.IsZero() && len(e.Reported) == 0 && e.Shown == event.Dot{}
+	return len(e.Live) == 0 && e.Cover.IsZero() && len(e.Reported) == 0 && e.Shown == event.Dot{} && e.Latest.IsZero()
 }
 
 // clone is a copy that can be changed without touching e; values are shared.

@@ -32,8 +32,7 @@ func (s *step) foldEvent() error {
 		shown[s.ev.At] = s.ev.At
 		s.out.Merged = append(s.out.Merged, Merged{Event: s.ev})
 	}
-	s.setTwin(twinOf(k, t.groups, shown))
-	return nil
+	return s.setTwin(twinOf(k, t.groups, shown))
 }
 
 // shownCopies says of which copies of a key the merged topic has the write, and in
@@ -50,6 +49,11 @@ func (s *step) shownCopies(k event.IdempotencyKey, copies []Copy) (shown map[eve
 		if found {
 			t = &stored
 		}
+	}
+	if t != nil { // a group that is settled has no part in another one
+		above := *t
+		above.Copies = slices.DeleteFunc(slices.Clone(t.Copies), func(c TwinCopy) bool { return s.out.Position.Needed.Covers(c.At) })
+		t = &above
 	}
 	if t == nil || len(t.Copies) == 0 {
 		for _, c := range copies {
@@ -97,11 +101,41 @@ func twinOf(k event.IdempotencyKey, groups [][]Copy, shown map[event.Dot]event.D
 	return t
 }
 
-func (s *step) setTwin(t *Twin) {
+// setTwin notes what is known of a key now. Groups that are settled stay beside it, for they
+// are what readers know the write by.
+func (s *step) setTwin(t *Twin) error {
+	if needed := &s.out.Position.Needed; !needed.IsZero() {
+		before := s.twins[t.Key]
+		if before == nil {
+			stored, _, err := s.store.Twin(t.Key)
+			if err != nil {
+				return fmt.Errorf("read twins of a key: %w", err)
+			}
+			before = &stored
+		}
+		t = besideSettled(before, t, needed)
+	}
 	if _, dirty := s.twins[t.Key]; !dirty {
 		s.changedTwins = append(s.changedTwins, t.Key)
 	}
 	s.twins[t.Key] = t
+	return nil
+}
+
+// besideSettled is a key's record with those copies of the one before that are needed no more.
+func besideSettled(before, t *Twin, needed *event.Vector) *Twin {
+	out, groups := &Twin{Key: t.Key}, 0
+	for _, c := range before.Copies {
+		if needed.Covers(c.At) {
+			out.Copies = append(out.Copies, c)
+			groups = max(groups, c.Group+1)
+		}
+	}
+	for _, c := range t.Copies {
+		c.Group += groups
+		out.Copies = append(out.Copies, c)
+	}
+	return out
 }
 
 // revokeEvent takes an orphan out of an events topic. If its record in the merged
@@ -135,9 +169,9 @@ func (s *step) revokeEvent(o *Orphaned, copies []Copy) error {
 	}
 	switch next := twinOf(o.Idempotency, t.groups, shown); {
 	case len(next.Copies) > 1:
-		s.setTwin(next)
+		return s.setTwin(next)
 	case found: // no copy, or one that stands alone
-		s.setTwin(&Twin{Key: o.Idempotency})
+		return s.setTwin(&Twin{Key: o.Idempotency})
 	}
 	return nil
 }

@@ -79,6 +79,9 @@ func (s *step) updateEntity(key []byte, r *revision, fold func(*Entity) error) e
 		if found {
 			e = stored.clone()
 		}
+		if err := s.leaveRest(key, e); err != nil {
+			return err
+		}
 		s.entities[name] = e
 		s.changedEntities = append(s.changedEntities, name)
 	}
@@ -90,6 +93,9 @@ func (s *step) updateEntity(key []byte, r *revision, fold func(*Entity) error) e
 	}
 	if err := fold(e); err != nil {
 		return err
+	}
+	if e.Tracked && s.ev != nil && sameKey(s.ev.Key, key) {
+		e.Latest.Advance(s.ev.At)
 	}
 	policy := PolicyOf(s.cfg.Rule)
 	win := policy.Winner(e.Live)
@@ -148,58 +154,53 @@ func (s *step) refoldOnce(key []byte, e *Entity) error {
 	return s.refold(key, e)
 }
 
-// refold folds an entity again from the metas of all its events within the
-// vector, leaving out those that do not stand.
+// refold folds an entity again: its base and the metas of all its events above that within
+// the vector, leaving out those that do not stand.
 func (s *step) refold(key []byte, e *Entity) error {
-	metas, err := s.metas(key, e)
+	base, since, err := s.base(key)
 	if err != nil {
 		return err
 	}
-	var standing []Standing
-	for i := range metas {
-		m := &metas[i]
-		st := Standing{At: m.At, Context: m.Context}
-		if m.Twins {
-			copies, err := s.copies(m.Key, s.table)
-			if err != nil {
-				return err
-			}
-			group, c, stands := groupOf(groupCopies(slices.Clone(copies), s.cfg.Window), m.At)
-			if !stands {
-				continue
-			}
-			st.Copies = siblingsOf(c, group)
-		}
-		standing = append(standing, st)
+	metas, err := s.metas(key, e, &since)
+	if err != nil {
+		return err
 	}
-	live, cover := Refold(standing)
-	state := State{Cover: cover}
-	for _, i := range live {
-		ev, err := s.liveEvent(e, standing[i].At)
-		if err != nil {
-			return err
-		}
-		state.insert(Live{Event: ev, Copies: standing[i].Copies})
+	live, cover, err := s.foldOn(&base, metas)
+	if err != nil {
+		return err
 	}
-	e.State = state
+	if e.State, err = s.stateOf(e, &base, live, cover); err != nil {
+		return err
+	}
+	if e.Tracked {
+		e.Latest = event.Vector{}
+		for i := range metas {
+			e.Latest.Advance(metas[i].At)
+		}
+	}
 	return nil
 }
 
-// metas are those of the journal within the vector, and those of the live values
-// that a log cut by retention no longer gives the journal, orphans left out.
-func (s *step) metas(key []byte, e *Entity) ([]Meta, error) {
+// metas are those of the journal within the vector and above the base, and those of the live
+// values that a log cut by retention no longer gives the journal, orphans left out.
+func (s *step) metas(key []byte, e *Entity, since *event.Vector) ([]Meta, error) {
 	all, err := s.store.Metas(key)
 	if err != nil {
 		return nil, fmt.Errorf("read metas: %w", err)
 	}
-	metas := slices.DeleteFunc(slices.Clone(all), func(m Meta) bool { return !s.out.Position.Vector.Covers(m.At) })
+	metas := slices.DeleteFunc(slices.Clone(all), func(m Meta) bool { return since.Covers(m.At) || !s.out.Position.Vector.Covers(m.At) })
 	for _, l := range e.Live {
-		if !slices.ContainsFunc(metas, func(m Meta) bool { return m.At == l.Event.At }) {
+		if !since.Covers(l.Event.At) && !slices.ContainsFunc(metas, func(m Meta) bool { return m.At == l.Event.At }) {
 			m := MetaOf(&l.Event)
 			m.Twins = !m.Key.IsZero()
 			metas = append(metas, m)
 		}
 	}
+	return s.counted(metas)
+}
+
+// counted are the metas without those of orphans.
+func (s *step) counted(metas []Meta) ([]Meta, error) {
 	if s.table == nil && s.out.Position.Revoking == 0 {
 		return metas, nil
 	}
@@ -229,15 +230,17 @@ func groupOf(groups [][]Copy, at event.Dot) (group []Copy, c Copy, stands bool) 
 	return nil, Copy{At: at}, true
 }
 
-// liveEvent gives an event that is live after a refold: it was live before, it is the
-// one in hand, or it comes from the log.
-func (s *step) liveEvent(e *Entity, at event.Dot) (event.Event, error) {
+// liveEvent gives an event that is live after a refold: it was live before or is in the
+// base, it is the one in hand, or it comes from the log.
+func (s *step) liveEvent(e *Entity, base *Base, at event.Dot) (event.Event, error) {
 	if s.ev != nil && s.ev.At == at {
 		return *s.ev, nil
 	}
-	for _, l := range e.Live {
-		if l.Event.At == at {
-			return l.Event, nil
+	for _, lives := range [][]Live{e.Live, base.Live} {
+		for i := range lives {
+			if lives[i].Event.At == at {
+				return lives[i].Event, nil
+			}
 		}
 	}
 	ev, err := s.store.Fetch(at)

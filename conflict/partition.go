@@ -93,13 +93,21 @@ type Position struct {
 	// Revoking is the revision of the newest table under which events were revoked
 	// while its Cuts is still to come; 0: none.
 	Revoking uint64
+	// Frontier: no event at or below it is revoked any more, and no copy of a key that lies
+	// there has another one above it within the window. It never falls. Zero: there is none.
+	Frontier event.Vector
+	// Needed: no refold needs an event at or below it, neither meta nor value: all of that is
+	// in states and bases. It is a frontier of before.
+	Needed event.Vector
+	// NeededBarriers is the last barrier of each origin's log at or below Needed; -1: none.
+	NeededBarriers [event.MaxRegion + 1]int64
 }
 
 // Start is the position of a partition of which nothing is folded.
 func Start() Position {
 	p := Position{}
 	for r := range p.Barriers {
-		p.Barriers[r] = -1
+		p.Barriers[r], p.NeededBarriers[r] = -1, -1
 	}
 	return p
 }
@@ -113,6 +121,8 @@ type Counts struct {
 	Corrections int // merged records and conflict records that correct earlier ones
 	Refolds     int
 	Orphans     int            // events found to be orphans, folded before or not
+	BasesMoved  int            // of entities that do not rest
+	Gone        int            // entities that were deleted and are forgotten
 	Quarantined map[string]int // by reason
 }
 
@@ -129,6 +139,10 @@ type Output struct {
 	Entities  []Change   // each entity once
 	Twins     []Twin     // each key once; one without copies takes the record out
 	Orphans   []Orphaned // each dot once; one that is known already replaces it
+	Bases     []BaseChange
+	Dropped   []Dropped // of Tidy
+	Deleted   [][]byte  // of Tidy: entities that go once more is not needed any more
+	Unmoved   error     // of Tidy: why a base could not be moved
 	Position  Position
 	Counts    Counts
 
@@ -142,7 +156,8 @@ type Partition struct {
 	store Store
 	at    Position
 
-	refolds refolds // of the steps committed
+	frontier event.Vector // that was last given
+	refolds  refolds      // of the steps committed
 }
 
 // NewPartition makes the fold of a partition that goes on from a committed
@@ -167,7 +182,7 @@ func (p *Partition) Step(parts ...[]judged.Item) (*Output, error) {
 	for _, items := range parts {
 		n += len(items)
 	}
-	s := &step{Partition: p, out: &Output{Position: p.at, Merged: make([]Merged, 0, n)}, entities: map[string]*Entity{}, twins: map[event.IdempotencyKey]*Twin{}}
+	s := p.newStep(n)
 	for _, items := range parts {
 		for i := range items {
 			if err := s.foldItem(&items[i]); err != nil {
@@ -175,10 +190,23 @@ func (p *Partition) Step(parts ...[]judged.Item) (*Output, error) {
 			}
 		}
 	}
+	s.finish()
+	return s.out, nil
+}
+
+// newStep begins a step of so many items.
+func (p *Partition) newStep(n int) *step {
+	s := &step{Partition: p, out: &Output{Position: p.at, Merged: make([]Merged, 0, n)}, entities: map[string]*Entity{}, twins: map[event.IdempotencyKey]*Twin{}}
+	s.out.Position.Frontier = p.raised()
+	return s
+}
+
+// finish puts out what has changed.
+func (s *step) finish() {
 	s.out.Entities = make([]Change, 0, len(s.changedEntities))
 	for _, key := range s.changedEntities {
 		e := s.entities[key]
-		e.Trim(&s.out.Position.Vector)
+		e.trim(&s.out.Position)
 		s.out.Entities = append(s.out.Entities, Change{Key: []byte(key), Entity: *e})
 	}
 	for _, k := range s.changedTwins {
@@ -187,7 +215,9 @@ func (p *Partition) Step(parts ...[]judged.Item) (*Output, error) {
 	for _, d := range s.foundOrphans {
 		s.out.Orphans = append(s.out.Orphans, *s.orphans[d])
 	}
-	return s.out, nil
+	for _, key := range s.changedBases {
+		s.out.Bases = append(s.out.Bases, BaseChange{Key: []byte(key), Base: s.bases[key]})
+	}
 }
 
 // Commit goes on from the position of an output that was committed.
@@ -202,6 +232,8 @@ type step struct {
 	out             *Output
 	entities        map[string]*Entity // loaded or changed in this step
 	changedEntities []string           // keys of those changed, in order
+	bases           map[string]Base    // changed in this step; nil: none
+	changedBases    []string           // keys of those, in order
 	twins           map[event.IdempotencyKey]*Twin
 	changedTwins    []event.IdempotencyKey  // of those changed, in order
 	orphans         map[event.Dot]*Orphaned // found or changed in this step; nil: none
@@ -298,8 +330,8 @@ func (s *step) copies(k event.IdempotencyKey, table *event.ValidityTable) ([]Cop
 	copies := make([]Copy, 0, len(all))
 	for i := range all {
 		c := &all[i]
-		if !s.out.Position.Vector.Covers(c.At) {
-			continue
+		if !s.out.Position.Vector.Covers(c.At) || s.out.Position.Needed.Covers(c.At) {
+			continue // not folded yet, or of a group that is settled
 		}
 		orphan, err := s.isOrphan(c.At, c.Epoch, table)
 		if err != nil {

@@ -117,6 +117,11 @@ type Standing struct {
 // are live (indices into events, in their order) and the cover. It gives what
 // Apply gives in any order.
 func Refold(events []Standing) (live []int, cover event.Vector) {
+	return refoldOn(event.Vector{}, events)
+}
+
+// refoldOn is Refold of events of which those that are not given have a cover.
+func refoldOn(cover event.Vector, events []Standing) (live []int, _ event.Vector) {
 	for i := range events {
 		cover.Join(&events[i].Context)
 	}

@@ -2,6 +2,7 @@ package conflict
 
 import (
 	"fmt"
+	"maps"
 	"slices"
 
 	"github.com/geogate/geogate/internal/event"
@@ -71,6 +72,7 @@ type Store interface {
 	// Sole tells whether the event at a dot is known to be the only copy of its key. It
 	// answers from memory; what it does not know is in Copies.
 	Sole(k event.IdempotencyKey, at event.Dot) bool
+	Base(key []byte) (Base, bool, error)         // of one entity
 	Metas(key []byte) ([]Meta, error)            // of one entity
 	Copies(event.IdempotencyKey) ([]Copy, error) // of one idempotency key
 	Fetch(event.Dot) (event.Event, error)        // an event that a refold makes live again
@@ -83,16 +85,18 @@ type Memory struct {
 	entities map[string]Entity
 	twins    map[event.IdempotencyKey]Twin
 	orphans  map[event.Dot]Orphaned
+	bases    map[string]Base
 	metas    map[string][]Meta
 	copies   map[event.IdempotencyKey][]Copy
 	events   map[event.Dot]event.Event
 	applied  event.Vector
+	needed   event.Vector // that was last dropped
 }
 
 // NewMemory makes an empty store for a partition of that configuration.
 func NewMemory(cfg Config) *Memory {
 	return &Memory{
-		cfg: cfg, entities: map[string]Entity{}, twins: map[event.IdempotencyKey]Twin{}, orphans: map[event.Dot]Orphaned{},
+		cfg: cfg, entities: map[string]Entity{}, twins: map[event.IdempotencyKey]Twin{}, orphans: map[event.Dot]Orphaned{}, bases: map[string]Base{},
 		metas: map[string][]Meta{}, copies: map[event.IdempotencyKey][]Copy{}, events: map[event.Dot]event.Event{},
 	}
 }
@@ -140,12 +144,52 @@ func (m *Memory) Commit(out *Output) {
 	for _, o := range out.Orphans {
 		m.orphans[o.At] = o
 	}
+	for _, b := range out.Bases {
+		if b.Base.IsZero() {
+			delete(m.bases, entityKey(b.Key))
+		} else {
+			m.bases[entityKey(b.Key)] = b.Base
+		}
+	}
+	m.Drop(out)
 }
+
+// Drop takes out of the journal, and out of the log that is beside it, what nobody needs after
+// a step that was committed.
+func (m *Memory) Drop(out *Output) {
+	for _, d := range out.Dropped {
+		name := entityKey(d.Key)
+		m.metas[name] = slices.DeleteFunc(m.metas[name], func(x Meta) bool { return d.Below.Covers(x.At) })
+	}
+	needed := &out.Position.Needed
+	if m.needed == *needed {
+		return
+	}
+	m.needed = *needed
+	for k, copies := range m.copies {
+		if left := slices.DeleteFunc(copies, func(c Copy) bool { return needed.Covers(c.At) }); len(left) > 0 {
+			m.copies[k] = left
+		} else {
+			delete(m.copies, k)
+		}
+	}
+	maps.DeleteFunc(m.events, func(at event.Dot, _ event.Event) bool { return needed.Covers(at) })
+}
+
+// Begin has the journal of a store that was lost begin at a vector: the items below are
+// passed over.
+func (m *Memory) Begin(needed event.Vector) { m.applied.Join(&needed) }
 
 // Entity implements Store.
 func (m *Memory) Entity(key []byte) (Entity, bool, error) {
 	e, ok := m.entities[entityKey(key)]
 	return e, ok, nil
+}
+
+// Base implements Store.
+func (m *Memory) Base(key []byte) (Base, bool, error) {
+	b, ok := m.bases[entityKey(key)]
+	return b, ok, nil
 }
 
 // Twin implements Store.

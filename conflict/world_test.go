@@ -27,6 +27,7 @@ type replica struct {
 	valid     []event.Event // folded and admitted
 	conflicts []conflict.Conflict
 	merged    []conflict.Merged
+	outs      []*conflict.Output
 }
 
 func newReplica(cfg conflict.Config) *replica {
@@ -56,6 +57,7 @@ func (r *replica) step(t rapid.TB, items []judged.Item, twice bool) *conflict.Ou
 	}
 	r.store.Commit(out)
 	r.fold.Commit(out)
+	r.outs = append(r.outs, out)
 	for _, it := range items {
 		if it.Verdict == judged.Valid && r.cfg.QuarantineReason(&it.Event) == "" &&
 			!slices.ContainsFunc(r.valid, func(e event.Event) bool { return e.At == it.Event.At }) {
@@ -65,6 +67,12 @@ func (r *replica) step(t rapid.TB, items []judged.Item, twice bool) *conflict.Ou
 	r.conflicts = append(r.conflicts, out.Conflicts...)
 	r.merged = append(r.merged, out.Merged...)
 	return out
+}
+
+// needs is the vector below which nothing is needed.
+func (r *replica) needs() *event.Vector {
+	at := r.fold.Position()
+	return &at.Needed
 }
 
 // restart goes on from what was committed, with a journal that is ahead.
@@ -93,11 +101,14 @@ func (r *replica) check(t rapid.TB) {
 	want := naive.Fold(r.valid, window)
 	for _, ev := range r.valid {
 		key := string(ev.Key)
-		got, _, err := r.store.Entity(ev.Key)
+		got, found, err := r.store.Entity(ev.Key)
 		if err != nil {
 			t.Fatal(err)
 		}
 		w := want[key]
+		if !found && len(w.Live) == 1 && w.Winner.Op == event.Delete && r.needs().Covers(w.Winner.At) {
+			continue // a deletion that has gone
+		}
 		if len(got.Live) != len(w.Live) {
 			t.Fatalf("entity %q: live %v, naive %v", key, dots(got.Live), w.Live)
 		}
@@ -202,11 +213,19 @@ type history struct {
 	skew    []int64
 	last    []hlc.Stamp
 	keys    []event.Event // first writes under a key
+	deletes bool          // some writes delete
+	told    [][]promise   // by region: what it had folded, and the end of its own log then
+}
+
+// promise: every record that a log gets from an end on is written by who has folded that.
+type promise struct {
+	folded event.Vector
+	end    int64
 }
 
 func newHistory(t *rapid.T, cfg conflict.Config) *history {
 	n := rapid.IntRange(2, 4).Draw(t, "regions")
-	h := &history{t: t, logs: make([][]judged.Item, n), last: make([]hlc.Stamp, n), wall: 1000}
+	h := &history{t: t, logs: make([][]judged.Item, n), last: make([]hlc.Stamp, n), told: make([][]promise, n), wall: 1000}
 	for range n {
 		h.regions = append(h.regions, newReplica(cfg))
 		h.came = append(h.came, make([]int, n))
@@ -243,6 +262,9 @@ func (h *history) write(r int) {
 		ev.Envelope.Key = event.IdempotencyKey{1, byte(id), byte(at.Offset)}
 		ev.Fingerprint = event.Fingerprint{1}
 		h.keys = append(h.keys, ev)
+	}
+	if h.deletes && rapid.IntRange(0, 2).Draw(h.t, "delete") == 0 {
+		ev.Op, ev.Value = event.Delete, nil
 	}
 	it := logOf(id, ev)[0]
 	if rapid.IntRange(0, 11).Draw(h.t, "fenced") == 0 {

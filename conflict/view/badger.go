@@ -23,6 +23,8 @@ const (
 	spaceMeta    byte = 'm' // entity, dot → meta
 	spaceCopies  byte = 'c' // idempotency key → its copies
 	spaceTwinned byte = 't' // entity, idempotency key of which several copies are known
+	spaceBarrier byte = 'b' // origin, place → last barrier of its log from there on
+	spaceDeleted byte = 'd' // entity that is deleted and may be forgotten one day
 )
 
 func storePrefix(topic event.TopicID, partition int32) []byte {
@@ -209,6 +211,20 @@ func (s *store) read(key []byte) (e conflict.Entity, ok bool, err error) {
 	return e, err == nil, err
 }
 
+// Base implements conflict.Store.
+func (s *store) Base(key []byte) (b conflict.Base, ok bool, err error) {
+	var value []byte
+	err = s.db.View(func(t *badger.Txn) error {
+		value, err = get(t, s.space.key(spaceState, baseKey(key)))
+		return err
+	})
+	if err != nil || value == nil {
+		return b, false, err
+	}
+	b, err = parseBase(bytes.Clone(key), value)
+	return b, err == nil, err
+}
+
 // Twin implements conflict.Store.
 func (s *store) Twin(k event.IdempotencyKey) (t conflict.Twin, ok bool, err error) {
 	var value []byte
@@ -307,6 +323,11 @@ type change struct{ key, value []byte }
 // put writes state records into the cache, with the aliases that twins imply.
 func (s *store) put(b *batch, c change) error {
 	key := b.mem.key(s.space, spaceState, c.key)
+	if c.key[0] == typeTwin {
+		if err := s.forgetAliases(b, key, c.key); err != nil {
+			return err
+		}
+	}
 	if c.value == nil {
 		return b.remove(key)
 	}
@@ -322,6 +343,24 @@ func (s *store) put(b *batch, c change) error {
 		}
 	}
 	return b.set(key, c.value)
+}
+
+// forgetAliases takes out those of a twin as it is stored; what follows writes those that stay.
+func (s *store) forgetAliases(b *batch, key, twin []byte) error {
+	value, err := b.get(key)
+	if err != nil || value == nil {
+		return err
+	}
+	t, err := parseTwin(event.IdempotencyKey(twin[1:]), value)
+	if err != nil {
+		return nil //nolint:nilerr // whatever it was is replaced
+	}
+	for _, x := range t.Copies {
+		if err := b.remove(s.space.key(spaceAlias, dotPart(x.At))); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // cached is how far the state topic is in the cache.
@@ -352,7 +391,7 @@ func (s *store) drop() error {
 	s.decoded.clear()
 	b := newBatch(s.db)
 	defer b.discard()
-	for _, kind := range []byte{spaceOffset, spaceState, spaceAlias} {
+	for _, kind := range []byte{spaceOffset, spaceState, spaceAlias, spaceDeleted} {
 		prefix := s.space.key(kind)
 		var keys [][]byte
 		err := each(s.db, prefix, func(key, _ []byte) error {

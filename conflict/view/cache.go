@@ -9,7 +9,7 @@ import (
 
 const (
 	cacheBytes = 1 << 20 // of entities in memory, for a partition
-	cacheCost  = 256     // of an entry, about
+	cacheCost  = 512     // of an entry, about
 
 	// cachesBytes is what the caches of all partitions of an instance have together; each
 	// of many has less, but never less than leastCache.
@@ -40,7 +40,7 @@ func (c *entityCache) get(key []byte) (conflict.Entity, bool) {
 
 // put keeps what an entity is now, or forgets what it was.
 func (c *entityCache) put(key []byte, e conflict.Entity) {
-	size := cacheCost + len(key) + sizeOf(&e)
+	size := cacheCost + len(key) + sizeOf(&e.State)
 	was, known := c.byKey[string(key)]
 	c.bytes -= was.bytes
 	limit := c.room.cacheShare()

@@ -40,6 +40,9 @@ func checkState(key, value []byte, partition int32) error {
 	case typeEntity:
 		_, err := parseEntity(key[1:], value)
 		return err
+	case typeBase:
+		_, err := parseBase(key[1:], value)
+		return err
 	case typeTwin:
 		_, err := parseTwin(event.IdempotencyKey(key[1:]), value)
 		return err
@@ -60,7 +63,7 @@ func checkStateKey(key []byte) error {
 	switch key[0] {
 	case typeVector:
 		want = 1
-	case typeEntity:
+	case typeEntity, typeBase:
 	case typeTwin:
 		want = twinKeySize
 	case typeCheckpoint:

@@ -18,33 +18,36 @@ const (
 	typeTwin       byte = 3
 	typeCheckpoint byte = 4
 	typeOrphan     byte = 5
+	typeBase       byte = 6
 )
 
 const (
 	codecVersion = 1
 	// vectorVersion 2 added what the ownership register says; since 3 the stamp is the
-	// highest that a gateway made. Both before are still read.
-	vectorVersion = 3
-	// entityVersion 2 is that of entities with live values that are left out. The others
-	// are written as version 1, so that the version before can read them.
-	entityVersion = 2
-	maxBytes      = 1 << 30   // of a key, value or header: Kafka's own limits are lower
-	maxCount      = 1 << 20   // of things in a list
-	maxOffset     = 1<<63 - 1 // of an offset
-	maxBarrier    = 1<<63 - 1 // of a barrier, plus one
-	maxGroup      = maxCount  // of a group number
-	maxIncarn     = 1<<16 - 1 // of an incarnation
+	// highest that a gateway made; 4 added what is needed below the frontier, and is written
+	// once there is a frontier. All before are still read.
+	vectorVersion   = 4
+	unsettledVector = 3
+	// entityVersion 2 is that of entities with live values that are left out, 3 that of those
+	// that say which events above the frontier they are made of. The others are written as
+	// version 1, so that the version before can read them.
+	entityVersion  = 2
+	trackedVersion = 3
+	maxBytes       = 1 << 30   // of a key, value or header: Kafka's own limits are lower
+	maxCount       = 1 << 20   // of things in a list
+	maxOffset      = 1<<63 - 1 // of an offset
+	maxBarrier     = 1<<63 - 1 // of a barrier, plus one
+	maxGroup       = maxCount  // of a group number
+	maxIncarn      = 1<<16 - 1 // of an incarnation
 )
 
 // vectorRecord is the partition's input position with the revisions of what changes
-// how events are folded. Incarnations, PolicyCut and Frontier are always zero in this
-// version.
+// how events are folded. Incarnations and PolicyCut are always zero in this version.
 type vectorRecord struct {
 	conflict.Position
-	Ownership    uint64       // revision of the ownership register: that of Validity
-	Incarnations uint64       // revision of the incarnations
-	PolicyCut    uint64       // number of the last policy cut
-	Frontier     event.Vector // nothing below it is folded again
+	Ownership    uint64 // revision of the ownership register: that of Validity
+	Incarnations uint64 // revision of the incarnations
+	PolicyCut    uint64 // number of the last policy cut
 	// Reached is the merged offset, plus one, at which the vector was reached, if
 	// corrections were merged since then; 0: none were, it is the end.
 	Reached int64
@@ -75,6 +78,8 @@ func vectorKey() []byte { return []byte{typeVector} }
 
 func entityKey(key []byte) []byte { return append([]byte{typeEntity}, key...) }
 
+func baseKey(key []byte) []byte { return append([]byte{typeBase}, key...) }
+
 func twinKey(k event.IdempotencyKey) []byte { return append([]byte{typeTwin}, k[:]...) }
 
 func checkpointKey(offset int64) []byte {
@@ -90,9 +95,14 @@ func orphanKey(d event.Dot) []byte { return append([]byte{typeOrphan}, dotPart(d
 // revision, incarnation revision and policy cut; u16 restricted; frontier as
 // points; u8 1 if there is a table of the register, and the table
 // (event.AppendValidityTable); uvarint revision under which events are being revoked;
-// uvarint merged offset + 1 at which the vector was reached, 0 if it is the end.
+// uvarint merged offset + 1 at which the vector was reached, 0 if it is the end; with a
+// frontier, what is needed as points, and for each of its regions uvarint barrier + 1.
 func (x *vectorRecord) append(b []byte) []byte {
-	b = append(b, vectorVersion, 0)
+	version := byte(vectorVersion)
+	if x.Frontier.IsZero() {
+		version = unsettledVector
+	}
+	b = append(b, version, 0)
 	at := len(b) - 1
 	for r, p := range x.Vector {
 		if p == (event.Point{}) && x.Barriers[r] < 0 {
@@ -114,7 +124,17 @@ func (x *vectorRecord) append(b []byte) []byte {
 		b = event.AppendValidityTable(append(b, 1), x.Validity)
 	}
 	b = binary.AppendUvarint(b, x.Revoking)
-	return binary.AppendUvarint(b, uint64(x.Reached))
+	b = binary.AppendUvarint(b, uint64(x.Reached))
+	if version < vectorVersion {
+		return b
+	}
+	b = appendPoints(b, &x.Needed)
+	for r, p := range x.Needed {
+		if p != (event.Point{}) {
+			b = binary.AppendUvarint(b, uint64(x.NeededBarriers[r]+1))
+		}
+	}
+	return b
 }
 
 func parseVector(value []byte) (vectorRecord, error) {
@@ -134,7 +154,7 @@ func parseVector(value []byte) (vectorRecord, error) {
 	x.Ownership, x.Incarnations, x.PolicyCut = r.Uvarint(), r.Uvarint(), r.Uvarint()
 	x.Restricted = r.Uint16()
 	x.Frontier = readPoints(r)
-	x.anyStamp = version < vectorVersion
+	x.anyStamp = version < unsettledVector
 	if version > codecVersion {
 		if r.Uint8() == 1 {
 			x.Validity = event.ReadValidityTable(r)
@@ -142,10 +162,26 @@ func parseVector(value []byte) (vectorRecord, error) {
 		x.Revoking = r.Uvarint()
 		x.Reached = int64(r.UvarintMax(maxOffset))
 	}
+	if version == vectorVersion {
+		readNeeded(r, &x)
+	}
 	if err := r.Close(); err != nil {
 		return vectorRecord{}, fmt.Errorf("parse vector record: %w", err)
 	}
 	return x, nil
+}
+
+// readNeeded takes what is needed below the frontier.
+func readNeeded(r *event.Reader, x *vectorRecord) {
+	x.Needed = readPoints(r)
+	for at, p := range x.Needed {
+		if p != (event.Point{}) {
+			x.NeededBarriers[at] = int64(r.UvarintMax(maxBarrier)) - 1
+		}
+	}
+	if r.Err() == nil && (x.Frontier.IsZero() || !x.Vector.CoversAll(&x.Frontier) || !x.Frontier.CoversAll(&x.Needed)) {
+		r.Fail("frontier and what is needed do not lie below the vector")
+	}
 }
 
 // boundStamp takes out a stamp that no gateway has made, and that no clock is to follow.
@@ -221,10 +257,10 @@ const (
 	toldStale   = 1 << 1
 )
 
-// appendEntity appends an entity's value: u8 version (2 if something is left out of a live
-// value, else 1); u8 flags (1: something is
+// appendEntity appends an entity's value: u8 version (3 where the last events are known, else
+// 2 if something is left out of a live value, else 1); u8 flags (1: something is
 // shown); if so, its dot; cover as points; uvarint number of live values and each
-// of them; uvarint number of losers told and for each: dot, u8 flags (1: has a
+// of them; in version 3 the last events as points; uvarint number of losers told and for each: dot, u8 flags (1: has a
 // winner, 2: stale), and the winner: dot, 16 bytes id, u64 stamp.
 func appendEntity(b []byte, e *conflict.Entity) []byte {
 	flags := byte(0)
@@ -232,17 +268,18 @@ func appendEntity(b []byte, e *conflict.Entity) []byte {
 		flags |= entityShown
 	}
 	version := byte(codecVersion)
-	if slices.ContainsFunc(e.Live, func(l conflict.Live) bool { return l.Event.LeftOut }) {
+	switch {
+	case e.Tracked:
+		version = trackedVersion
+	case slices.ContainsFunc(e.Live, func(l conflict.Live) bool { return l.Event.LeftOut }):
 		version = entityVersion
 	}
 	b = append(b, version, flags)
 	if flags&entityShown != 0 {
 		b = event.AppendDot(b, e.Shown)
 	}
-	b = appendPoints(b, &e.Cover)
-	b = binary.AppendUvarint(b, uint64(len(e.Live)))
-	for i := range e.Live {
-		b = appendLive(b, &e.Live[i])
+	if b = appendState(b, &e.State); e.Tracked {
+		b = appendPoints(b, &e.Latest)
 	}
 	b = binary.AppendUvarint(b, uint64(len(e.Reported)))
 	for _, t := range e.Reported {
@@ -261,6 +298,36 @@ func appendEntity(b []byte, e *conflict.Entity) []byte {
 		}
 	}
 	return b
+}
+
+func appendState(b []byte, s *conflict.State) []byte {
+	b = appendPoints(b, &s.Cover)
+	b = binary.AppendUvarint(b, uint64(len(s.Live)))
+	for i := range s.Live {
+		b = appendLive(b, &s.Live[i])
+	}
+	return b
+}
+
+// appendBase appends a base's value: u8 version; the frontier that it is of, as points; cover
+// as points; uvarint number of live values and each of them.
+func appendBase(b []byte, x *conflict.Base) []byte {
+	return appendState(appendPoints(append(b, codecVersion), &x.Since), &x.State)
+}
+
+// parseBase is parseEntity of a base.
+func parseBase(key, value []byte) (conflict.Base, error) {
+	r := event.NewReader(value)
+	readVersion(r)
+	x := conflict.Base{Since: readPoints(r)}
+	x.State = readState(r, key, entityVersion)
+	if r.Err() == nil && x.Since.IsZero() {
+		r.Fail("a base of no frontier")
+	}
+	if err := r.Close(); err != nil {
+		return conflict.Base{}, fmt.Errorf("parse base record: %w", err)
+	}
+	return x, nil
 }
 
 // appendLive appends a live value: dot; u8 flags (1: stamped, 2: has an
@@ -330,18 +397,15 @@ func parseEntity(key, value []byte) (conflict.Entity, error) {
 	r := event.NewReader(value)
 	var e conflict.Entity
 	version := r.Uint8()
-	if version != codecVersion && version != entityVersion {
+	if version < codecVersion || version > trackedVersion {
 		r.Fail("record version %d is not supported", version)
 	}
 	if flags := r.Uint8(); flags&entityShown != 0 {
 		e.Shown = event.ReadDot(r)
 	}
-	e.Cover = readPoints(r)
-	for range r.UvarintMax(maxCount) {
-		if r.Err() != nil {
-			break
-		}
-		e.Live = append(e.Live, readLive(r, key, version))
+	e.State = readState(r, key, version)
+	if e.Tracked = version == trackedVersion; e.Tracked {
+		e.Latest = readPoints(r)
 	}
 	for range r.UvarintMax(maxCount) {
 		if r.Err() != nil {
@@ -361,6 +425,17 @@ func parseEntity(key, value []byte) (conflict.Entity, error) {
 		return conflict.Entity{}, fmt.Errorf("parse entity record: %w", err)
 	}
 	return e, nil
+}
+
+func readState(r *event.Reader, key []byte, version byte) (s conflict.State) {
+	s.Cover = readPoints(r)
+	for range r.UvarintMax(maxCount) {
+		if r.Err() != nil {
+			break
+		}
+		s.Live = append(s.Live, readLive(r, key, version))
+	}
+	return s
 }
 
 func readLive(r *event.Reader, key []byte, version byte) conflict.Live {

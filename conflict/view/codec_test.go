@@ -77,6 +77,19 @@ func goldenLeftOut() conflict.Entity {
 	return e
 }
 
+// goldenTracked is goldenEntity, written under a frontier.
+func goldenTracked() conflict.Entity {
+	e := goldenEntity()
+	e.Tracked, e.Latest = true, event.Vector{1: {Next: 4712}}
+	return e
+}
+
+func goldenBase() conflict.Base {
+	e := goldenLeftOut()
+	e.Live[0] = goldenEntity().Live[0]
+	return conflict.Base{State: conflict.State{Live: e.Live, Cover: e.Cover}, Since: event.Vector{1: {Next: 4712}, 2: {Incarnation: 1, Next: 94}}}
+}
+
 func goldenTwin() conflict.Twin {
 	return conflict.Twin{Key: event.IdempotencyKey{15: 1}, Copies: []conflict.TwinCopy{
 		{At: event.Dot{Region: 1, Partition: 3, Offset: 4711}, Stamp: 7, Emitted: true},
@@ -119,9 +132,15 @@ func TestStateGolden(t *testing.T) {
 	cp := event.Vector{1: {Next: 4712}, 2: {Incarnation: 1}}
 	plain, orphan := goldenVector(), goldenOrphan()
 	vec.Validity, vec.Revoking, vec.Reached = goldenTable(), 9, 513
-	short := goldenLeftOut()
+	needed := vec
+	needed.Needed, needed.NeededBarriers[1] = event.Vector{1: {Next: 4}}, 3
+	unsettled := goldenVector()
+	unsettled.Frontier = event.Vector{}
+	short, tracked, base := goldenLeftOut(), goldenTracked(), goldenBase()
 	for name, b := range map[string][]byte{
-		"vector key": vectorKey(), "vector": vec.append(nil), "vector without a table": plain.append(nil),
+		"vector key": vectorKey(), "vector": needed.append(nil), "vector without a table": plain.append(nil),
+		"vector without a frontier": unsettled.append(nil), "entity under a frontier": appendEntity(nil, &tracked),
+		"base key": baseKey([]byte("DTW")), "base": appendBase(nil, &base),
 		"orphan key": orphanKey(orphan.At), "orphan": appendOrphan(nil, &orphan),
 		"entity key": entityKey([]byte("DTW")), "entity": appendEntity(nil, &ent), "entity with a value left out": appendEntity(nil, &short),
 		"twin key": twinKey(tw.Key), "twin": appendTwin(nil, &tw),
@@ -131,12 +150,18 @@ func TestStateGolden(t *testing.T) {
 			t.Errorf("docs/format/state.md lacks\n%s", line)
 		}
 	}
-	for _, want := range []vectorRecord{vec, plain} {
+	for _, want := range []vectorRecord{vec, plain, needed, unsettled} {
 		if got, err := parseVector(want.append(nil)); err != nil || !reflect.DeepEqual(got, want) {
 			t.Errorf("vector %+v: %v", got, err)
 		}
 	}
-	// The version before, as it stands in the page.
+	if got, err := parseEntity([]byte("DTW"), appendEntity(nil, &tracked)); err != nil || !reflect.DeepEqual(got, tracked) {
+		t.Errorf("entity\n%+v, want\n%+v: %v", got, tracked, err)
+	}
+	if got, err := parseBase([]byte("DTW"), appendBase(nil, &base)); err != nil || !reflect.DeepEqual(got, base) {
+		t.Errorf("base\n%+v, want\n%+v: %v", got, base, err)
+	}
+	// The versions before, as they stand in the page.
 	_, old, _ := strings.Cut(string(doc), "| vector, version 1 | `")
 	old, _, _ = strings.Cut(old, "`")
 	b, err := hex.DecodeString(old)
@@ -150,6 +175,13 @@ func TestStateGolden(t *testing.T) {
 	vec.anyStamp = true
 	if got, perr := parseVector(b); err != nil || perr != nil || !reflect.DeepEqual(got, vec) {
 		t.Errorf("vector of version 2: %+v: %v, %v", got, err, perr)
+	}
+	_, old, _ = strings.Cut(string(doc), "| vector, version 3 | `")
+	old, _, _ = strings.Cut(old, "`")
+	b, err = hex.DecodeString(old)
+	vec.anyStamp = false
+	if got, perr := parseVector(b); err != nil || perr != nil || !reflect.DeepEqual(got, vec) {
+		t.Errorf("vector of version 3: %+v: %v, %v", got, err, perr)
 	}
 	if got, err := parseOrphan(orphanKey(orphan.At), appendOrphan(nil, &orphan), 3); err != nil || !reflect.DeepEqual(got, orphan) {
 		t.Errorf("orphan %+v: %v", got, err)
@@ -172,8 +204,9 @@ func TestStateGolden(t *testing.T) {
 func TestParseAnything(t *testing.T) {
 	vec, ent, tw := goldenVector(), goldenEntity(), goldenTwin()
 	cp := event.Vector{1: {Next: 4712}}
-	orphan, short := goldenOrphan(), goldenLeftOut()
+	orphan, short, tracked, base := goldenOrphan(), goldenLeftOut(), goldenTracked(), goldenBase()
 	vec.Validity = goldenTable()
+	vec.Needed, vec.NeededBarriers[1] = event.Vector{1: {Next: 4}}, 3
 	for name, x := range map[string]struct {
 		bytes []byte
 		parse func([]byte) error
@@ -181,6 +214,8 @@ func TestParseAnything(t *testing.T) {
 		"vector":     {vec.append(nil), func(b []byte) error { _, err := parseVector(b); return err }},
 		"entity":     {appendEntity(nil, &ent), func(b []byte) error { _, err := parseEntity(nil, b); return err }},
 		"left out":   {appendEntity(nil, &short), func(b []byte) error { _, err := parseEntity(nil, b); return err }},
+		"tracked":    {appendEntity(nil, &tracked), func(b []byte) error { _, err := parseEntity(nil, b); return err }},
+		"base":       {appendBase(nil, &base), func(b []byte) error { _, err := parseBase(nil, b); return err }},
 		"twin":       {appendTwin(nil, &tw), func(b []byte) error { _, err := parseTwin(tw.Key, b); return err }},
 		"checkpoint": {appendCheckpoint(nil, &cp), func(b []byte) error { _, err := parseCheckpoint(checkpointKey(1), b); return err }},
 		"orphan":     {appendOrphan(nil, &orphan), func(b []byte) error { _, err := parseOrphan(orphanKey(orphan.At), b, 3); return err }},

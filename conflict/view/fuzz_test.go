@@ -22,6 +22,11 @@ func FuzzStateTopic(f *testing.F) {
 	f.Add(entityKey([]byte("DTW")), appendEntity(nil, &ent))
 	short := goldenLeftOut()
 	f.Add(entityKey([]byte("DTW")), appendEntity(nil, &short))
+	tracked, base := goldenTracked(), goldenBase()
+	f.Add(entityKey([]byte("DTW")), appendEntity(nil, &tracked))
+	f.Add(baseKey([]byte("DTW")), appendBase(nil, &base))
+	vec.Needed, vec.NeededBarriers[1] = event.Vector{1: {Next: 4}}, 3
+	f.Add(vectorKey(), vec.append(nil))
 	f.Add(twinKey(tw.Key), appendTwin(nil, &tw))
 	f.Add(checkpointKey(512), appendCheckpoint(nil, &cp))
 	f.Add(orphanKey(orphan.At), appendOrphan(nil, &orphan))
@@ -82,7 +87,7 @@ func readBack(t *testing.T, s *store, cfg conflict.Config, key []byte) {
 		At: event.Dot{Region: 1, Partition: 3, Offset: at.Vector[1].Next}, Stamped: true, Key: []byte("DTW"), Value: []byte("{}"),
 		Envelope: event.Envelope{ID: event.ID{7}, Region: 1, Barrier: -1, Epoch: 17, Stamp: 0x01a226bf497b0008, Op: event.Put},
 	}
-	if key[0] == typeEntity {
+	if key[0] == typeEntity || key[0] == typeBase {
 		ev.Key = key[1:]
 	}
 	if key[0] == typeTwin {
@@ -93,6 +98,9 @@ func readBack(t *testing.T, s *store, cfg conflict.Config, key []byte) {
 	}
 	if _, _, err := s.read(ev.Key); err != nil {
 		t.Fatalf("entity: %v", err)
+	}
+	if _, _, err := s.Base(ev.Key); err != nil {
+		t.Fatalf("base: %v", err)
 	}
 	if ev.At.Offset < 0 || ev.At.Offset == 1<<63-1 {
 		return // no log is that long

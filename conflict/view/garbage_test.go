@@ -32,14 +32,14 @@ func (w *world) garbage(keys ...[]byte) (malformed, unknown uint64) {
 	keys = append(keys, nil, []byte{}, append([]byte{2}, make([]byte, 70_000)...))
 	for _, k := range keys {
 		for _, v := range [][]byte{nil, {}, {1}, []byte("\x01\xff\xff\xff\xff\xff\xff"), []byte("garbage")} {
-			tombstone := v == nil && len(k) > 0 && (k[0] == 2 || k[0] == 3 && len(k) == 17 || k[0] == 4 && len(k) == 9)
+			tombstone := v == nil && len(k) > 0 && (k[0] == 2 || k[0] == 6 || k[0] == 3 && len(k) == 17 || k[0] == 4 && len(k) == 9)
 			if tombstone && len(k) < 70_000 {
 				continue // these are records
 			}
 			if err := cl.ProduceSync(w.t.Context(), &kgo.Record{Topic: control.StateOf(topic), Partition: partition, Key: k, Value: v}).FirstErr(); err != nil {
 				w.t.Fatal(err)
 			}
-			if len(k) > 0 && len(k) < 70_000 && (k[0] == 0 || k[0] > 5) {
+			if len(k) > 0 && len(k) < 70_000 && (k[0] == 0 || k[0] > 6) {
 				unknown++
 			} else {
 				malformed++

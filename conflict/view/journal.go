@@ -66,16 +66,17 @@ const maxRecent = 8192
 func openJournal(db *badger.DB, sp space, cfg conflict.Config, wake func()) (*Journal, error) {
 	j := &Journal{db: db, space: sp, cfg: cfg, wake: wake, barriers: seat.NoBarriers(), young: map[event.IdempotencyKey]place{}}
 	j.known = keyset.New(j)
-	outdated := false
+	outdated, unmarked := false, false
 	err := db.View(func(t *badger.Txn) error {
 		value, err := get(t, sp.key(spaceApplied))
 		if err != nil || value == nil {
 			return err
 		}
-		if len(value) == 0 || value[0] != journalFormat {
+		if len(value) == 0 || value[0] != journalFormat && value[0] != unmarkedFormat {
 			outdated = true
 			return nil
 		}
+		unmarked = value[0] == unmarkedFormat
 		x, err := parseVector(value[1:])
 		if err != nil { // the journal can be lost, so it is
 			outdated = true
@@ -84,8 +85,12 @@ func openJournal(db *badger.DB, sp space, cfg conflict.Config, wake func()) (*Jo
 		j.applied, j.barriers = x.Vector, x.Barriers
 		return nil
 	})
-	if err == nil && outdated {
+	switch {
+	case err != nil:
+	case outdated:
 		err = j.drop()
+	case unmarked:
+		err = j.convert()
 	}
 	if err != nil {
 		return nil, fmt.Errorf("open journal: %w", err)
@@ -95,7 +100,11 @@ func openJournal(db *badger.DB, sp space, cfg conflict.Config, wake func()) (*Jo
 
 // journalFormat is the first byte of the journal's position. It changes with the
 // form of what the journal keeps: one of another form is dropped, and fed again from the logs.
-const journalFormat = 2
+const journalFormat = 3
+
+// unmarkedFormat is that of the version before, which did not note where barriers lie. It is
+// read.
+const unmarkedFormat = 2
 
 // dropChunk bounds the keys that drop holds in memory.
 const dropChunk = 10_000
@@ -104,7 +113,7 @@ var errEnough = errors.New("enough")
 
 // drop empties the journal, its position last.
 func (j *Journal) drop() error {
-	for _, kind := range []byte{spaceMeta, spaceCopies, spaceTwinned, spaceApplied} {
+	for _, kind := range []byte{spaceMeta, spaceCopies, spaceTwinned, spaceBarrier, spaceApplied} {
 		prefix := j.space.key(kind)
 		for more := true; more; {
 			var keys [][]byte
@@ -224,6 +233,7 @@ func (j *Journal) AddWith(of seat.Stretch, store func(seat.StoreWith) error) err
 // addition is what a batch adds to the journal, and where it is then.
 type addition struct {
 	items    []*event.Event // to keep
+	marks    []mark
 	moved    bool
 	applied  event.Vector
 	barriers seat.Barriers
@@ -235,7 +245,7 @@ const savePosition = 64
 
 // skips tells whether a batch need not be stored now; the caller holds adding.
 func (j *Journal) skips(next *addition) bool {
-	if len(next.items) > 0 {
+	if len(next.items) > 0 || len(next.marks) > 0 {
 		j.unsaved = 0
 		return false
 	}
@@ -269,6 +279,9 @@ func (j *Journal) after(items iter.Seq[*judged.Item], n int) (next addition) {
 				next.items = append(next.items, &it.Event)
 			}
 		}
+		if barriers[it.Origin] != it.Barrier {
+			next.marks = append(next.marks, mark{it.Origin, it.Next, it.Barrier})
+		}
 		applied[it.Origin], barriers[it.Origin] = it.Next, it.Barrier
 		next.moved = true
 	}
@@ -286,7 +299,13 @@ func (j *Journal) write(next *addition, mem *arena, get func([]byte) ([]byte, er
 			return err
 		}
 	}
-	x := vectorRecord{Position: conflict.Position{Vector: next.applied, Barriers: next.barriers}}
+	for _, m := range next.marks {
+		if err := j.setMark(m, set); err != nil {
+			return err
+		}
+	}
+	x := vectorRecord{Position: conflict.Start()}
+	x.Vector, x.Barriers = next.applied, next.barriers
 	return set(j.space.key(spaceApplied), x.append([]byte{journalFormat}))
 }
 

@@ -122,6 +122,8 @@ func mergedName(at event.Dot) string { return "m" + string(dotPart(at)) }
 
 func entityName(key []byte) string { return "e" + string(key) }
 
+func baseName(key []byte) string { return "b" + string(key) }
+
 // afterRefusal takes the error of a step's commit. It returns nil where the step is to be
 // taken again, in another way, and else the error: nothing helps.
 func (v *View) afterRefusal(ctx context.Context, err error, out *conflict.Output) error {
@@ -178,14 +180,14 @@ func (x *refusals) add(refused *txn.RefusedError, of stepRecord) bool {
 	if r.how&how != 0 {
 		how = leftOut | ownTime // the other one before it counts as in vain
 	}
-	if r.how|how == r.how || how == ownTime && isEntity(of.name) {
+	if r.how|how == r.how || how == ownTime && isState(of.name) {
 		return false // state records have the fold's time
 	}
 	x.replace(of.name, replaced{r.how | how, refused.Code, refused.Topic, of.at})
 	return true
 }
 
-func isEntity(name string) bool { return name[0] == 'e' }
+func isState(name string) bool { return name[0] != 'm' }
 
 func (x *refusals) replace(name string, r replaced) {
 	if x.by == nil {
@@ -299,33 +301,49 @@ func (v *View) entityValue(c *conflict.Change) []byte {
 	if c.Entity.IsZero() {
 		return nil
 	}
+	size := v.fit(&c.Entity.State, entityName(c.Key))
+	return v.mem.add(size+entityRoom+reportedRoom*len(c.Entity.Reported), func(b []byte) []byte { return appendEntity(b, &c.Entity) })
+}
+
+// baseValue is entityValue of a base's record.
+func (v *View) baseValue(c *conflict.BaseChange) []byte {
+	if c.Base.IsZero() {
+		return nil
+	}
+	size := v.fit(&c.Base.State, baseName(c.Key))
+	return v.mem.add(size+entityRoom, func(b []byte) []byte { return appendBase(b, &c.Base) })
+}
+
+// fit leaves values out of a state that the state topic does not take with them, and gives about
+// how large its record is.
+func (v *View) fit(s *conflict.State, name string) (size int) {
 	var r replaced
 	if len(v.refusals.by) > 0 {
-		r = v.refusals.by[entityName(c.Key)]
+		r = v.refusals.by[name]
 	}
-	size := sizeOf(&c.Entity)
+	size = sizeOf(s)
 	if size > v.maxDerived() {
-		r = replaced{r.how | leftOut, kerr.MessageTooLarge.Code, control.StateOf(v.cfg.Topic), newestOf(&c.Entity)}
-		v.refusals.replace(entityName(c.Key), r)
+		r = replaced{r.how | leftOut, kerr.MessageTooLarge.Code, control.StateOf(v.cfg.Topic), newestOf(s)}
+		v.refusals.replace(name, r)
 	}
 	if r.how&leftOut != 0 {
-		c.Entity.Live = slices.Clone(c.Entity.Live)
-		for i := range c.Entity.Live {
-			leaveOut(&c.Entity.Live[i].Event)
+		s.Live = slices.Clone(s.Live)
+		for i := range s.Live {
+			leaveOut(&s.Live[i].Event)
 		}
 	}
-	return v.mem.add(size+entityRoom+reportedRoom*len(c.Entity.Reported), func(b []byte) []byte { return appendEntity(b, &c.Entity) })
+	return size
 }
 
 // entityRoom is what an entity's value takes beside its live values and the losers that it
 // remembers, and reportedRoom what one of these takes.
 const (
-	entityRoom   = 320
+	entityRoom   = 640
 	reportedRoom = 72
 )
 
 // sizeOf is about how many bytes the values of an entity take.
-func sizeOf(e *conflict.Entity) (n int) {
+func sizeOf(e *conflict.State) (n int) {
 	for i := range e.Live {
 		n += e.Live[i].Event.Size()
 	}
@@ -344,7 +362,7 @@ func leaveOut(ev *event.Event) {
 }
 
 // newestOf is the dot of an entity's newest live value.
-func newestOf(e *conflict.Entity) (at event.Dot) {
+func newestOf(e *conflict.State) (at event.Dot) {
 	newest := -1
 	for i := range e.Live {
 		if newest < 0 || event.Less(&e.Live[newest].Event, &e.Live[i].Event) {

@@ -117,7 +117,9 @@ func (v *View) readState(ctx context.Context, topic txn.Topic, from, to int64) e
 			v.skipState(topic.Name, r.Offset, err)
 			return nil
 		}
-		err = v.store.put(b, change{r.Key, r.Value})
+		if err = v.store.put(b, change{r.Key, r.Value}); err == nil {
+			err = v.store.noteDeleted(b, change{r.Key, r.Value})
+		}
 		if errors.Is(err, badger.ErrTxnTooBig) { // alone in its transaction
 			v.skipState(topic.Name, r.Offset, fmt.Errorf("%w: value of %d bytes", event.ErrMalformed, len(r.Value)))
 			return nil
@@ -146,6 +148,8 @@ func (v *View) resume(merged int64) error {
 	}
 	at.boundStamp(v.cfg.Wall())
 	v.at = at
+	v.tidying = tidier{bare: v.tidying.bare, dueAt: v.tidying.dueAt, allAt: v.tidying.allAt}
+	v.journal.begin(at.Needed, at.NeededBarriers)
 	v.fold = conflict.NewPartition(v.cfg.Fold, v.store, at.Position)
 	v.mu.Lock()
 	defer v.mu.Unlock()
@@ -173,6 +177,7 @@ func (v *View) step(ctx context.Context) error {
 	if f := v.cfg.Fetcher; f != nil {
 		v.store.fetch = func(d event.Dot) (event.Event, error) { return f.Fetch(ctx, d) }
 	}
+	v.raise()
 	out, err := v.fold.Step(v.taken.list...)
 	v.store.fetch = nil
 	if err != nil {
@@ -307,17 +312,25 @@ func (v *View) about(out *conflict.Output, index int) stepRecord {
 	index -= len(out.Merged) + len(out.Conflicts)
 	if index >= 0 && index < len(out.Entities) { // the first of the state records
 		c := &out.Entities[index]
-		return stepRecord{entityName(c.Key), newestOf(&c.Entity)}
+		return stepRecord{entityName(c.Key), newestOf(&c.Entity.State)}
+	}
+	index -= len(out.Entities)
+	if index >= 0 && index < len(out.Bases) {
+		c := &out.Bases[index]
+		return stepRecord{baseName(c.Key), newestOf(&c.Base.State)}
 	}
 	return stepRecord{}
 }
 
-// states are a step's state records, those of entities first. They live in mem.
+// states are a step's state records, those of entities first, then bases. They live in mem.
 func (v *View) states(out *conflict.Output) []change {
-	states := make([]change, 0, len(out.Entities)+len(out.Twins)+len(out.Orphans)+2)
+	states := make([]change, 0, len(out.Entities)+len(out.Bases)+len(out.Twins)+len(out.Orphans)+2)
 	for i := range out.Entities {
 		key := v.mem.add(1+len(out.Entities[i].Key), func(b []byte) []byte { return append(append(b, typeEntity), out.Entities[i].Key...) })
 		states = append(states, change{key, v.entityValue(&out.Entities[i])})
+	}
+	for i := range out.Bases {
+		states = append(states, change{baseKey(out.Bases[i].Key), v.baseValue(&out.Bases[i])})
 	}
 	for i := range out.Twins {
 		c := change{key: twinKey(out.Twins[i].Key)}
@@ -435,6 +448,8 @@ func (v *View) count(out *conflict.Output) {
 	st.Counts.Corrections += n.Corrections
 	st.Counts.Refolds += n.Refolds
 	st.Counts.Orphans += n.Orphans
+	st.Counts.BasesMoved += n.BasesMoved
+	st.Counts.Gone += n.Gone
 	for why, k := range n.Quarantined {
 		if st.Counts.Quarantined == nil {
 			st.Counts.Quarantined = map[string]int{}

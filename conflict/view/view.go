@@ -73,8 +73,12 @@ type Config struct {
 	// IdleProgressEvery is for progress that has nothing to tell but a later closed
 	// stamp, for which only the expiry of idempotency keys waits; default 10 minutes.
 	IdleProgressEvery time.Duration
-	QueueBytes        int   // of items that wait to be folded, beyond which Fold blocks; default 8 MiB
-	Room              *Room // shared by the partitions of an instance; nil: not bounded together
+	// TidyEvery is how often, at most, what nobody needs below the frontier is looked for;
+	// default 10 s. NeededEvery is how often it is seen to that the logs are not needed below
+	// it, which costs a read of the log for each entity that is always in use; default 10 minutes.
+	TidyEvery, NeededEvery time.Duration
+	QueueBytes             int   // of items that wait to be folded, beyond which Fold blocks; default 8 MiB
+	Room                   *Room // shared by the partitions of an instance; nil: not bounded together
 	// Transactions bounds how many partitions of an instance have a transaction at a time;
 	// nil: nothing does.
 	Transactions *semaphore.Weighted
@@ -88,6 +92,8 @@ type Config struct {
 func (c Config) withDefaults() Config {
 	c.ProgressEvery = cmp.Or(c.ProgressEvery, 500*time.Millisecond)
 	c.IdleProgressEvery = cmp.Or(c.IdleProgressEvery, 10*time.Minute)
+	c.TidyEvery = cmp.Or(c.TidyEvery, 10*time.Second)
+	c.NeededEvery = cmp.Or(c.NeededEvery, 10*time.Minute)
 	c.QueueBytes = cmp.Or(c.QueueBytes, 8<<20)
 	c.Logger = cmp.Or(c.Logger, slog.New(slog.DiscardHandler))
 	if c.Wall == nil {
@@ -146,8 +152,9 @@ type View struct {
 	schedule *progressSchedule // when progress is written
 	cache    cacheState
 	refusals refusals // of the items taken
-	limit    int      // bytes of a step
-	mem      arena    // for the state records of the step in hand
+	tidying  tidier
+	limit    int   // bytes of a step
+	mem      arena // for the state records of the step in hand
 	headers  []event.Header
 	values   []byte        // of headers
 	foldedAt time.Time     // when the last step was committed; zero: memory is let go
@@ -163,8 +170,9 @@ type View struct {
 	waiters      int   // in Wait or Confirm, or in Fold for room
 	ended        error // set when Run has ended
 	committed    conflict.Position
-	vectorOffset int64 // merged records below it are those up to committed, but for corrections that cuts have made since
-	mergedEnd    int64 // of the merged partition, as far as it is written
+	frontier     event.Vector // that was set
+	vectorOffset int64        // merged records below it are those up to committed, but for corrections that cuts have made since
+	mergedEnd    int64        // of the merged partition, as far as it is written
 	chain        checkpoints
 	moved        chan struct{} // closed and replaced when committed moves, or the queue gets room
 	confirms     confirms
@@ -334,13 +342,21 @@ func (v *View) runTerm(ctx context.Context) error {
 			}
 			v.works()
 			v.schedule.changed(v.cfg.Wall())
+			if _, err := v.tidy(ctx); err != nil {
+				return err
+			}
 			continue
 		}
 		if err := v.publish(ctx); err != nil {
 			return err
 		}
 		v.works()
-		look.Reset(v.schedule.wait(v.cfg.Wall()))
+		if more, err := v.tidy(ctx); err != nil {
+			return err
+		} else if more {
+			continue
+		}
+		look.Reset(min(v.schedule.wait(v.cfg.Wall()), v.tidyWait(v.cfg.Wall())))
 		select {
 		case <-ctx.Done():
 			return ctx.Err()
@@ -452,6 +468,13 @@ func (v *View) Committed() (event.Vector, seat.Barriers) {
 	v.mu.Lock()
 	defer v.mu.Unlock()
 	return v.committed.Vector, v.committed.Barriers
+}
+
+// Frontier is the frontier that is in force, and the vector from which on the logs are needed.
+func (v *View) Frontier() (frontier, needed event.Vector) {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	return v.committed.Frontier, v.committed.Needed
 }
 
 // Context implements seat.Folder. The entity may be read a step later than the

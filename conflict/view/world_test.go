@@ -390,6 +390,10 @@ func (w *world) check(v *running, items []judged.Item) {
 		if err != nil {
 			w.t.Fatal(err)
 		}
+		_, needed := v.Frontier()
+		if len(got.Live) == 0 && len(want.Live) == 1 && want.Live[0].Event.Op == event.Delete && needed.Covers(want.Live[0].Event.At) {
+			continue // a deletion that has gone
+		}
 		a, b := fmt.Sprintf("%+v", live(got.Live)), fmt.Sprintf("%+v", live(want.Live))
 		if a != b {
 			w.t.Fatalf("entity %q: %s, want %s", it.Event.Key, a, b)

@@ -185,10 +185,10 @@ var mutants = []mutant{
 		{"conflict/queue.go", "	if it := &queue[n]; it.Verdict != judged.Cuts && it.Next.Compare(journal[it.Origin]) > 0 {", "	if queue[n].Origin > event.MaxRegion {"},
 	}},
 	{"copies-ahead", "the fold takes copies from the journal that its vector has not reached", []edit{
-		{"conflict/partition.go", "		if !s.out.Position.Vector.Covers(c.At) {\n			continue\n		}\n		orphan", "		orphan"},
+		{"conflict/partition.go", "		if !s.out.Position.Vector.Covers(c.At) || ", "		if "},
 	}},
 	{"metas-ahead", "a refold takes events that the vector has not reached", []edit{
-		{"conflict/fold.go", "func(m Meta) bool { return !s.out.Position.Vector.Covers(m.At) })", "func(m Meta) bool { return m.Stamp == 0 })"},
+		{"conflict/fold.go", "return since.Covers(m.At) || !s.out.Position.Vector.Covers(m.At) })", "return since.Covers(m.At) })"},
 	}},
 	{"cover-trimmed", "the cover forgets what the vector has not reached", []edit{
 		{"conflict/state.go", "if s.Cover[r].Compare(vector[r]) <= 0 {", "if s.Cover[r].Compare(vector[r]) <= 1<<30 {"},
@@ -237,7 +237,7 @@ var mutants = []mutant{
 		{"internal/event/validity.go", "		if o == nil && i > 0 {", "		if o == nil && i > len(list) {"},
 	}},
 	{"copies-never-revive", "a copy that was void does not revive when the one that stood is an orphan", []edit{
-		{"conflict/fold.go", "			copies, err := s.copies(m.Key, s.table)", "			copies, err := s.copies(m.Key, nil)"},
+		{"conflict/base.go", "			copies, err := s.copies(m.Key, s.table)", "			copies, err := s.copies(m.Key, nil)"},
 		{"conflict/orphans.go", "	if s.out.Position.Revoking == 0 {\n		return false, nil", "	if table == nil || s.out.Position.Revoking == 0 {\n		return false, nil"},
 	}},
 	{"journal-drops-orphans", "the journal keeps nothing of an orphan, whatever becomes of the table", []edit{
