@@ -40,6 +40,7 @@ type Incident struct {
 	// Log is the topic that lost them: the local one, or the copy of another region's.
 	Log         string              `json:"log"`
 	Region      string              `json:"region,omitempty"` // whose records they were
+	Target      string              `json:"target,omitempty"` // the region to which a link has not copied them
 	Count       int64               `json:"count"`
 	Remedy      string              `json:"remedy"`
 	Consequence string              `json:"consequence"` // of accepting

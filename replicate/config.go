@@ -14,6 +14,7 @@ import (
 	"github.com/geogate/geogate/internal/control"
 	"github.com/geogate/geogate/internal/defect"
 	"github.com/geogate/geogate/internal/event"
+	"github.com/geogate/geogate/internal/incident"
 	"github.com/geogate/geogate/internal/txn"
 	"github.com/geogate/geogate/internal/warning"
 	"github.com/geogate/geogate/residency"
@@ -26,6 +27,13 @@ type BarrierChecker interface {
 	IsBarrier(ctx context.Context, topic event.TopicID, partition int32, producerID int64, producerEpoch int16) (bool, error)
 	// Decide returns once IsBarrier can tell about all markers from memory.
 	Decide(ctx context.Context, markers []control.Marker) error
+}
+
+// Incidents keeps what was deleted before it was read; *control.Incidents implements it.
+type Incidents interface {
+	Report(x incident.Incident)
+	// Missing is what of a stretch of a log nobody has accepted as lost.
+	Missing(p incident.Place, until int64) (from, to int64)
 }
 
 // Config describes a link.
@@ -98,6 +106,10 @@ type Config struct {
 	// SourceOptions and TargetOptions are added to the clients' (TLS, SASL, a
 	// dialler).
 	SourceOptions, TargetOptions []kgo.Opt
+
+	// Incidents, if not nil, keeps what the source deleted before it was copied; the link
+	// goes on without what is accepted there.
+	Incidents Incidents
 
 	// Skipped remembers records of internal topics that cannot be used, Defects panics;
 	// nil: nobody does.
@@ -184,7 +196,7 @@ func (c *Config) runs() string      { return control.RunsFrom(c.From.Name) }
 func (c *Config) coreConfig(g Generation, shard int) CoreConfig {
 	return CoreConfig{
 		Generation: g, Shard: shard, Positions: c.positions(), Runs: c.runs(), Timeout: txn.DefaultTimeout, Decoder: c.Decoder,
-		Origin: c.From.ID, HasRegister: c.Intervals != nil,
+		Origin: c.From.ID, Target: c.To.ID, HasRegister: c.Intervals != nil,
 	}
 }
 

@@ -63,6 +63,8 @@ type CoreConfig struct {
 	Decoder *txn.Decoder
 	// Origin is the source's region, whose logs the streams are.
 	Origin event.RegionID
+	// Target is the target's region.
+	Target event.RegionID
 	// HasRegister: an ownership register says which parts of the data logs count. A stream that
 	// IntervalsChanged has not named does not move.
 	HasRegister bool
@@ -379,7 +381,7 @@ func (c *Core) list(now time.Time) []any {
 		s.coveredWhenAsked = s.nextOffset()
 		var epoch int32
 		epoch, s.coveredInEpoch = s.lastEpoch()
-		ask = append(ask, ListStream{s.Stream, epoch, s.pos.TargetEpoch})
+		ask = append(ask, ListStream{s.Stream, epoch, s.pos.TargetEpoch, s.coveredWhenAsked})
 	}
 	c.phase = phaseList
 	return []any{List{ask}}
@@ -408,7 +410,8 @@ func (c *Core) listed(now time.Time, ev Listed) []any {
 			continue
 		}
 		s.sweptAt = now
-		if s.parked != nil && (l.Err != nil || !s.intact(&l)) {
+		if s.parked != nil && (l.Err != nil || !s.mayGoOn(&l)) {
+			out = append(out, c.grown(now, s, &l)...)
 			continue
 		}
 		if s.parked != nil {
@@ -467,6 +470,11 @@ func (c *Core) check(now time.Time, s *stream, l *Listing) []any {
 		s.pos.Target, s.pos.TargetEpoch = l.Target, l.TargetEpoch
 	}
 	if x, bad := s.incident(l); bad {
+		if x.Kind == RetentionGap && len(s.pending) > 0 {
+			// What was fetched is copied first: then the incident begins where it does.
+			s.sourceErr, s.listed, s.revalidate = new(SourceError), true, false
+			return nil
+		}
 		if x.Kind == SourceTruncated && len(s.pending) > 0 {
 			// Perhaps only what was fetched and not committed is gone, which is no loss:
 			// the committed position is looked at.
@@ -476,12 +484,13 @@ func (c *Core) check(now time.Time, s *stream, l *Listing) []any {
 		}
 		return c.park(now, s, x)
 	}
-	out := c.orphansGone(now, s, l)
+	out := c.goneAt(now, s, l)
 	switch {
 	case first:
 		s.end, s.epoch = l.TargetEnd, l.TargetEpoch
-		// More there than our last commit marker, or another leader.
-		s.coverDue = s.known && (s.end > s.pos.TargetCovered+1 || s.epoch != s.pos.TargetEpoch)
+		// A position of a partition that has none tells from now on what is a gap; or there is
+		// more than our last commit marker, or another leader.
+		s.coverDue = !s.known && !s.atCut() || s.known && (s.end > s.pos.TargetCovered+1 || s.epoch != s.pos.TargetEpoch)
 	case l.TargetEpoch >= 0 && l.TargetEpoch != s.epoch:
 		// Readers judge nothing of the new leader's before a position names it.
 		s.epoch, s.coverDue = l.TargetEpoch, true

@@ -268,6 +268,74 @@ func TestCoreFindsTroubleAtTheSource(t *testing.T) {
 	}
 }
 
+// TestCoreGoesOnOnceAGapIsAccepted: a gap that grows is told again; once somebody has accepted
+// it the stream goes on behind it, without the leader epoch of before, and what was lost past
+// that is another gap.
+func TestCoreGoesOnOnceAGapIsAccepted(t *testing.T) {
+	pos := offsets.Position{SourceCovered: 9, SourceEpoch: 2, Barrier: -1, Target: idB}
+	l := Listing{SourceStart: 12, SourceEnd: 100, SourceEpochEnd: 100, Target: idB, TargetEpochEnd: -1}
+	h := newHand(t)
+	h.step(Assigned{[]Stream{aStr}})
+	h.step(Start{}, Init{})
+	h.take(&pos, l, Report{}, Leave{}, Read{}, Produce{})
+	h.step(Produced{Epochs: map[Part]int32{part: 0}}, End{})
+	h.step(Ended{})
+	parked := func(from, until int64) {
+		t.Helper()
+		x := h.core.streams[part].parked
+		if x == nil || x.Kind != RetentionGap || x.From != from || x.Until != until {
+			t.Fatalf("parked %+v, want from %d until %d", x, from, until)
+		}
+	}
+	parked(9, 12)
+	look := func(then ...any) []any {
+		t.Helper()
+		h.now = h.now.Add(defaultSweep)
+		out := h.step(Tick{}, List{})
+		if next := out[0].(List).Streams[0].Next; next != 9 {
+			t.Fatalf("asks from offset %d", next)
+		}
+		return h.step(Listed{Listings: map[Part]Listing{part: l}}, then...)
+	}
+	look()
+	l.SourceStart = 14
+	look(Report{}, Leave{})
+	parked(9, 14)
+	l.SourceStart, l.Accepted = 15, 14 // it grew while somebody accepted it
+	look(Report{}, Leave{}, Produce{})
+	parked(14, 15)
+	h.step(Produced{Epochs: map[Part]int32{part: 0}}, End{})
+	h.step(Ended{})
+	l.Accepted, l.SourceEpochEnd = 15, -1
+	out := look(Report{}, Read{})
+	if !out[0].(Report).Ended || out[1].(Read).From[part].Offset != 15 || h.core.streams[part].parked != nil {
+		t.Fatalf("%+v", out)
+	}
+	got, _ := described(t, h.step(h.fetched(data(t, 15, 1)), Produce{})[0].(Produce))
+	if got.SourceCovered != 16 || got.SourceEpoch == 2 {
+		t.Fatalf("position %+v", got)
+	}
+}
+
+// TestCoreCopiesWhatItHasBeforeAGap: a gap behind what was fetched is looked at once that is
+// copied, so that no more is lost than must be.
+func TestCoreCopiesWhatItHasBeforeAGap(t *testing.T) {
+	pos := offsets.Position{SourceCovered: 9, SourceEpoch: 2, TargetEpoch: 3, Barrier: -1, Target: idB}
+	l := Listing{SourceEnd: 100, SourceEpochEnd: 100, Target: idB, TargetEpoch: 3, TargetEpochEnd: -1}
+	h := newHand(t)
+	h.ready(&pos, l)
+	h.step(h.fetched(Item{ItemSkip, 9, 12, nil, 2}))
+	h.core.streams[part].revalidate = true
+	h.step(Tick{}, List{})
+	l.SourceStart = 20
+	h.step(Listed{Listings: map[Part]Listing{part: l}}, Read{})
+	h.now = h.core.Wake()
+	got, _ := described(t, h.step(Tick{}, Produce{})[0].(Produce))
+	if got.SourceCovered != 12 || h.core.streams[part].parked != nil {
+		t.Fatalf("position %+v, parked %+v", got, h.core.streams[part].parked)
+	}
+}
+
 // TestCoreFollowsTheSourceIntoItsNextEpoch: a broker that was killed and is back has a
 // new leader epoch. That the committed position's epoch ends below what was fetched
 // since is no truncation.
@@ -560,17 +628,29 @@ func TestCoreSweepsTogether(t *testing.T) {
 	h.ready(nil, fresh())
 	lists, swept := 0, map[int32]time.Time{0: h.now}
 	step := func(ev any) {
-		for _, effect := range h.core.Step(h.now, ev) {
-			list, ok := effect.(List)
-			if !ok {
-				continue
+		for todo := h.core.Step(h.now, ev); len(todo) > 0; {
+			var answer any
+			switch effect := todo[0].(type) {
+			case List:
+				lists++
+				listings := map[Part]Listing{}
+				for _, s := range effect.Streams {
+					listings[s.Part], swept[s.Number] = fresh(), h.now
+				}
+				answer = Listed{Listings: listings}
+			case Produce: // of positions that say where copying has begun
+				epochs := map[Part]int32{}
+				for _, s := range effect.Check {
+					epochs[s.Part] = 0
+				}
+				answer = Produced{Epochs: epochs}
+			case End:
+				answer = Ended{}
 			}
-			lists++
-			answer := map[Part]Listing{}
-			for _, s := range list.Streams {
-				answer[s.Part], swept[s.Number] = fresh(), h.now
+			todo = todo[1:]
+			if answer != nil {
+				todo = append(todo, h.core.Step(h.now, answer)...)
 			}
-			h.core.Step(h.now, Listed{Listings: answer})
 		}
 	}
 	const n = 12

@@ -81,6 +81,7 @@ type PositionRecord struct {
 // Listing is what both clusters say about a stream.
 type Listing struct {
 	SourceStart    int64 // first offset that the source still has
+	Accepted       int64 // what was lost below it somebody goes on without; 0: nothing
 	SourceEnd      int64 // its log end
 	SourceEpochEnd int64 // end of the position's leader epoch at the source, -1 unknown
 	Target         event.TopicID
@@ -122,7 +123,8 @@ type (
 	// End: commit the transaction.
 	End struct{}
 	// Report: log it for operators. Cause is the error that led to it, nil if none did.
-	// Ended: a later look has proved that nothing was lost, and the partition goes on.
+	// Ended: a later look has proved that nothing was lost, or somebody has accepted that it
+	// was, and the partition goes on.
 	Report struct {
 		Incident Incident
 		Cause    error
@@ -142,6 +144,7 @@ type Decided struct {
 type ListStream struct {
 	Stream
 	SourceEpoch, TargetEpoch int32 // of the committed position, -1 none
+	Next                     int64 // the first offset that the stream needs
 }
 
 // ReadFrom says where the reading of a partition begins.

@@ -107,9 +107,9 @@ func (k Kind) String() string {
 // orphans were not to be copied.
 func (k Kind) Parks() bool { return k != ForeignWriter && k != OrphansGone }
 
-// mayEnd tells whether a later look can prove that nothing was lost after all: a
-// broker that has just restarted may not know yet how far its log reaches.
-func (k Kind) mayEnd() bool { return k == SourceTruncated }
+// mayEnd tells whether a later look can end it: a broker that has just restarted may not
+// know yet how far its log reaches, and somebody may accept a gap.
+func (k Kind) mayEnd() bool { return k == SourceTruncated || k == RetentionGap }
 
 // Incident is something that a link found and must not pass over in silence. It
 // is recorded at the target, in the positions topic, under its own key, so that

@@ -1,6 +1,10 @@
 package replicate
 
-import "time"
+import (
+	"time"
+
+	"github.com/geogate/geogate/internal/incident"
+)
 
 // How a stream finds what must not be passed over in silence, and when that has ended.
 
@@ -15,11 +19,30 @@ func (s *stream) lastEpoch() (epoch int32, next int64) {
 	return s.pos.SourceEpoch, s.pos.SourceCovered
 }
 
-// intact tells whether a listing proves that the source's log still has all that was
-// committed: under the same leader epoch it reaches that far.
-func (s *stream) intact(l *Listing) bool {
+// mayGoOn tells whether a listing ends the incident for which a stream is parked: somebody
+// has accepted what a gap has lost, or the source's log is proved to have all that was
+// committed still, since under the same leader epoch it reaches that far.
+func (s *stream) mayGoOn(l *Listing) bool {
 	_, bad := s.incident(l)
-	return !bad && l.SourceEpochEnd >= s.coveredInEpoch
+	return !bad && (s.parked.Kind == RetentionGap || l.SourceEpochEnd >= s.coveredInEpoch)
+}
+
+// grown tells of more that a gap has lost since it was told, and of what it has lost past
+// what was accepted.
+func (c *Core) grown(now time.Time, s *stream, l *Listing) []any {
+	x, _ := s.incident(l)
+	if l.Err != nil || x.Kind != RetentionGap || s.parked.Kind != RetentionGap || x.From == s.parked.From && x.Until <= s.parked.Until {
+		return nil
+	}
+	return c.park(now, s, x)
+}
+
+// lost is what is told of a gap to the region that has lost the records.
+func (c *Core) lost(x Incident) incident.Incident {
+	return incident.Incident{
+		Place: incident.Place{Kind: incident.Link, Log: x.Source, Partition: x.Partition, To: c.cfg.Target, From: x.From},
+		Topic: x.Topic, Name: x.Topic, Origin: c.cfg.Origin, Until: x.Until, Found: x.At,
+	}
 }
 
 // foreign counts, and from time to time records, offsets of a remote partition that
@@ -46,8 +69,8 @@ func (s *stream) incident(l *Listing) (Incident, bool) {
 		return Incident{Kind: SourceTruncated, From: l.SourceEpochEnd, Until: s.coveredInEpoch}, true
 	case l.SourceEnd < covered && l.SourceEpochEnd < covered: // the end alone may lag behind the log after a restart
 		return Incident{Kind: SourceTruncated, From: l.SourceEnd, Until: covered}, true
-	case l.SourceStart > covered && !s.inLapse(covered, l.SourceStart):
-		return Incident{Kind: RetentionGap, From: covered, Until: l.SourceStart}, true
+	case l.SourceStart > max(covered, l.Accepted) && !s.inLapse(covered, l.SourceStart):
+		return Incident{Kind: RetentionGap, From: max(covered, l.Accepted), Until: l.SourceStart}, true
 	}
 	// Abort markers may have refilled a truncated log, so its end alone proves
 	// nothing: the lowest sign counts.

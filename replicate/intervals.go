@@ -141,18 +141,22 @@ func (c *Core) stopAtCuts() (out []any) {
 	return out
 }
 
-// orphansGone passes over what the source has deleted past a cut. Nothing that
-// counts is lost with it, but that it was never looked at is recorded.
+// goneAt passes over what the source has deleted: what somebody goes on without, and what
+// lies past a cut. Nothing that counts is lost with the latter, but that it was never looked
+// at is recorded.
 //
 // HAZARD: a barrier that lay there is not known at the target. It would matter to
 // a record that was accepted before it and written past the start of the next
 // interval, that is, after the source's whole retention.
-func (c *Core) orphansGone(now time.Time, s *stream, l *Listing) []any {
+func (c *Core) goneAt(now time.Time, s *stream, l *Listing) []any {
 	at := s.nextOffset()
 	if l.SourceStart <= at || s.atCut() {
 		return nil
 	}
-	s.take(now, []Item{{Kind: ItemSkip, Base: at, Next: l.SourceStart, LeaderEpoch: -1}})
+	s.take(now, []Item{{Kind: ItemSkip, Base: at, Next: l.SourceStart, LeaderEpoch: newEpoch}})
+	if l.Accepted >= l.SourceStart {
+		return nil
+	}
 	return c.park(now, s, Incident{Kind: OrphansGone, From: at, Until: l.SourceStart})
 }
 

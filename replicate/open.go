@@ -42,6 +42,10 @@ type Item struct {
 	LeaderEpoch int32
 }
 
+// newEpoch is the leader epoch of what was deleted: it is not known, and may be a later one
+// than that of what lies before it.
+const newEpoch = -2
+
 // epoch is the leader epoch of the item, -1 unknown.
 func (it *Item) epoch() int32 {
 	if it.LeaderEpoch < 0 && it.Kind == ItemData && it.Batch.Magic() >= 2 {
@@ -127,6 +131,8 @@ func prepare(d *txn.Decoder, s *Stream, from prepared, limit int, lapses []lapse
 		p.out.next = p.until
 		if it.LeaderEpoch >= 0 {
 			p.out.epoch = it.LeaderEpoch // also of what is not copied: the position lies past it
+		} else if it.LeaderEpoch == newEpoch {
+			p.out.epoch = -1
 		}
 		if p.until < it.Next {
 			break

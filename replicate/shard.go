@@ -14,6 +14,7 @@ import (
 
 	"github.com/geogate/geogate/internal/control"
 	"github.com/geogate/geogate/internal/event"
+	"github.com/geogate/geogate/internal/incident"
 	"github.com/geogate/geogate/internal/txn"
 )
 
@@ -306,11 +307,18 @@ func (s *shard) carryOut(ctx context.Context, effect any) (any, error) {
 	case Report:
 		x := e.Incident
 		if e.Ended {
-			s.log.Warn("an incident on a link has ended: the log still has all that was copied, and the partition goes on",
+			why := "the log still has all that was copied"
+			if x.Kind == RetentionGap {
+				why = "what was lost was accepted"
+			}
+			s.log.Warn("an incident on a link has ended, and the partition goes on", "because", why,
 				"kind", x.Kind.String(), "topic", x.Topic, "partition", x.Partition)
 			break
 		}
 		s.cfg.reportDefect(s.log, fmt.Sprintf("%s %s/%d", s.cfg.Name, x.Topic, x.Partition), e.Cause, "the link has parked the partition")
+		if x.Kind == RetentionGap && s.cfg.Incidents != nil {
+			s.cfg.Incidents.Report(s.core.lost(x))
+		}
 		s.log.Error("incident on a link", "kind", x.Kind.String(), "topic", x.Topic, "partition", x.Partition,
 			"from", x.From, "until", x.Until, "parked", x.Kind.Parks(), "detail", x.Detail)
 	case Stop:
@@ -529,8 +537,13 @@ func (s *shard) list(ctx context.Context, streams []ListStream) map[Part]Listing
 	asked.Wait()
 	out := make(map[Part]Listing, len(streams))
 	for i, l := range streams {
-		out[l.Part] = listing(&l, there[l.Remote], failed[l.Remote], starts[at[i]], sourceEnds[at[i]], targetEnds[to[i]],
+		x := listing(&l, there[l.Remote], failed[l.Remote], starts[at[i]], sourceEnds[at[i]], targetEnds[to[i]],
 			endOf(sourceEpochs, at[i]), endOf(targetEpochs, to[i]))
+		if x.Err == nil && x.SourceStart > l.Next && s.cfg.Incidents != nil {
+			place := incident.Place{Kind: incident.Link, Log: l.Source, Partition: l.Number, To: s.cfg.To.ID, From: l.Next}
+			x.Accepted, _ = s.cfg.Incidents.Missing(place, x.SourceStart)
+		}
+		out[l.Part] = x
 	}
 	return out
 }

@@ -105,6 +105,10 @@ func (c *Core) view() (streams []streamView, counts Counts) {
 		switch {
 		case s.parked != nil:
 			reason := s.parked.Kind.String()
+			if s.parked.Kind == RetentionGap {
+				x := c.lost(*s.parked)
+				reason += fmt.Sprintf(" from offset %d to %d: geogate incident show %s", x.From, x.Until-1, x.ID())
+			}
 			if s.parked.Detail != "" {
 				reason += ": " + s.parked.Detail
 			}

@@ -198,6 +198,9 @@ func printIncident(p *printer, x *gateway.Incident) {
 	p.row("partition", x.Topic+"/"+strconv.Itoa(int(x.Partition)))
 	p.row("lost", strconv.FormatInt(x.Count, 10)+" offsets of "+x.Log+"/"+strconv.Itoa(int(x.Partition))+", "+
 		strconv.FormatInt(x.From, 10)+" to "+strconv.FormatInt(x.To, 10))
+	if x.Target != "" {
+		p.row("missing in", x.Target)
+	}
 	p.row("since", timeText(x.Since))
 	p.row("means", x.Detail)
 	if a := x.Accepted; a != nil {

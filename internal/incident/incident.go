@@ -35,10 +35,12 @@ const (
 	History Kind = 3
 	// Cut: the fold has had them, and a cut may have made orphans of some.
 	Cut Kind = 4
+	// Link: a link has not copied them, so the region Place.To has not got them.
+	Link Kind = 6
 )
 
 // Kinds are all kinds.
-func Kinds() []Kind { return []Kind{Fold, Keys, History, Cut} }
+func Kinds() []Kind { return []Kind{Fold, Keys, History, Cut, Link} }
 
 // String is the kind's name in answers and commands.
 func (k Kind) String() string {
@@ -51,6 +53,8 @@ func (k Kind) String() string {
 		return "history"
 	case Cut:
 		return "cut"
+	case Link:
+		return "link"
 	}
 	return fmt.Sprintf("kind-%d", uint8(k))
 }
@@ -123,7 +127,7 @@ type State string
 const (
 	Open     State = "open"
 	Accepted State = "accepted"
-	Over     State = "over" // nothing can go wrong any more
+	Expired  State = "expired" // nothing can go wrong any more
 )
 
 // Entry is an incident with what became of it.
@@ -139,7 +143,7 @@ func (e *Entry) State(now time.Time, window time.Duration) State {
 	case e.Acceptance != nil:
 		return Accepted
 	case e.Kind == Keys && now.Sub(e.Found) > window:
-		return Over
+		return Expired
 	}
 	return Open
 }

@@ -93,7 +93,7 @@ func TestMissing(t *testing.T) {
 func TestKeysComeToAnEnd(t *testing.T) {
 	keys, fold := incident.Entry{Incident: lost(incident.Keys, 5, 9)}, incident.Entry{Incident: lost(incident.Fold, 5, 9)}
 	before, after := keys.Found.Add(time.Hour), keys.Found.Add(time.Hour+time.Millisecond)
-	if keys.State(before, time.Hour) != incident.Open || keys.State(after, time.Hour) != incident.Over || fold.State(after, time.Hour) != incident.Open {
+	if keys.State(before, time.Hour) != incident.Open || keys.State(after, time.Hour) != incident.Expired || fold.State(after, time.Hour) != incident.Open {
 		t.Error("states")
 	}
 	if !keys.LacksKeys(before, time.Hour) || keys.LacksKeys(after, time.Hour) || !fold.LacksKeys(before, time.Hour) || fold.LacksKeys(after, time.Hour) {
@@ -109,7 +109,9 @@ func TestKeysComeToAnEnd(t *testing.T) {
 func TestTexts(t *testing.T) {
 	for _, k := range incident.Kinds() {
 		x := lost(k, 5, 9)
-		texts := []string{x.Meaning("us"), x.Remedy(), x.Consequence()}
+		x.To = 2
+		names := func(id event.RegionID) string { return []string{"", "us", "eu"}[id] }
+		texts := []string{x.Meaning(names), x.Remedy(), x.Consequence(names)}
 		for _, s := range texts {
 			if len(s) < 20 || strings.Contains(s, "%!") {
 				t.Errorf("%v: %q", k, s)
@@ -117,6 +119,9 @@ func TestTexts(t *testing.T) {
 		}
 		if !strings.Contains(texts[0], "offsets 5 to 8") || !strings.Contains(texts[0], "us.flights/3") || strings.HasPrefix(k.String(), "kind-") {
 			t.Errorf("%v: %q", k, texts[0])
+		}
+		if k == incident.Link && (!strings.Contains(texts[0], "reads in eu lack them") || !strings.Contains(texts[2], "up to 4 records (offsets 5 to 8) will be missing in eu")) {
+			t.Errorf("%v: %q", k, texts)
 		}
 	}
 }

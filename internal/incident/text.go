@@ -1,11 +1,21 @@
 package incident
 
-import "fmt"
+import (
+	"fmt"
 
-// Meaning says in plain words what an incident means for those who use the topic. region
-// is the name of the region whose records were lost.
-func (x *Incident) Meaning(region string) string {
+	"github.com/geogate/geogate/internal/event"
+)
+
+// Names gives the names of regions.
+type Names func(event.RegionID) string
+
+// Meaning says in plain words what an incident means for those who use the topic.
+func (x *Incident) Meaning(names Names) string {
+	region := names(x.Origin)
 	switch x.Kind {
+	case Link:
+		to := names(x.To)
+		return fmt.Sprintf("%s were deleted before the link to %s had copied them: views and reads in %s lack them and whatever they changed, while %s may show them. Until the incident is accepted the link copies nothing more of this partition", x.lost(region), to, to, region)
 	case Fold:
 		return fmt.Sprintf("%s were deleted before this region had folded them: its views and reads lack them and whatever they changed, while other regions may have them. Until the incident is accepted the region folds nothing of %s in this partition, and refuses writes with an idempotency key there", x.lost(region), region)
 	case Keys:
@@ -27,15 +37,20 @@ func (x *Incident) Remedy() string {
 		return "wait for the window if producers may retry; raise retention.ms and retention.bytes above the idempotency window; accept if no producer retries writes that old"
 	case History:
 		return "keep data_dir on a disk that survives; accept to take note"
+	case Link:
+		return "read in this region what was lost, and write the values that matter again: they are copied once the incident is accepted. Find out why the link lagged longer than this Kafka keeps records, and raise retention.ms or retention.bytes; then accept"
 	case Cut:
 		return "compare the entities with another region and write what is right again; then accept"
 	}
 	return "accept to go on"
 }
 
-// Consequence says what accepting does.
-func (x *Incident) Consequence() string {
+// Consequence says what accepting does, and what will be missing where.
+func (x *Incident) Consequence(names Names) string {
 	switch x.Kind {
+	case Link:
+		to := names(x.To)
+		return fmt.Sprintf("the link to %s goes on at offset %d; %s will be missing in %s for good: in its copy, its views and its index of idempotency keys, so a retry there with a key from among them is stored a second time; nothing says so in reads of %s", to, x.Until, x.offsets(), to, to)
 	case Fold:
 		return fmt.Sprintf("the fold goes on at offset %d; what was lost is in no view of this region, and nothing says so in reads any more", x.Until)
 	case Keys:

@@ -62,7 +62,7 @@ var mayImport = map[string][]string{
 		"router/ownership", "conflict", "conflict/view",
 	},
 	"replicate": {
-		"internal/sleep", "internal/warning", "internal/defect", "internal/event", "internal/offsets", "internal/txn", "internal/control", "router", "residency",
+		"internal/incident", "internal/sleep", "internal/warning", "internal/defect", "internal/event", "internal/offsets", "internal/txn", "internal/control", "router", "residency",
 	},
 	"residency/policyfile": {"internal/sleep", "residency"},
 	"internal/retention": {

@@ -129,8 +129,8 @@ func (n *Node) assembleLink(l LinkConfig) error {
 		NativeOnly: func(topic string, id event.TopicID) bool {
 			return n.policy.Domain(topic).Kind == conflict.Events && !n.control.HasBarrier(id)
 		},
-		Settings: n.settings.record,
-		Skipped:  &n.skipped, Defects: &n.defects,
+		Settings: n.settings.record, Incidents: n.incidents.keeper,
+		Skipped: &n.skipped, Defects: &n.defects,
 		Logger: n.log, Registerer: n.deps.Registry,
 	})
 	if err != nil {

@@ -78,10 +78,13 @@ func (n *incidents) show(e *incident.Entry) gateway.Incident {
 	out := gateway.Incident{
 		ID: e.ID().String(), Kind: e.Kind.String(), Topic: e.Topic, Partition: e.Partition, Log: e.Name,
 		From: e.From, To: e.Until - 1, Count: e.Count(), Since: gateway.Time(e.Found),
-		State: string(e.State(time.Now(), n.keeper.Window())), Detail: e.Meaning(region), Remedy: e.Remedy(), Consequence: e.Consequence(),
+		State: string(e.State(time.Now(), n.keeper.Window())), Detail: e.Meaning(n.topology.Name), Remedy: e.Remedy(), Consequence: e.Consequence(n.topology.Name),
 	}
 	if e.Origin != 0 {
 		out.Region = region
+	}
+	if e.To != 0 {
+		out.Target = n.topology.Name(e.To)
 	}
 	if a := e.Acceptance; a != nil {
 		out.Accepted = &gateway.IncidentAcceptance{By: a.By, At: gateway.Time(a.At), Reason: a.Reason, To: a.Until - 1}
@@ -99,7 +102,7 @@ func (n *incidents) Warnings(out *warning.List) {
 			continue
 		}
 		out.Add(warning.Gap, fmt.Sprintf("%s/%d", e.Topic, e.Partition), "%s: geogate incident show %s says what to do",
-			e.Meaning(n.topology.Name(e.Origin)), e.ID())
+			e.Meaning(n.topology.Name), e.ID())
 	}
 }
 
@@ -131,7 +134,7 @@ func (n *incidents) Collect(out chan<- prometheus.Metric) {
 		}
 	}
 	for _, k := range incident.Kinds() {
-		for _, s := range []incident.State{incident.Open, incident.Accepted, incident.Over} {
+		for _, s := range []incident.State{incident.Open, incident.Accepted, incident.Expired} {
 			out <- prometheus.MustNewConstMetric(incidentsDesc, prometheus.GaugeValue, float64(count[key{k, s}]), k.String(), string(s))
 		}
 		out <- prometheus.MustNewConstMetric(lostDesc, prometheus.GaugeValue, float64(lost[k]), k.String())

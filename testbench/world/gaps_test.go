@@ -278,6 +278,71 @@ func TestGapIsAnnounced(t *testing.T) {
 	warned(t, w, us, "RETENTION_SHORT undeclared/0: records less than")
 }
 
+// TestGapOfALink: retention deletes records before a link has copied them. The link stops
+// that partition and its region has an incident, which says where what will be missing. Once
+// it is accepted the link goes on; a start finds nothing new, and a later loss is another one.
+func TestGapOfALink(t *testing.T) {
+	for _, topic := range []string{flights, github} {
+		t.Run(topic, func(t *testing.T) {
+			t.Parallel()
+			w := world.Start(t, world.Options{})
+			us, eu := w.Region("us"), w.Region("eu")
+			at := us.Put(topic, "k", `0`)
+			w.Settle()
+			lose := func() {
+				t.Helper()
+				w.Cut("us", "eu")
+				us.Put(topic, "k", `1`)
+				us.Put(topic, "k", `2`)
+				w.Stop("us") // the link forgets what it has fetched
+				trim(t, us, topic, 0)
+				w.StartAgain("us")
+				us.AwaitReady()
+				us.Put(topic, "k", `3`)
+				w.Heal("us", "eu")
+			}
+			lose()
+			open := awaitIncidents(t, w, us, "link", "open", 1)
+			x := open[0]
+			if x.Topic != topic || x.Log != topic || x.Partition != at.Partition || x.Region != "us" || x.Target != "eu" || x.Count < 2 ||
+				!strings.Contains(x.Detail, "reads in eu lack them") || !strings.Contains(x.Consequence, "will be missing in eu") {
+				t.Errorf("incident %+v", x)
+			}
+			w.Eventually("the link to say which incident it has", func() error {
+				parked := status(t, us).Links[0].Parked
+				if len(parked) != 1 || !strings.Contains(parked[0].Reason, "geogate incident show "+x.ID) {
+					return fmt.Errorf("parked %+v", parked)
+				}
+				return nil
+			})
+			if n := len(incidents(t, eu, "fold")) + len(incidents(t, eu, "link")); n != 0 {
+				t.Errorf("%d incidents in eu", n)
+			}
+			eu.Put(topic, "mine", `1`) // the other direction goes on
+			awaitShown(t, w, us, topic, "mine")
+			acceptAll(t, us, open)
+			us.Put(topic, "after", `1`)
+			awaitShown(t, w, eu, topic, "after")
+			w.Eventually("the link to run", func() error {
+				if l := status(t, us).Links[0]; l.State != "running" || len(l.Parked) > 0 {
+					return fmt.Errorf("link %+v", l)
+				}
+				return nil
+			})
+			w.Stop("us")
+			w.StartAgain("us")
+			us.AwaitReady()
+			us.Put(topic, "again", `1`)
+			awaitShown(t, w, eu, topic, "again")
+			awaitIncidents(t, w, us, "link", "accepted", 1)
+			lose()
+			if more := awaitIncidents(t, w, us, "link", "open", 1); more[0].From <= x.To {
+				t.Errorf("after %+v comes %+v", x, more[0])
+			}
+		})
+	}
+}
+
 // TestGapInTheOwnLog: a gateway is killed before it has folded what was written natively, and
 // retention deletes that. Writes are stored meanwhile.
 func TestGapInTheOwnLog(t *testing.T) {
