@@ -103,7 +103,7 @@ func (s *step) track(key []byte, e *Entity) error {
 	if !s.out.Position.Needed.IsZero() {
 		return nil
 	}
-	metas, err := s.store.Metas(key)
+	metas, err := s.store.Metas(key, &event.Vector{})
 	if err != nil {
 		return fmt.Errorf("read metas: %w", err)
 	}

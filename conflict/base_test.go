@@ -13,11 +13,13 @@ import (
 )
 
 // lowerForTwins lowers a frontier until it lies between no two copies of a key.
-func lowerForTwins(f event.Vector, logs [][]judged.Item) event.Vector {
+// Those that a table calls orphans count for nothing.
+func lowerForTwins(f event.Vector, logs [][]judged.Item, table *event.ValidityTable) event.Vector {
 	byKey := map[event.IdempotencyKey][]event.Dot{}
 	for _, log := range logs {
 		for i := range log {
-			if k := log[i].Event.Envelope.Key; !k.IsZero() && log[i].Verdict == judged.Valid {
+			ev := &log[i].Event
+			if k := ev.Envelope.Key; !k.IsZero() && log[i].Verdict == judged.Valid && table.Judge(ev.At, ev.Epoch) != event.Orphan {
 				byKey[k] = append(byKey[k], log[i].Event.At)
 			}
 		}
@@ -123,14 +125,21 @@ func TestFoldOnBases(t *testing.T) {
 			sum.bases += len(out.Bases)
 			k.check(t)
 			if rapid.IntRange(0, 2).Draw(t, "tidy") == 0 {
-				k.tidy(t, lowerForTwins(below(t, h.settled(k.fold.Position().Vector)), h.logs))
+				k.tidy(t, lowerForTwins(below(t, h.settled(k.fold.Position().Vector)), h.logs, nil))
 				k.check(t)
 			}
 			if rapid.IntRange(0, 5).Draw(t, "fault") == 0 {
 				k.lose(t, h.logs, h.came[r])
 			}
 		})
-		for _, k := range keepers {
+		for r, k := range keepers {
+			k.check(t)
+			k.lose(t, h.logs, h.came[r])
+			k.fold.Raise(k.fold.Position().Vector) // nobody writes any more
+			for range 2 {
+				k.commitTidy(t, conflict.Tidying{Keys: [][]byte{[]byte("x"), []byte("y")}, All: true})
+				k.commitTidy(t, conflict.Tidying{Needed: k.fold.Position().Frontier})
+			}
 			k.check(t)
 			sum.gone, sum.moved, sum.raised = sum.gone+k.gone, sum.moved+k.moved, sum.raised+k.raised
 		}
@@ -226,7 +235,7 @@ func (l *learner) settled(t *rapid.T, logs [][]judged.Item, last *event.Validity
 			}
 		}
 	}
-	return lowerForTwins(f, logs)
+	return lowerForTwins(f, logs, l.table)
 }
 
 // Events topics: keys whose copies are settled have no part in later groups, and what was

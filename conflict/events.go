@@ -52,7 +52,7 @@ func (s *step) shownCopies(k event.IdempotencyKey, copies []Copy) (shown map[eve
 	}
 	if t != nil { // a group that is settled has no part in another one
 		above := *t
-		above.Copies = slices.DeleteFunc(slices.Clone(t.Copies), func(c TwinCopy) bool { return s.out.Position.Needed.Covers(c.At) })
+		_, above.Copies = splitTwin(t.Copies, &s.out.Position.Needed)
 		t = &above
 	}
 	if t == nil || len(t.Copies) == 0 {
@@ -122,14 +122,29 @@ func (s *step) setTwin(t *Twin) error {
 	return nil
 }
 
+// splitTwin parts copies into those that are needed no more and the others. An orphan goes with
+// the copy that its record stands for, which it follows.
+func splitTwin(copies []TwinCopy, needed *event.Vector) (settled, above []TwinCopy) {
+	is := false
+	for _, c := range copies {
+		if !c.Orphan {
+			is = needed.Covers(c.At)
+		}
+		if is {
+			settled = append(settled, c)
+		} else {
+			above = append(above, c)
+		}
+	}
+	return settled, above
+}
+
 // besideSettled is a key's record with those copies of the one before that are needed no more.
 func besideSettled(before, t *Twin, needed *event.Vector) *Twin {
 	out, groups := &Twin{Key: t.Key}, 0
-	for _, c := range before.Copies {
-		if needed.Covers(c.At) {
-			out.Copies = append(out.Copies, c)
-			groups = max(groups, c.Group+1)
-		}
+	out.Copies, _ = splitTwin(before.Copies, needed)
+	for _, c := range out.Copies {
+		groups = max(groups, c.Group+1)
 	}
 	for _, c := range t.Copies {
 		c.Group += groups

@@ -184,7 +184,7 @@ func (s *step) refold(key []byte, e *Entity) error {
 // metas are those of the journal within the vector and above the base, and those of the live
 // values that a log cut by retention no longer gives the journal, orphans left out.
 func (s *step) metas(key []byte, e *Entity, since *event.Vector) ([]Meta, error) {
-	all, err := s.store.Metas(key)
+	all, err := s.store.Metas(key, since)
 	if err != nil {
 		return nil, fmt.Errorf("read metas: %w", err)
 	}

@@ -72,8 +72,9 @@ type Store interface {
 	// Sole tells whether the event at a dot is known to be the only copy of its key. It
 	// answers from memory; what it does not know is in Copies.
 	Sole(k event.IdempotencyKey, at event.Dot) bool
-	Base(key []byte) (Base, bool, error)         // of one entity
-	Metas(key []byte) ([]Meta, error)            // of one entity
+	Base(key []byte) (Base, bool, error) // of one entity
+	// Metas are those of one entity; those at or below a vector need not be among them.
+	Metas(key []byte, above *event.Vector) ([]Meta, error)
 	Copies(event.IdempotencyKey) ([]Copy, error) // of one idempotency key
 	Fetch(event.Dot) (event.Event, error)        // an event that a refold makes live again
 }
@@ -205,8 +206,8 @@ func (m *Memory) Orphan(d event.Dot) (Orphaned, bool, error) {
 }
 
 // Metas implements Store.
-func (m *Memory) Metas(key []byte) ([]Meta, error) {
-	ms := slices.Clone(m.metas[entityKey(key)])
+func (m *Memory) Metas(key []byte, above *event.Vector) ([]Meta, error) {
+	ms := slices.DeleteFunc(slices.Clone(m.metas[entityKey(key)]), func(x Meta) bool { return above.Covers(x.At) })
 	for i := range ms {
 		ms[i].Twins = len(m.copies[ms[i].Key]) > 1
 	}

@@ -67,40 +67,50 @@ func (s *step) tidy(key []byte, all bool) error {
 	if err != nil {
 		return fmt.Errorf("read base: %w", err)
 	}
-	metas, err := s.store.Metas(key)
-	if err != nil {
-		return fmt.Errorf("read metas: %w", err)
+	if at.Frontier.CoversAll(&e.Latest) {
+		return s.tidyResting(key, e, &stored, found, has)
 	}
-	rests := at.Frontier.CoversAll(&e.Latest)
-	if !rests && !stored.Tracked && all {
+	if !stored.Tracked && all {
 		name := entityKey(key)
 		s.entities[name], s.changedEntities = e, append(s.changedEntities, name)
 	}
-	if rests {
-		if has {
-			s.setBase(key, Base{})
-		}
-		switch {
-		case found && s.isGone(e, metas):
-			s.out.Counts.Gone++
-			name := entityKey(key)
-			s.entities[name], s.changedEntities = &Entity{}, append(s.changedEntities, name)
-		case found && isDeleted(e):
-			s.out.Deleted = append(s.out.Deleted, key)
-		}
-		if stored.Tracked || !at.Needed.IsZero() { // else the journal is all that says what it rests on
-			s.out.Dropped = append(s.out.Dropped, Dropped{key, at.Frontier})
-		}
-		return nil
-	}
 	since := at.Needed
 	since.Join(&base.Since)
+	metas, err := s.store.Metas(key, &since)
+	if err != nil {
+		return fmt.Errorf("read metas: %w", err)
+	}
 	below := slices.DeleteFunc(slices.Clone(metas), func(m Meta) bool { return since.Covers(m.At) || !at.Frontier.Covers(m.At) })
 	if len(below) == 0 || !all && len(below) < manyBelow {
 		s.out.Dropped = append(s.out.Dropped, Dropped{key, since})
 		return nil
 	}
 	return s.moveBase(key, e, base, below, since)
+}
+
+// tidyResting is tidy of an entity whose state is its base.
+func (s *step) tidyResting(key []byte, e, stored *Entity, found, has bool) error {
+	at := &s.out.Position
+	if has {
+		s.setBase(key, Base{})
+	}
+	if found && isDeleted(e) {
+		metas, err := s.store.Metas(key, &at.Needed)
+		if err != nil {
+			return fmt.Errorf("read metas: %w", err)
+		}
+		if s.isGone(e, metas) {
+			s.out.Counts.Gone++
+			name := entityKey(key)
+			s.entities[name], s.changedEntities = &Entity{}, append(s.changedEntities, name)
+		} else {
+			s.out.Deleted = append(s.out.Deleted, key)
+		}
+	}
+	if stored.Tracked || !at.Needed.IsZero() { // else the journal is all that says what it rests on
+		s.out.Dropped = append(s.out.Dropped, Dropped{key, at.Frontier})
+	}
+	return nil
 }
 
 // isDeleted tells whether nothing of an entity is live but perhaps a deletion.

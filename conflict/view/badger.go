@@ -297,7 +297,9 @@ func (s *store) aliases(at event.Dot) ([]event.Dot, error) {
 }
 
 // Metas implements conflict.Store.
-func (s *store) Metas(key []byte) ([]conflict.Meta, error) { return s.journal.metas(key) }
+func (s *store) Metas(key []byte, above *event.Vector) ([]conflict.Meta, error) {
+	return s.journal.metas(key, above)
+}
 
 // Sole implements conflict.Store.
 func (s *store) Sole(k event.IdempotencyKey, at event.Dot) bool { return s.journal.sole(k, at) }

@@ -377,8 +377,8 @@ func (j *Journal) keys(from event.IdempotencyKey, n int) (keys []event.Idempoten
 	return keys, more, err
 }
 
-// metas are those of an entity, in no order that matters.
-func (j *Journal) metas(key []byte) ([]conflict.Meta, error) {
+// metas are those of an entity above a vector, in no order that matters.
+func (j *Journal) metas(key []byte, above *event.Vector) ([]conflict.Meta, error) {
 	twinned := map[event.IdempotencyKey]bool{}
 	err := each(j.db, j.space.key(spaceTwinned, entityPart(key)), func(k, _ []byte) error {
 		if len(k) == len(event.IdempotencyKey{}) {
@@ -390,11 +390,30 @@ func (j *Journal) metas(key []byte) ([]conflict.Meta, error) {
 		return nil, err
 	}
 	var metas []conflict.Meta
-	err = each(j.db, j.space.key(spaceMeta, entityPart(key)), func(_, value []byte) error {
-		m, err := parseMeta(value)
-		m.Twins = twinned[m.Key]
-		metas = append(metas, m)
-		return err
+	prefix := j.space.key(spaceMeta, entityPart(key))
+	err = j.db.View(func(t *badger.Txn) error {
+		it := t.NewIterator(badger.IteratorOptions{Prefix: prefix, PrefetchValues: true, PrefetchSize: 64})
+		defer it.Close()
+		// What lies below a base may be much, and gone only for readers: it is leapt over.
+		leap := func(r event.RegionID) { it.Seek(append(slices.Clip(prefix), pointPart(r, above[r])...)) }
+		for leap(1); it.Valid(); {
+			at := readPlace(event.NewReader(it.Item().Key()[len(prefix):]), j.space.partition())
+			if above.Covers(at) {
+				leap(at.Region)
+				continue
+			}
+			err := it.Item().Value(func(value []byte) error {
+				m, err := parseMeta(value)
+				m.Twins = twinned[m.Key]
+				metas = append(metas, m)
+				return err
+			})
+			if err != nil {
+				return err
+			}
+			it.Next()
+		}
+		return nil
 	})
 	return metas, err
 }

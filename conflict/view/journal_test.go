@@ -80,11 +80,11 @@ func TestJournal(t *testing.T) {
 		t.Fatal(err)
 	}
 	for _, it := range items {
-		got, err := j.metas(it.Event.Key)
+		got, err := j.metas(it.Event.Key, &event.Vector{})
 		if err != nil {
 			t.Fatal(err)
 		}
-		want, _ := mem.Metas(it.Event.Key)
+		want, _ := mem.Metas(it.Event.Key, &event.Vector{})
 		sorted := func(ms []conflict.Meta) []string {
 			var out []string
 			for _, m := range ms {
@@ -126,7 +126,7 @@ func TestJournalKeepsOrphans(t *testing.T) {
 	if err := j.Add([]judged.Item{valid, orphan, again, {Verdict: judged.Cuts, Validity: again.Validity}}); err != nil {
 		t.Fatal(err)
 	}
-	metas, err := j.metas([]byte("x"))
+	metas, err := j.metas([]byte("x"), &event.Vector{})
 	if err != nil || len(metas) != 2 || metas[0].At != valid.Event.At || metas[0].Epoch != 17 || metas[1].At != orphan.Event.At || metas[1].Epoch != 18 {
 		t.Fatalf("metas %+v: %v", metas, err)
 	}
@@ -212,7 +212,7 @@ func TestLargeBatch(t *testing.T) {
 	if err := j.Add(items); err != nil {
 		t.Fatal(err)
 	}
-	metas, err := j.metas([]byte(entity))
+	metas, err := j.metas([]byte(entity), &event.Vector{})
 	if err != nil || len(metas) != len(items) {
 		t.Fatalf("%d metas: %v", len(metas), err)
 	}
@@ -284,8 +284,8 @@ func TestJournalAsReadBack(t *testing.T) {
 			t.Fatal(err)
 		}
 		for _, e := range []string{"a", "ab"} {
-			got, err := j.metas([]byte(e))
-			wants, _ := want.Metas([]byte(e))
+			got, err := j.metas([]byte(e), &event.Vector{})
+			wants, _ := want.Metas([]byte(e), &event.Vector{})
 			if err != nil || len(got) != len(wants) {
 				t.Fatalf("seed %d: %d metas of %s, want %d: %v", seed, len(got), e, len(wants), err)
 			}

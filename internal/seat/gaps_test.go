@@ -235,3 +235,24 @@ func cutTables(cut int64) [3]*event.ValidityTable {
 	}
 	return tables
 }
+
+// TestNothingIsMissingBelowWhatIsNeeded: a journal that was lost begins where the logs are needed
+// from; that they begin there, too, is no gap.
+func TestNothingIsMissingBelowWhatIsNeeded(t *testing.T) {
+	needed := event.Vector{1: {Next: 3}, 2: {Next: 10}}
+	barriers := seat.NoBarriers()
+	barriers[1] = 2
+	l := newLossy(t, seat.InputsStart{
+		Committed: event.Vector{1: {Next: 5}, 2: {Next: 20}}, Keys: needed, Sinks: []seat.SinkStart{{Applied: needed, Barriers: barriers}},
+	})
+	if from := l.OpenLocal(3); from != 3 {
+		t.Errorf("the own log is read from %d", from)
+	}
+	if from := l.OpenRemote(2, remoteID, 10); from != 10 {
+		t.Errorf("the copy is read from %d", from)
+	}
+	l.wantReports()
+	if len(l.Status().Gaps) != 0 || !l.Wants(1) || !l.Wants(2) {
+		t.Error("held")
+	}
+}
