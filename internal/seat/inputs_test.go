@@ -6,6 +6,7 @@ import (
 	"math"
 	"reflect"
 	"slices"
+	"strings"
 	"testing"
 	"time"
 
@@ -375,6 +376,51 @@ func TestInputsNewerTableRevokesAgain(t *testing.T) {
 		b.step(seat.Reread{Number: own.Number, Entries: ownStamped(1, 17, "ab")})
 		b.step(seat.RereadEnded{Number: own.Number})
 		b.want("a revoked", "b revoked")
+	}
+}
+
+// TestInputsRevokeWhileTheyRead: what a late cut revokes is given to the fold while the log
+// is read again, and not again if that fails on the way, so that memory holds a little of it
+// however much there is.
+func TestInputsRevokeWhileTheyRead(t *testing.T) {
+	const orphans = 2000 // behind the barrier at 0
+	b := newBench(t, true, seat.InputsStart{Committed: event.Vector{1: {Next: 1 + orphans}}, Table: table(1)})
+	b.indexed, b.barrier = 1+orphans, 0
+	b.table = table(3, func(a *event.ValidityTable) { cut(a, 1, 0, 33, -1) })
+	text := strings.Repeat("x", orphans)
+	given, most := 0, 0
+	for try := 0; given < orphans; try++ {
+		if try > 4 {
+			t.Fatalf("%d of %d were revoked", given, orphans)
+		}
+		b.now = b.now.Add(time.Second)
+		b.step(seat.Look{})
+		own, ok := b.asked.(seat.ReadAgain)
+		if from := min(int64(given), 1) * int64(given+1); !ok || own.From != from {
+			t.Fatalf("with %d revoked, asked %#v", given, b.asked)
+		}
+		for at := max(own.From, 1); at <= orphans; {
+			n := min(70, orphans+1-at)
+			b.step(seat.Reread{Number: own.Number, Entries: ownStamped(at, 17, text[:n])})
+			at += n
+			given += len(b.given)
+			most = max(most, int(at)-1-given)
+			b.given = nil
+			if try < 2 && at > own.From+700 {
+				b.step(seat.RereadEnded{Number: own.Number, Err: errors.New("no leader")})
+				break
+			}
+			if at > orphans {
+				b.step(seat.RereadEnded{Number: own.Number})
+				given += len(b.given) - 1 // the table
+				if last := b.given[len(b.given)-1]; last != "cuts 3" {
+					t.Errorf("the last is %q", last)
+				}
+			}
+		}
+	}
+	if given != orphans || most >= 700 {
+		t.Errorf("%d of %d were revoked, at most %d were kept", given, orphans, most)
 	}
 }
 

@@ -128,25 +128,33 @@ func (in *Inputs) rereadEnded(now time.Time, ev RereadEnded) {
 		in.postpone(now, t.log.at, ev.Err)
 		return
 	}
-	for orphans := t.log.orphans; len(orphans) > 0; {
-		n := min(len(orphans), takeMax)
-		in.do(FoldItems{orphans[:n:n]})
-		orphans = orphans[n:]
-	}
+	t.log.give()
 	in.revoked.upTo[t.origin] = in.folded[t.origin]
 	in.nextOrigin(now)
 }
 
 // rereading is one log that is read once more, from a place on to what was passed to
 // the fold: for what counts under the table in use and is an orphan under the next
-// one. It keeps the orphans alone in memory: those of one cut.
+// one. It keeps a few orphans in memory, however many lie past the cut.
 type rereading struct {
 	in      *Inputs
 	origin  event.RegionID
 	at      event.Point // everything of the origin below has been looked at
 	next    *event.ValidityTable
 	log     *Log
-	orphans []judged.Item
+	orphans []judged.Item // not given to the fold yet
+	bytes   int           // of them
+}
+
+// give gives the fold the orphans that were found. What was looked at for them is not
+// looked at again if the rest cannot be read and is tried later.
+func (g *rereading) give() {
+	if len(g.orphans) == 0 {
+		return
+	}
+	g.in.do(FoldItems{g.orphans})
+	g.in.revoked.upTo[g.origin] = g.at
+	g.orphans, g.bytes = nil, 0
 }
 
 // begin says what to read; an empty stretch: nothing. If cut is true, the log may hold, from
@@ -234,4 +242,7 @@ func (g *rereading) look(e *Entry, where event.Point, restricted bool) {
 	g.orphans = append(g.orphans, judged.Item{
 		Origin: g.origin, Event: ev, Verdict: judged.Orphan, Next: after, Barrier: g.log.Last(), Restricted: restricted, Validity: g.next,
 	})
+	if g.bytes += len(ev.Key) + len(ev.Value); len(g.orphans) >= takeMax || g.bytes >= popBytes {
+		g.give()
+	}
 }
