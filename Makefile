@@ -43,7 +43,7 @@ tests = status=0; all=$$($(GO) list $(PKG)) || exit 1; \
 	  exit $$status
 
 .DEFAULT_GOAL := help
-.PHONY: help demo build test test-slow race kafka hostile flaky check fmt lint vuln fuzz sim soak bench bench-write bench-fold bench-start bench-idle bench-kills bench-table alerts accept gcc
+.PHONY: help demo build test test-slow race kafka hostile flaky check fmt lint vuln fuzz sim soak bench bench-write bench-fold bench-start bench-idle bench-kills bench-years bench-table alerts accept gcc
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  %-11s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -141,6 +141,9 @@ bench-idle: build ## Measure what an idle region of 25 seats costs (the same set
 
 bench-kills: build ## Load both regions while their gateways are killed in turn, and check all that was answered (KAFKA=apache, ARGS="-seconds 10m -rate 10000")
 	$(call measure,-work kills)
+
+bench-years: build ## Write for long with a window of 60 s, short retention and fences, and follow what grows (KAFKA=apache, ARGS="-seconds 30m -svg FILE")
+	$(call measure,-work years)
 
 bench-table: build ## Measure everything on both Kafkas and print the rows of docs/benchmarks.md (BEFORE=PATH, JSON=FILE)
 	$(call measure,-kafka apache$(,)embedded -work write$(,)fold$(,)start$(,)idle$(,)idle1000 -markdown)

@@ -3,8 +3,10 @@
 package main
 
 import (
+	"encoding/xml"
 	"fmt"
 	"io/fs"
+	"math"
 	"math/rand/v2"
 	"path/filepath"
 	"slices"
@@ -37,7 +39,8 @@ func TestSuitesOnApache(t *testing.T) {
 	}
 	if apache.Wanted(t) {
 		o.kafkas = []string{"apache"}
-		o.works = append(o.works, "start")
+		o.works = append(o.works, "start", "years")
+		o.fences = 2 * time.Second
 		o.seconds, o.warm = 6*time.Second, time.Second
 	}
 	var out strings.Builder
@@ -60,6 +63,37 @@ func TestSuitesOnApache(t *testing.T) {
 	}
 	if len(want) > 0 {
 		t.Errorf("not measured: %v", want)
+	}
+}
+
+// TestGrowth: what has as much in the end as in the middle has not grown, and the curves are
+// drawn of every sample.
+func TestGrowth(t *testing.T) {
+	var samples []sample
+	for i := range int64(41) {
+		samples = append(samples, sample{Seconds: float64(i), Records: 1000 * i, Store: 300 * 1000 * i, Memory: 1<<20 + i%2, Logs: 5})
+	}
+	got := grown(samples)
+	for name, want := range map[string]float64{"store": 300, "memory": 0, "logs": 0} {
+		if g := got[name+": bytes a record of growth"]; math.Abs(g-want) > 1e-3 {
+			t.Errorf("%s grew by %f bytes a record, want %f", name, g, want)
+		}
+	}
+	if grown(samples[:4]) != nil {
+		t.Error("growth of too few samples")
+	}
+	var svg struct {
+		Lines []struct {
+			Points string `xml:"points,attr"`
+		} `xml:"polyline"`
+	}
+	if err := xml.Unmarshal(curves(samples), &svg); err != nil || len(svg.Lines) != len(curvesOf) {
+		t.Fatalf("%d curves of %d, %v", len(svg.Lines), len(curvesOf), err)
+	}
+	for i, l := range svg.Lines {
+		if n := len(strings.Fields(l.Points)); n != len(samples) {
+			t.Errorf("curve %d has %d points of %d", i, n, len(samples))
+		}
 	}
 }
 

@@ -24,6 +24,7 @@ type options struct {
 	version             string
 	geogate, before     string
 	dir, json, profile  string
+	svg                 string
 	register, peer      string
 	keep, markdown      bool
 	heap                int
@@ -38,6 +39,8 @@ type options struct {
 	partitions int           // of the idle region
 	rate       int           // records each second of the load through kills
 	every      time.Duration // between kills
+	fences     time.Duration // between fences of the years, 0: none
+	window     time.Duration // of idempotency keys, 0: the default, with brokers that clean accordingly
 	count      int           // of records of each load and connection; 0: as many as fit into the time
 }
 
@@ -57,7 +60,7 @@ func list(into *[]string, name, value, usage string) {
 func main() {
 	var o options
 	list(&o.kafkas, "kafka", "embedded", "brokers: embedded, apache, or both with a comma")
-	list(&o.works, "work", "write,fold,start,idle", "suites, also idle1000 and kills")
+	list(&o.works, "work", "write,fold,start,idle", "suites, also idle1000, kills and years")
 	flag.Func("only", "names of workloads, separated by semicolons; all others are left out", func(s string) error {
 		o.only = strings.Split(s, ";")
 		return nil
@@ -67,6 +70,7 @@ func main() {
 	flag.StringVar(&o.before, "before", "", "older program to measure in turn")
 	flag.StringVar(&o.dir, "dir", "", "work directory; empty: a temporary one")
 	flag.StringVar(&o.json, "json", "", "file for the figures")
+	flag.StringVar(&o.svg, "svg", "", "file for the curves of the years")
 	flag.StringVar(&o.profile, "profile", "", "directory for CPU profiles of the gateway, with what cost most beside each")
 	flag.StringVar(&o.register, "register", "quorum", "ownership register: quorum, solo or none; without the other region's gateway quorum is solo")
 	flag.StringVar(&o.peer, "peer", "", "what runs of the other region: gateway, or broker (its Apache Kafka alone); empty: broker for write and fold, gateway for start and idle")
@@ -82,6 +86,7 @@ func main() {
 	flag.IntVar(&o.events, "events", 1_000_000, "native events to fold")
 	flag.IntVar(&o.rate, "rate", 10_000, "records each second of the load through kills, over both regions")
 	flag.DurationVar(&o.every, "every", 20*time.Second, "time between kills")
+	flag.DurationVar(&o.fences, "fences", time.Minute, "time between fences of the other region, of the years; 0: none")
 	flag.IntVar(&o.partitions, "partitions", 25, "seats of the idle region")
 	flag.Parse()
 
@@ -145,8 +150,8 @@ func (o *options) check() error {
 		}
 	}
 	for _, w := range o.works {
-		if !slices.Contains([]string{"write", "fold", "start", "idle", "idle1000", "kills"}, w) {
-			return fmt.Errorf("-work %q: want write, fold, start, idle, idle1000 or kills", w)
+		if !slices.Contains([]string{"write", "fold", "start", "idle", "idle1000", "kills", "years"}, w) {
+			return fmt.Errorf("-work %q: want write, fold, start, idle, idle1000, kills or years", w)
 		}
 	}
 	if !slices.Contains([]string{"quorum", "solo", "none"}, o.register) {
@@ -155,7 +160,7 @@ func (o *options) check() error {
 	if !slices.Contains([]string{"", "gateway", "broker"}, o.peer) {
 		return fmt.Errorf("-peer %q: want gateway or broker", o.peer)
 	}
-	for _, p := range []*string{&o.dir, &o.geogate, &o.before, &o.profile} {
+	for _, p := range []*string{&o.dir, &o.geogate, &o.before, &o.profile, &o.svg} {
 		if *p == "" {
 			continue
 		}
@@ -172,13 +177,16 @@ func (o *options) check() error {
 func (o options) suite(ctx context.Context, rep *report, kafka, work, label, bin string) (err error) {
 	dir := filepath.Join(o.dir, fmt.Sprintf("%s-%s-%s", label, kafka, work))
 	switch work {
-	case "write", "fold", "start", "kills":
+	case "write", "fold", "start", "kills", "years":
 		o.partitions = partitions
 	case "idle1000":
 		o.partitions = 1000
 	}
 	if o.peer == "" && (work == "write" || work == "fold") {
 		o.peer = "broker"
+	}
+	if work == "years" {
+		o.window = yearsWindow
 	}
 	w, err := begin(ctx, o, kafka, bin, dir)
 	defer func() {
@@ -206,6 +214,8 @@ func (o options) suite(ctx context.Context, rep *report, kafka, work, label, bin
 		return r.starts(ctx)
 	case "kills":
 		return r.kills(ctx)
+	case "years":
+		return r.years(ctx)
 	default:
 		return r.idle(ctx)
 	}

@@ -45,6 +45,7 @@ type figure struct {
 	CPUPercent  float64            `json:"cpu_percent,omitempty"`
 	TxnRecords  float64            `json:"transaction_records_per_second,omitempty"`
 	By          map[string]float64 `json:"by,omitempty"` // further figures, by what they are
+	Samples     []sample           `json:"samples,omitempty"`
 	Note        string             `json:"note,omitempty"`
 }
 

@@ -121,3 +121,12 @@ func (m *memory) most() resident {
 	m.done.Wait()
 	return m.peak
 }
+
+// blocksOf are the bytes of the blocks that a file takes, 0 if it is gone.
+func blocksOf(path string) int64 {
+	var s syscall.Stat_t
+	if syscall.Stat(path, &s) != nil {
+		return 0
+	}
+	return s.Blocks * 512
+}

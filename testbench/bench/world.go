@@ -99,7 +99,7 @@ nats: {{.Register}}
 {{- end}}
 http: {listen: "{{.Own.Data}}"}
 management: {listen: "{{.Own.Management}}", pprof: true}
-idempotency: {secret_file: secret}
+idempotency: {secret_file: secret{{with .Window}}, window: {{.}}{{end}}}
 policies: {ownership: ownership.yaml}
 drain: 10s
 `))
@@ -167,7 +167,11 @@ func freeAddress() (string, error) {
 // place chooses a region's addresses, and starts its Kafka if that is one of its own.
 func (w *world) place(ctx context.Context, r *region) (err error) {
 	if w.kafka == "apache" {
-		if r.broker, err = apache.Start(ctx, apache.Config{Version: w.o.version, Dir: filepath.Join(w.dir, "kafka-"+r.name), HeapMB: w.o.heap, Measured: true}); err != nil {
+		c := apache.Config{Version: w.o.version, Dir: filepath.Join(w.dir, "kafka-"+r.name), HeapMB: w.o.heap, Measured: true}
+		if w.o.window > 0 {
+			c.Properties = yearsBroker()
+		}
+		if r.broker, err = apache.Start(ctx, c); err != nil {
 			return err
 		}
 		r.seed = r.broker.Seeds()[0]
@@ -225,7 +229,11 @@ func (w *world) configure(r *region, register string) error {
 		all = append(all, configRegion{other.name, other.id, other == r && r.broker == nil, other.seed, other.data, other.management})
 	}
 	var text bytes.Buffer
-	if err := configText.Execute(&text, map[string]any{"Own": all[r.id-1], "Regions": all, "Register": register}); err != nil {
+	values := map[string]any{"Own": all[r.id-1], "Regions": all, "Register": register}
+	if w.o.window > 0 {
+		values["Window"] = w.o.window
+	}
+	if err := configText.Execute(&text, values); err != nil {
 		return err
 	}
 	return os.WriteFile(r.config, text.Bytes(), 0o600)
