@@ -24,6 +24,7 @@ const (
 	spaceCopies  byte = 'c' // idempotency key → its copies
 	spaceTwinned byte = 't' // entity, idempotency key of which several copies are known
 	spaceBarrier byte = 'b' // origin, place → last barrier of its log from there on
+	spacePiece   byte = 'p' // key of a large state record, number of its set, number → a piece
 	spaceDeleted byte = 'd' // entity that is deleted and may be forgotten one day
 )
 
@@ -182,11 +183,12 @@ type store struct {
 	space   space
 	journal *Journal
 	fetch   func(event.Dot) (event.Event, error) // of the step under way; nil: there is no Fetcher
+	pieces  pieces                               // of large records
 	decoded entityCache                          // latest entities; only the fold's goroutine uses it
 }
 
 func newStore(db *badger.DB, sp space, j *Journal) *store {
-	return &store{db: db, space: sp, journal: j}
+	return &store{db: db, space: sp, journal: j, pieces: pieces{sets: map[string]pieceSet{}}}
 }
 
 // Entity implements conflict.Store.
@@ -201,7 +203,7 @@ func (s *store) Entity(key []byte) (conflict.Entity, bool, error) {
 func (s *store) read(key []byte) (e conflict.Entity, ok bool, err error) {
 	var value []byte
 	err = s.db.View(func(t *badger.Txn) error {
-		value, err = get(t, s.space.key(spaceState, entityKey(key)))
+		value, err = s.state(t, entityKey(key))
 		return err
 	})
 	if err != nil || value == nil {
@@ -215,7 +217,7 @@ func (s *store) read(key []byte) (e conflict.Entity, ok bool, err error) {
 func (s *store) Base(key []byte) (b conflict.Base, ok bool, err error) {
 	var value []byte
 	err = s.db.View(func(t *badger.Txn) error {
-		value, err = get(t, s.space.key(spaceState, baseKey(key)))
+		value, err = s.state(t, baseKey(key))
 		return err
 	})
 	if err != nil || value == nil {
@@ -330,10 +332,7 @@ func (s *store) put(b *batch, c change) error {
 			return err
 		}
 	}
-	if c.value == nil {
-		return b.remove(key)
-	}
-	if c.key[0] == typeTwin {
+	if c.value != nil && c.key[0] == typeTwin {
 		t, err := parseTwin(event.IdempotencyKey(c.key[1:]), c.value)
 		if err != nil {
 			return err
@@ -344,7 +343,7 @@ func (s *store) put(b *batch, c change) error {
 			}
 		}
 	}
-	return b.set(key, c.value)
+	return s.setState(b, key, c)
 }
 
 // forgetAliases takes out those of a twin as it is stored; what follows writes those that stay.
@@ -391,9 +390,10 @@ func (s *store) setCached(b *batch, topic event.TopicID, offset int64) error {
 // drop empties the cache of the state topic; the journal stays.
 func (s *store) drop() error {
 	s.decoded.clear()
+	s.pieces = pieces{sets: map[string]pieceSet{}}
 	b := newBatch(s.db)
 	defer b.discard()
-	for _, kind := range []byte{spaceOffset, spaceState, spaceAlias, spaceDeleted} {
+	for _, kind := range []byte{spaceOffset, spaceState, spacePiece, spaceAlias, spaceDeleted} {
 		prefix := s.space.key(kind)
 		var keys [][]byte
 		err := each(s.db, prefix, func(key, _ []byte) error {

@@ -90,6 +90,9 @@ func (v *View) bounds(ctx context.Context, topic string) (start, end int64, err 
 // another topic, or of offsets that this one does not have, is dropped.
 func (v *View) readState(ctx context.Context, topic txn.Topic, from, to int64) error {
 	v.store.decoded.clear() // what the failed step left is stale
+	if err := v.store.findPieces(); err != nil {
+		return err
+	}
 	id, cached, err := v.store.cached()
 	if err != nil {
 		return err

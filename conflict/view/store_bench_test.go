@@ -33,7 +33,7 @@ func BenchmarkStore(b *testing.B) {
 }
 
 // diskStore is a store like that of an instance.
-func diskStore(b *testing.B) *badger.DB {
+func diskStore(b testing.TB) *badger.DB {
 	b.Helper()
 	o := badger.DefaultOptions(b.TempDir()).WithLogger(nil).WithNumMemtables(2).WithMemTableSize(8 << 20).WithBlockCacheSize(0).WithIndexCacheSize(4 << 20).
 		WithCompression(options.None).WithDetectConflicts(false).WithValueLogFileSize(64 << 20).WithValueThreshold(512 << 10).WithNumCompactors(2).
