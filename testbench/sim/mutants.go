@@ -231,7 +231,7 @@ var mutants = []mutant{
 		{"conflict/partition.go", "	if it.Verdict == judged.Orphan || at.Validity.Judge(it.Event.At, it.Event.Epoch) == event.Orphan {", "	if it.Verdict == judged.Cuts {"},
 	}},
 	{"late-cut-not-revoked", "a cut that is known late leaves what was folded past it", []edit{
-		{"internal/seat/takeover.go", "	for orphans := t.log.orphans; len(orphans) > 0; {", "	for orphans := t.log.orphans[:0]; len(orphans) > 0; {"},
+		{"internal/seat/takeover.go", "	g.in.do(FoldItems{g.orphans})\n", ""},
 	}},
 	{"start-revokes-nothing", "a start that comes to be known leaves what was folded below it", []edit{
 		{"internal/event/validity.go", "		if o == nil && i > 0 {", "		if o == nil && i > len(list) {"},
