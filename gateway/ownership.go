@@ -22,6 +22,7 @@ type unitJSON struct {
 
 // tenureJSON is one epoch with its intervals.
 type tenureJSON struct {
+	First uint64             `json:"first,omitempty"` // of those that are joined
 	Epoch uint64             `json:"epoch"`
 	Owner string             `json:"owner"`
 	Ended bool               `json:"ended"`
@@ -36,7 +37,7 @@ func showUnit(v *UnitView) unitJSON {
 		Last: orNull(r.Last), By: r.By, Reason: r.Reason, Epochs: []tenureJSON{},
 	}
 	for _, t := range r.Epochs {
-		e := tenureJSON{Epoch: uint64(t.Epoch), Owner: t.Owner, Ended: t.Ended, Start: append([]ownership.Extent{}, t.Start...)}
+		e := tenureJSON{First: uint64(t.First), Epoch: uint64(t.Epoch), Owner: t.Owner, Ended: t.Ended, Start: append([]ownership.Extent{}, t.Start...)}
 		if t.Ended {
 			e.Cut = append([]ownership.Extent{}, t.Cut...)
 		}

@@ -143,6 +143,7 @@ type unitAnswer struct {
 	By       string  `json:"by"`
 	Reason   string  `json:"reason"`
 	Epochs   []struct {
+		First uint64             `json:"first"` // of those that are joined; 0: none are
 		Epoch uint64             `json:"epoch"`
 		Owner string             `json:"owner"`
 		Ended bool               `json:"ended"`
@@ -243,20 +244,23 @@ func printUnit(out io.Writer, u unitAnswer) error {
 	}
 	p.section("EPOCH", "OWNER", "LOG", "START", "CUT")
 	for _, e := range u.Epochs {
-		logs := places(e.Start, e.Cut)
+		logs, epochs := places(e.Start, e.Cut), fmt.Sprint(e.Epoch)
+		if e.First != 0 {
+			epochs = fmt.Sprintf("%d-%d", e.First, e.Epoch)
+		}
 		if len(logs) == 0 {
 			cut := "-"
 			if e.Ended {
 				cut = "0"
 			}
-			p.row(e.Epoch, e.Owner, "all", 0, cut)
+			p.row(epochs, e.Owner, "all", 0, cut)
 		}
 		for _, l := range logs {
 			cut := "-"
 			if e.Ended {
 				cut = offsetIn(e.Cut, l)
 			}
-			p.row(e.Epoch, e.Owner, l, offsetIn(e.Start, l), cut)
+			p.row(epochs, e.Owner, l, offsetIn(e.Start, l), cut)
 		}
 	}
 	return p.flush()

@@ -319,3 +319,46 @@ func TestProgressNamesRevision(t *testing.T) {
 		return p.Ownership == 77
 	})
 }
+
+// TestJudged: a view tells up to which cut it has judged its own log, and from where on it
+// has met no orphan there, also when it has begun again with an empty store.
+func TestJudged(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, entities)
+	items := w.history(11, 240)
+	first, second := table(1, nil), table(5, map[event.RegionID]int64{1: 20, 2: 30})
+	second.Logs[1].List = append(second.Logs[1].List, event.Tenure{Epoch: 33, Start: []event.Point{{Next: 20}}, Ended: true, Cut: []event.Point{{Next: 1 << 40}}})
+	second.Logs[1].Known = 49
+	// Two records of the own region were written under an epoch that it did not have then.
+	late := map[int64]bool{7: true, 15: true}
+	for i := range items {
+		if e := &items[i].Event; items[i].Origin == 1 && late[e.At.Offset] {
+			e.Epoch = 33
+			w.events[e.At] = *e
+		}
+	}
+	db := store(t)
+	v := w.start(db)
+	v.feed([]judged.Item{cutsItem(first)})
+	if from, to, err := v.Judged(); err != nil || from != (event.Point{}) || to != (event.Point{}) {
+		t.Errorf("before a cut: from %v to %v, %v", from, to, err)
+	}
+	v.feed(judge(items[:150], second))
+	v.feed(revoked(items[:150], second))
+	v.feed([]judged.Item{cutsItem(second)})
+	v.inForce(second)
+	for range 2 {
+		from, to, err := v.Judged()
+		if err != nil || from.Next != 16 || to.Next != 20 {
+			t.Errorf("judged from %v to %v, %v; want from 16 to 20", from, to, err)
+		}
+		if err := v.stop(); err != nil {
+			t.Fatal(err)
+		}
+		v = w.start(store(t))
+		v.inForce(second)
+	}
+	if err := v.stop(); err != nil {
+		t.Fatal(err)
+	}
+}

@@ -84,7 +84,8 @@ type Follower struct {
 	settings      map[event.RegionID]Settings // by the region that wrote them
 	links         map[event.RegionID]*LinkIndex
 	incidents     incident.Set // of the own region
-	topicsChanged bool         // the registry, or the incarnations, have since the last news
+	judged        map[progressKey]Judged
+	topicsChanged bool // the registry, or the incarnations, have since the last news
 	subscriptions map[*Subscription]struct{}
 }
 
@@ -128,6 +129,7 @@ func newFollower(cfg Config) *Follower {
 		restricted:    make(map[string]uint16),
 		settings:      make(map[event.RegionID]Settings),
 		links:         make(map[event.RegionID]*LinkIndex),
+		judged:        make(map[progressKey]Judged),
 		subscriptions: make(map[*Subscription]struct{}),
 	}
 	for id := range cfg.Regions {

@@ -43,6 +43,8 @@ func registered(t Type) (recordType, bool) {
 		return incidentType(), true
 	case TypeAcceptance:
 		return acceptanceType(), true
+	case TypeJudged:
+		return judgedType(), true
 	}
 	return recordType{}, false
 }

@@ -50,6 +50,7 @@ func codecs() []codec {
 		Found: time.UnixMilli(1_796_083_200_123).UTC(),
 	}}
 	ack := control.Acceptance{Acceptance: incident.Acceptance{ID: lost.ID(), Until: 300, At: time.UnixMilli(1_796_083_260_000).UTC(), By: "alice", Reason: "old"}}
+	jud := control.Judged{ID: topicA, Partition: 3, Topic: "flights", From: event.Point{Next: 12}, To: event.Point{Incarnation: 1, Next: 300}}
 	rt := control.Topic{Name: "eu.flights", ID: topicA, Kind: control.KindRemote, Origin: 2, Link: "eu-us", Source: "flights", SourceID: topicB}
 	dt := control.Topic{Name: "flights.merged", ID: topicA, Kind: control.KindDerived, Use: control.UseMerged, Of: "flights"}
 	st := control.Topic{Name: "_geogate.state.flights", ID: topicA, Kind: control.KindDerived, Use: control.UseState, Of: "flights", Partitions: 6}
@@ -76,6 +77,9 @@ func codecs() []codec {
 		{"acceptance", ack, ack.AppendKey(nil), ack.AppendValue(nil), [2]string{
 			"07507aafe36612", "01ac02000001a22ee79a6005616c696365036f6c64",
 		}, func(k, v []byte) (any, error) { return wrap(control.ParseAcceptance(k, v)) }},
+		{"judged", jud, jud.AppendKey(nil), jud.AppendValue(nil), [2]string{
+			"08aa00000000000000000000000000000103", "0107666c6967687473000c01ac02",
+		}, func(k, v []byte) (any, error) { return wrap(control.ParseJudged(k, v)) }},
 		{"remote topic", rt, rt.AppendKey(nil), rt.AppendValue(nil), [2]string{
 			"65752e666c6967687473", "0101aa000000000000000000000000000001020565752d757307666c6967687473bb000000000000000000000000000002",
 		}, func(k, v []byte) (any, error) { return wrap(control.ParseTopic(k, v)) }},
@@ -221,12 +225,13 @@ func TestSettingsAreProven(t *testing.T) {
 	}
 }
 
-// TestCarried: of the types of control records links carry all but barriers and incidents, and
+// TestCarried: of the types of control records links carry all but barriers, incidents and
+// judged logs, and
 // nothing that is not of its type's form to the last byte.
 func TestCarried(t *testing.T) {
 	for _, c := range controlCodecs() {
 		claim, err := control.ParseClaim(c.key, c.value)
-		stays := c.name == "barrier" || c.name == "incident" || c.name == "acceptance"
+		stays := c.name == "barrier" || c.name == "incident" || c.name == "acceptance" || c.name == "judged"
 		if carried := err == nil; carried == stays || carried && claim.Topic != map[bool]string{true: "flights"}[c.name != "settings"] {
 			t.Errorf("ParseClaim(%s) = %+v, %v", c.name, claim, err)
 		}

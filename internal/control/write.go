@@ -8,7 +8,7 @@ import (
 )
 
 // Record is a record of a control topic: Barrier, Progress, Incarnation, Restriction,
-// Settings, Incident, Acceptance or Topic.
+// Settings, Incident, Acceptance, Judged or Topic.
 type Record interface {
 	AppendKey(b []byte) []byte
 	AppendValue(b []byte) []byte

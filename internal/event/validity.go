@@ -22,6 +22,9 @@ func Unregistered() Tenures {
 // its partitions is concerned: from Start to Cut the records of the epoch count.
 type Tenure struct {
 	Epoch Epoch
+	// First is set where several epochs were joined, of which Epoch is the last: what was
+	// written under any from First to Epoch counts, wherever between Start and Cut it lies.
+	First Epoch
 	// Start is where the epoch began, for each incarnation that the log had then. A
 	// later incarnation begins at offset 0, an earlier one has no part in the epoch.
 	Start []Point
@@ -43,6 +46,11 @@ func (t *Tenure) Interval(incarnation uint16) (start, cut int64) {
 		cut, _ = pointOf(t.Cut, incarnation)
 	}
 	return start, max(start, cut)
+}
+
+// has tells whether what is written under an epoch counts in the tenure.
+func (t *Tenure) has(e Epoch) bool {
+	return t.Epoch == e || t.Epoch == anyEpoch || t.First != 0 && t.First <= e && e < t.Epoch
 }
 
 // after tells whether the epoch began when an incarnation had been replaced.
@@ -117,7 +125,7 @@ func (a *ValidityTable) Judge(at Dot, epoch Epoch) Judgement {
 		return Unsettled
 	}
 	for i := range log.List {
-		if t := &log.List[i]; t.Epoch == epoch || t.Epoch == anyEpoch {
+		if t := &log.List[i]; t.has(epoch) {
 			if start, cut := t.Interval(at.Incarnation); start <= at.Offset && at.Offset < cut {
 				return Authoritative
 			}
@@ -160,6 +168,24 @@ func (a *ValidityTable) Cut(origin RegionID, incarnation uint16, from int64) (cu
 		}
 	}
 	return cut, NoCut
+}
+
+// Decided is the highest cut of an origin's log that a reader has come to, and so knows: of
+// what lies below it, no later table judges anything otherwise.
+func (a *ValidityTable) Decided(origin RegionID, read Point) (to Point) {
+	if a == nil {
+		return to
+	}
+	for i := range a.Logs[origin].List {
+		if t := &a.Logs[origin].List[i]; t.Ended {
+			for _, p := range t.Cut {
+				if p.Compare(read) <= 0 && to.Compare(p) < 0 {
+					to = p
+				}
+			}
+		}
+	}
+	return to
 }
 
 // Known lowers a vector to what surely was read under the cuts of this table:
@@ -291,10 +317,17 @@ func (t *Tenure) lowest() Point {
 // may hold.
 const maxTenures = 1 << 16
 
+// The flags of a tenure in a record.
+const (
+	tenureEnded byte = 1 << iota
+	tenureJoins
+)
+
 // AppendValidityTable appends: uvarint revision; u8 number of logs, and for each, region
 // ids ascending: u8 id, uvarint highest epoch known, uvarint number of tenures, and
-// for each: uvarint epoch, u8 1 if it has ended, its start and its cut, each a
-// uvarint number of points and their uvarint incarnation and offset.
+// for each: uvarint epoch, u8 flags (1: it has ended, 2: it joins several), uvarint first
+// epoch if it joins several, its start and its cut, each a uvarint number of points and
+// their uvarint incarnation and offset.
 func AppendValidityTable(b []byte, a *ValidityTable) []byte {
 	b = append(binary.AppendUvarint(b, a.Revision), 0)
 	n := len(b) - 1
@@ -308,11 +341,17 @@ func AppendValidityTable(b []byte, a *ValidityTable) []byte {
 		b = binary.AppendUvarint(b, uint64(len(log.List)))
 		for i := range log.List {
 			t := &log.List[i]
-			ended := byte(0)
+			flags := byte(0)
 			if t.Ended {
-				ended = 1
+				flags |= tenureEnded
 			}
-			b = append(binary.AppendUvarint(b, uint64(t.Epoch)), ended)
+			if t.First != 0 {
+				flags |= tenureJoins
+			}
+			b = append(binary.AppendUvarint(b, uint64(t.Epoch)), flags)
+			if t.First != 0 {
+				b = binary.AppendUvarint(b, uint64(t.First))
+			}
 			b = appendBounds(appendBounds(b, t.Start), t.Cut)
 		}
 	}
@@ -346,7 +385,16 @@ func ReadValidityTable(r *Reader) *ValidityTable {
 			if r.Err() != nil {
 				return a
 			}
-			t := Tenure{Epoch: Epoch(r.Uvarint()), Ended: r.Uint8() == 1}
+			t := Tenure{Epoch: Epoch(r.Uvarint())}
+			flags := r.Uint8()
+			if t.Ended = flags&tenureEnded != 0; flags&^(tenureEnded|tenureJoins) != 0 {
+				r.Fail("flags %#x of epoch %d", flags, t.Epoch)
+			}
+			if flags&tenureJoins != 0 {
+				if t.First = Epoch(r.Uvarint()); t.First == 0 || t.First >= t.Epoch {
+					r.Fail("epoch %d joins those from %d on", t.Epoch, t.First)
+				}
+			}
 			t.Start, t.Cut = readBounds(r), readBounds(r)
 			log.List = append(log.List, t)
 		}

@@ -51,6 +51,63 @@ func TestJudge(t *testing.T) {
 	}
 }
 
+// TestJoinedTenures: epochs that follow each other without a gap and without an orphan judge
+// everything as one tenure does that joins them, and going from one to the other takes
+// nothing out.
+func TestJoinedTenures(t *testing.T) {
+	points := func(next int64) []event.Point { return []event.Point{{Next: next}} }
+	apart, joined := &event.ValidityTable{Revision: 9}, &event.ValidityTable{Revision: 10}
+	last := event.Tenure{Epoch: 66, Start: points(30)}
+	apart.Logs[2] = event.Tenures{Known: 66, List: []event.Tenure{
+		{Epoch: 18, Ended: true, Cut: points(10)},
+		{Epoch: 34, Start: points(10), Ended: true, Cut: points(20)},
+		{Epoch: 50, Start: points(20), Ended: true, Cut: points(25)},
+		last,
+	}}
+	joined.Logs[2] = event.Tenures{Known: 66, List: []event.Tenure{{First: 18, Epoch: 50, Ended: true, Cut: points(25)}, last}}
+	epochAt := func(offset int64) event.Epoch {
+		switch {
+		case offset < 10:
+			return 18
+		case offset < 20:
+			return 34
+		case offset < 25:
+			return 50
+		}
+		return 66
+	}
+	for offset := int64(0); offset < 40; offset++ {
+		at := event.Dot{Region: 2, Offset: offset}
+		for _, e := range []event.Epoch{0, epochAt(offset), 66, 67, 17} { // under others nothing lies there
+			if a, b := apart.Judge(at, e), joined.Judge(at, e); a != b {
+				t.Errorf("offset %d under epoch %d: %d apart, %d joined", offset, e, a, b)
+			}
+		}
+		if e := event.Epoch(34); offset >= 25 && joined.Judge(at, e) != event.Orphan {
+			t.Errorf("offset %d under epoch %d, which has ended, counts", offset, e)
+		}
+		v := event.Vector{2: {Next: offset}}
+		if apart.Known(v) != joined.Known(v) {
+			t.Errorf("Known(%d): %v apart, %v joined", offset, apart.Known(v), joined.Known(v))
+		}
+		if a, b := apart.Decided(2, v[2]), joined.Decided(2, v[2]); b.Compare(a) > 0 {
+			t.Errorf("Decided(%d): %v apart, %v joined", offset, a, b)
+		}
+	}
+	if from, found := joined.Orphans(apart, 2); found {
+		t.Errorf("what is joined takes something out from %v on", from)
+	}
+	if from, found := joined.NewlyCut(apart, 2); found {
+		t.Errorf("what is joined cuts anew at %v", from)
+	}
+	// Who knew less has to look again only behind the cut of the last that is joined.
+	before := &event.ValidityTable{Revision: 3}
+	before.Logs[2] = event.Tenures{Known: 18, List: []event.Tenure{{Epoch: 18}}}
+	if from, found := joined.Orphans(before, 2); !found || from.Next != 25 {
+		t.Errorf("for who knew the first epoch alone, orphans from %v on, %t", from, found)
+	}
+}
+
 // A log is over where it was cut and nothing has begun since, and not while that cannot be
 // known.
 func TestOverAndCutPending(t *testing.T) {
@@ -190,6 +247,9 @@ func drawValidityTable(t *rapid.T) *event.ValidityTable {
 			x := event.Tenure{Epoch: e, Start: points("start"), Ended: rapid.Bool().Draw(t, "ended")}
 			if x.Ended {
 				x.Cut = points("cut")
+			}
+			if e > 1 && rapid.Bool().Draw(t, "joins") {
+				x.First = event.Epoch(rapid.IntRange(1, int(e)-1).Draw(t, "first"))
 			}
 			a.Logs[r].List = append(a.Logs[r].List, x)
 		}

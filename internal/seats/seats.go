@@ -214,6 +214,7 @@ func (s *Seats) Run(ctx context.Context) error {
 	g.Go(func() error { s.sweep(ctx); return nil })
 	g.Go(func() error { s.openAdded(ctx); return nil })
 	g.Go(func() error { s.watchLags(ctx); return nil })
+	g.Go(func() error { s.tellJudged(ctx); return nil })
 	g.Go(func() error {
 		for {
 			select {

@@ -302,6 +302,24 @@ func (c *Client) tell(ctx context.Context, ev Event) {
 	}
 }
 
+// settle waits until nothing of a unit is being answered any more.
+func (c *Client) settle(ctx context.Context, e Settle) Event {
+	if err := c.cfg.Logs.Settle(ctx, e.Unit); err != nil {
+		return Settled{Unit: e.Unit, Epoch: e.Epoch}
+	}
+	ends, err := c.ends(ctx, e.Unit)
+	return Settled{Unit: e.Unit, Epoch: e.Epoch, Ends: ends, OK: err == nil}
+}
+
+// clear finds out how the logs of a unit were judged.
+func (c *Client) clear(ctx context.Context, e AskClear) Event {
+	logs, err := c.cfg.Logs.Clear(ctx, e.Unit)
+	if err != nil {
+		c.log.Warn("cannot find out how logs were judged; will try again", "unit", e.Unit, "err", err)
+	}
+	return Cleared{Unit: e.Unit, Rev: e.Rev, Logs: logs, OK: err == nil}
+}
+
 // effect begins what an effect asks for; nothing here waits.
 func (c *Client) effect(ctx context.Context, e Effect) {
 	switch e := e.(type) {
@@ -335,13 +353,7 @@ func (c *Client) effect(ctx context.Context, e Effect) {
 			return Listed{Unit: e.Unit, Rev: e.Rev, Ref: e.Ref, Ends: ends, OK: err == nil}
 		})
 	case Settle:
-		c.task(ctx, Settled{Unit: e.Unit, Epoch: e.Epoch}, func() Event {
-			if err := c.cfg.Logs.Settle(ctx, e.Unit); err != nil {
-				return Settled{Unit: e.Unit, Epoch: e.Epoch}
-			}
-			ends, err := c.ends(ctx, e.Unit)
-			return Settled{Unit: e.Unit, Epoch: e.Epoch, Ends: ends, OK: err == nil}
-		})
+		c.task(ctx, Settled{Unit: e.Unit, Epoch: e.Epoch}, func() Event { return c.settle(ctx, e) })
 	case AskApplied:
 		c.task(ctx, Applied{Unit: e.Unit, Ref: e.Ref}, func() Event {
 			ends, err := c.cfg.Logs.Applied(ctx, e.Unit, e.Region)
@@ -350,6 +362,8 @@ func (c *Client) effect(ctx context.Context, e Effect) {
 			}
 			return Applied{Unit: e.Unit, Ref: e.Ref, Ends: ends, OK: err == nil}
 		})
+	case AskClear:
+		c.task(ctx, Cleared{Unit: e.Unit, Rev: e.Rev}, func() Event { return c.clear(ctx, e) })
 	case Persist:
 		c.persist(ctx, e)
 	case Rewatch:

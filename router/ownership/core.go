@@ -29,8 +29,9 @@ type CoreConfig struct {
 	Mirrored Memory
 	// Inline is how many bytes of starts and cuts a unit's record holds itself, before they
 	// go outside of it; 0 is 32 KiB, less than 0 none. Kept is how many messages of a
-	// subject the register keeps; 0 is [KeptRevisions].
-	Inline, Kept int
+	// subject the register keeps; 0 is [KeptRevisions]. Join is how many ended epochs of
+	// the region a unit's record has before they are joined; 0 is 8.
+	Inline, Kept, Join int
 }
 
 // Mark is the durable high-water mark of an instance: what it has seen of the
@@ -105,6 +106,8 @@ type Core struct {
 	settled map[string]event.Epoch
 	// draining are the ends that are about to be told, by unit.
 	draining map[string]*draining
+	// tidying is what was found out about joining the epochs of a unit.
+	tidying map[string]tidying
 	// inspected are the ends against which the epochs of the region's units were held.
 	inspected map[string]inspection
 
@@ -205,7 +208,7 @@ func NewCore(cfg CoreConfig) *Core {
 		rumours: make(map[string]*rumour),
 		proofs:  make(map[string]proof), bumps: make(map[string]bump), starts: make(map[string]listing),
 		settled: make(map[string]event.Epoch), inspected: make(map[string]inspection),
-		slots: make(map[string]slot), wanted: make(map[string]*want), tooLong: make(map[string]refused), draining: make(map[string]*draining),
+		slots: make(map[string]slot), wanted: make(map[string]*want), tooLong: make(map[string]refused), draining: make(map[string]*draining), tidying: make(map[string]tidying),
 		ops: make(map[uint64]*op), opByPurpose: make(map[string]*op), notBefore: make(map[string]time.Duration),
 		mark: cfg.Mark,
 	}
@@ -235,6 +238,8 @@ func (c *Core) Step(now time.Duration, ev Event) []Effect {
 		c.hasSettled(now, ev)
 	case Applied:
 		c.applied(now, ev)
+	case Cleared:
+		c.cleared(now, ev)
 	case Recalled:
 		c.recalled(now, ev)
 	case Raised:
@@ -284,6 +289,7 @@ func (c *Core) advance(now time.Duration) {
 			c.inspect(now, unit)
 			c.drain(now, unit)
 			c.writeDrained(now, unit)
+			c.tidy(now, unit)
 		}
 		c.checkRenewals(now)
 	}
@@ -606,11 +612,7 @@ func (c *Core) written(now time.Duration, ev Written) {
 		delete(c.ops, o.id)
 		delete(c.opByPurpose, o.purpose)
 		c.changes++
-		subject := o.write.Subject
-		if unit, ok := strings.CutPrefix(o.purpose, purposeExtents); ok {
-			subject = UnitSubject(unit)
-		}
-		c.tooLong[subject] = refused{len(o.write.Data), now}
+		c.tooLong[o.record()] = refused{len(o.write.Data), now}
 		c.notBefore[o.purpose] = now + inspectAgain
 		o.then(now, 0, false)
 	case Stored, Conflict:

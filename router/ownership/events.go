@@ -50,6 +50,13 @@ type (
 		Ends []Extent
 		OK   bool
 	}
+	// Cleared answers an [AskClear], with a part of the partitions if not all are known.
+	Cleared struct {
+		Unit string
+		Rev  uint64
+		Logs []ClearLog
+		OK   bool
+	}
 	// Recalled answers a [Recall].
 	Recalled struct {
 		Memory Memory
@@ -80,6 +87,7 @@ func (Written) isEvent()   {}
 func (Listed) isEvent()    {}
 func (Settled) isEvent()   {}
 func (Applied) isEvent()   {}
+func (Cleared) isEvent()   {}
 func (Recalled) isEvent()  {}
 func (Raised) isEvent()    {}
 func (Persisted) isEvent() {}
@@ -165,6 +173,12 @@ type (
 		Region string
 		Ref    uint64
 	}
+	// AskClear asks how far the own region's logs of a unit were judged, and where orphans
+	// were met in them. Rev is the revision that was known before.
+	AskClear struct {
+		Unit string
+		Rev  uint64
+	}
 	// Persist puts the mark on disk.
 	Persist struct {
 		Version uint64
@@ -193,6 +207,7 @@ func (Broadcast) isEffect()  {}
 func (List) isEffect()       {}
 func (Settle) isEffect()     {}
 func (AskApplied) isEffect() {}
+func (AskClear) isEffect()   {}
 func (Persist) isEffect()    {}
 func (Rewatch) isEffect()    {}
 func (Reopen) isEffect()     {}

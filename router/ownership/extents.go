@@ -25,7 +25,7 @@ import (
 // goes by an earlier record spares all the more. So what is named is never lost.
 
 const (
-	// refsVersion is the version of a record that names extents outside.
+	// refsVersion is the version of a record that names extents outside, or joins epochs.
 	refsVersion = 2
 	// ExtentsSubjects begins the subjects of extents.
 	ExtentsSubjects = "own.extents."
@@ -160,6 +160,9 @@ func outside(u *UnitRecord, inline int) (records []ExtentsRecord) {
 			u.Version = refsVersion
 		}
 	})
+	if slices.ContainsFunc(u.Epochs, func(t Tenure) bool { return t.First != 0 }) {
+		u.Version = refsVersion
+	}
 	return records
 }
 
@@ -389,6 +392,14 @@ func (c *Core) place(u UnitRecord, follows uint64) *placing {
 type draining struct {
 	Settled
 	names []ExtentsRecord
+}
+
+// record is the subject of the record that is written, of extents that of their unit's.
+func (o *op) record() string {
+	if unit, ok := strings.CutPrefix(o.purpose, purposeExtents); ok {
+		return UnitSubject(unit)
+	}
+	return o.write.Subject
 }
 
 // store has records of extents stored, one after the other; it is ok when all are.

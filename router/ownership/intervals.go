@@ -124,7 +124,7 @@ func (i *Intervals) tenures(u *UnitRecord, region, topic string, partition int32
 			continue
 		}
 		t := event.Tenure{
-			Epoch: e.Epoch, Start: points(i.of(e.Start, topic), topic, partition),
+			Epoch: e.Epoch, First: e.First, Start: points(i.of(e.Start, topic), topic, partition),
 			Ended: e.Ended, Cut: points(i.of(e.Cut, topic), topic, partition),
 		}
 		if e.Ended && len(t.Cut) == 0 {

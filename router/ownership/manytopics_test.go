@@ -36,6 +36,8 @@ func (l manyLogs) Applied(context.Context, string, string) ([]ownership.Extent, 
 	return l.extents, nil
 }
 
+func (l manyLogs) Clear(context.Context, string) ([]ownership.ClearLog, error) { return nil, nil }
+
 // TestManyTopics fences a region of ten thousand topics and lets it claim its unit again,
 // twice, and starts an instance that has seen nothing of it: the record of the unit would
 // be longer than a register takes at the first of these.

@@ -84,13 +84,20 @@ func lower(region string, history []Tenure, ends []Extent) []Tenure {
 // both know something else of an epoch: then one of the two was given after the register
 // had gone back.
 func joinHistories(a, b []Tenure) ([]Tenure, error) {
+	var err error
+	if a, err = coarser(a, b); err == nil {
+		b, err = coarser(b, a)
+	}
+	if err != nil {
+		return nil, err
+	}
 	out := make([]Tenure, 0, max(len(a), len(b)))
 	for len(a) > 0 && len(b) > 0 {
 		x, y := a[0], b[0]
 		if x.Epoch != y.Epoch {
 			return nil, fmt.Errorf("one has epoch %d of %s where the other has epoch %d of %s", x.Epoch, x.Owner, y.Epoch, y.Owner)
 		}
-		if x.Owner != y.Owner || !sameExtents(x.Start, y.Start) {
+		if x.Owner != y.Owner || x.First != y.First || !sameExtents(x.Start, y.Start) {
 			return nil, fmt.Errorf("epoch %d has two owners or two starts", x.Epoch)
 		}
 		switch {
@@ -104,6 +111,39 @@ func joinHistories(a, b []Tenure) ([]Tenure, error) {
 	return append(append(out, a...), b...), nil
 }
 
+// coarser is a history with the epochs joined that another one has joined.
+func coarser(history, like []Tenure) ([]Tenure, error) {
+	for l := range like {
+		x := &like[l]
+		if x.First == 0 {
+			continue
+		}
+		var out []Tenure
+		joined := false
+		for i := range history {
+			t := &history[i]
+			if !x.Has(t.Epoch) || t.Owner != x.Owner {
+				out = append(out, *t)
+				continue
+			}
+			switch {
+			case t.Has(x.First) && (t.StartAt == nil || t.Start != nil) && !sameExtents(t.Start, x.Start):
+				return nil, fmt.Errorf("epoch %d has two starts", x.First)
+			case t.Epoch == x.Epoch && t.Ended && (t.CutAt == nil || t.Cut != nil) && (!sameExtents(t.Cut, x.Cut) || t.Applied != x.Applied):
+				return nil, fmt.Errorf("epoch %d of %s has two cuts", x.Epoch, x.Owner)
+			case t.Epoch == x.Epoch:
+				out, joined = append(out, *x), true
+			}
+		}
+		// A history that comes to later epochs without it has none of those that it joins.
+		if n := len(history); !joined && n > 0 && history[n-1].Epoch > x.Epoch {
+			return nil, fmt.Errorf("one has epoch %d of %s, and the other has later ones without it", x.Epoch, x.Owner)
+		}
+		history = out
+	}
+	return history, nil
+}
+
 func sameExtents(a, b []Extent) bool {
 	return slices.EqualFunc(a, b, func(x, y Extent) bool {
 		return x.Topic == y.Topic && x.Incarnation == y.Incarnation && slices.Equal(x.Offsets, y.Offsets)
@@ -112,7 +152,7 @@ func sameExtents(a, b []Extent) bool {
 
 func sameHistory(a, b []Tenure) bool {
 	return slices.EqualFunc(a, b, func(x, y Tenure) bool {
-		return x.Epoch == y.Epoch && x.Owner == y.Owner && x.Ended == y.Ended && x.Applied == y.Applied && sameExtents(x.Start, y.Start) && sameExtents(x.Cut, y.Cut)
+		return x.Epoch == y.Epoch && x.First == y.First && x.Owner == y.Owner && x.Ended == y.Ended && x.Applied == y.Applied && sameExtents(x.Start, y.Start) && sameExtents(x.Cut, y.Cut)
 	})
 }
 
@@ -197,9 +237,6 @@ func (d *damage) mend() (writes []mending, why string) {
 // may still be there.
 func (d *damage) mendUnit(unit string, remembered event.Epoch) (list []mending, last, why string) {
 	now, there := d.units[unit]
-	if !now.rec.Resolved() {
-		return nil, "", fmt.Sprintf("the record of %s names starts or cuts that neither the register nor the copy in the Kafka of this region has; repair first at a gateway of a region that has them", unit)
-	}
 	base, history, lost := now.rec, now.rec.Epochs, false
 	if c, ok := d.memory.Units[unit]; ok {
 		copied, err := DecodeUnit(c.Data)
@@ -210,7 +247,9 @@ func (d *damage) mendUnit(unit string, remembered event.Epoch) (list []mending, 
 		if !copied.Resolved() {
 			return nil, "", fmt.Sprintf("the copy of the record of %s names starts or cuts that the copy does not have; repair first at a gateway of a region that has them", unit)
 		}
-		history, err = joinHistories(now.rec.Epochs, copied.Epochs)
+		if now.rec.Epochs, err = coarser(now.rec.Epochs, copied.Epochs); err == nil && now.rec.Resolved() {
+			history, err = joinHistories(now.rec.Epochs, copied.Epochs)
+		}
 		if err != nil {
 			return nil, "", fmt.Sprintf("what the register and the copy in Kafka have of %s contradicts each other, and nobody but you can say which one is true: %v", unit, err)
 		}
@@ -218,6 +257,9 @@ func (d *damage) mendUnit(unit string, remembered event.Epoch) (list []mending, 
 		if copied.Epoch > base.Epoch || copied.Epoch == base.Epoch && c.Revision > now.rev {
 			base = copied
 		}
+	}
+	if !now.rec.Resolved() {
+		return nil, "", fmt.Sprintf("the record of %s names starts or cuts that neither the register nor the copy in the Kafka of this region has; repair first at a gateway of a region that has them", unit)
 	}
 	if base.Epoch < remembered {
 		return nil, "", fmt.Sprintf("epoch %d of %s was seen, and neither the register nor the copy in the Kafka of this region has its record (the newest is of epoch %d); repair first at a gateway of a region that has it",

@@ -20,6 +20,16 @@ type UnitLogs interface {
 	// Applied is how much of the unit's logs of another region any region but that
 	// one has applied.
 	Applied(ctx context.Context, unit, region string) ([]Extent, error)
+	// Clear is how the unit's local partitions were judged, each that is known.
+	Clear(ctx context.Context, unit string) ([]ClearLog, error)
+}
+
+// ClearLog says how the log of a local partition was judged: all of it below To, with the
+// cuts of all epochs that end there known, and nothing from From on is an orphan.
+type ClearLog struct {
+	Topic     string
+	Partition int32
+	From, To  event.Point
 }
 
 // Register is the ownership register as a [Client] uses it. All methods but Close

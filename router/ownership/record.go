@@ -16,7 +16,7 @@ import (
 // small. docs/format/ownership.md has the fields and golden bytes.
 
 // recordVersion is the version of all records but those that name extents outside of
-// them ([refsVersion]); a record of another version is an error, never half understood.
+// them or join epochs ([refsVersion]); a record of another version is an error, never half understood.
 const recordVersion = 1
 
 // RegionState says whether a region's instances may hold leases.
@@ -98,6 +98,9 @@ const (
 // partition it is an interval of the owner's log: from start to cut.
 type Tenure struct {
 	Epoch event.Epoch `json:"epoch"`
+	// First is set where several epochs of the owner were joined, the last of which is
+	// Epoch: nobody needs to tell them apart any more.
+	First event.Epoch `json:"first,omitempty"`
 	Owner string      `json:"owner"`
 	// Start is where the owner's logs ended when the epoch began. A partition or
 	// incarnation that is not in it begins at offset 0: it appeared later.
@@ -115,6 +118,11 @@ type Tenure struct {
 	// Applied is set where the cut is what other regions had applied: answered
 	// writes may lie past it.
 	Applied bool `json:"applied,omitempty"`
+}
+
+// Has tells whether an epoch is the tenure's, or one of those that it joins.
+func (t *Tenure) Has(e event.Epoch) bool {
+	return e == t.Epoch || t.First != 0 && t.First <= e && e < t.Epoch
 }
 
 // MarshalJSON leaves out what stands outside.

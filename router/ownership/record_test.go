@@ -32,8 +32,12 @@ var golden = []struct {
 		Version: 2, Unit: "air/eu", Epoch: 33, State: UnitFenced, Last: "eu", Scope: ScopeRegion, By: "us", Reason: "planned maintenance", Prev: 12,
 		PrevHash: "9c1f", Epochs: []Tenure{{Epoch: 18, Owner: "eu", Ended: true, Cut: flights, CutAt: &ExtentsRef{Sum: sumOf(flights), Parts: 1}}},
 	}, `{"v":2,"unit":"air/eu","epoch":33,"owner":"","state":"FENCED","last":"eu","scope":"region","by":"us","reason":"planned maintenance","prev":12,"prev_hash":"9c1f","epochs":[{"epoch":18,"owner":"eu","ended":true,"cut_at":{"sum":"` + sumOf(flights) + `","parts":1}}]}`},
+	{"own.unit.air.eu", UnitRecord{
+		Version: 2, Unit: "air/eu", Epoch: 82, Owner: "eu", State: UnitActive, Last: "eu", Live: 3, Claim: "eu-eu-0-0a1b2c3d4e5f-7", Incarnation: 2, By: "eu",
+		Prev: 12, PrevHash: "9c1f", Epochs: []Tenure{{First: 18, Epoch: 66, Owner: "eu", Ended: true, Cut: flights}, {Epoch: 82, Owner: "eu", Start: flights}},
+	}, `{"v":2,"unit":"air/eu","epoch":82,"owner":"eu","state":"ACTIVE","last":"eu","live_epoch":3,"claim":"eu-eu-0-0a1b2c3d4e5f-7","incarnation":2,"by":"eu","prev":12,"prev_hash":"9c1f","epochs":[{"epoch":66,"first":18,"owner":"eu","ended":true,"cut":[{"topic":"flights","incarnation":0,"offsets":[120,96]}]},{"epoch":82,"owner":"eu","start":[{"topic":"flights","incarnation":0,"offsets":[120,96]}]}]}`},
 	{
-		"own.extents.air.eu.33." + sumOf(flights) + ".0", split("air/eu", 33, flights)[0],
+		"own.extents.air.eu.0", split("air/eu", 33, flights)[0],
 		`{"v":1,"unit":"air/eu","epoch":33,"sum":"` + sumOf(flights) + `","part":0,"parts":1,"extents":[{"topic":"flights","incarnation":0,"offsets":[120,96]}]}`,
 	},
 }

@@ -41,7 +41,7 @@ func offsetIn(list []extent, topic string, at event.Dot) (offset int64, ok bool)
 // epoch of the unit, counts; if not, why.
 func (u unit) authoritative(topic, region string, at event.Dot, epoch event.Epoch) (bool, string) {
 	for i, e := range u.Epochs {
-		if e.Epoch != uint64(epoch) {
+		if n := uint64(epoch); n != e.Epoch && (e.First == 0 || n < e.First || n > e.Epoch) {
 			continue
 		}
 		start, _ := offsetIn(e.Start, topic, at)

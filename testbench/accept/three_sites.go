@@ -386,6 +386,7 @@ type unit struct {
 	Revision uint64  `json:"revision"`
 	Reason   string  `json:"reason"`
 	Epochs   []struct {
+		First uint64   `json:"first"` // of those that are joined; 0: none are
 		Epoch uint64   `json:"epoch"`
 		Owner string   `json:"owner"`
 		Ended bool     `json:"ended"`

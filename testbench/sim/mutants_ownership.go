@@ -1,6 +1,7 @@
 package main
 
 const (
+	ownershipJoin     = "router/ownership/join.go"
 	ownershipExtents  = "router/ownership/extents.go"
 	ownershipCore     = "router/ownership/core.go"
 	ownershipClaim    = "router/ownership/claim.go"
@@ -133,6 +134,12 @@ var ownershipMutants = []mutant{
 	}},
 	{"extents-dropped-early", "starts and cuts that stand outside are dropped although the unit's record names them", []edit{
 		{ownershipExtents, "slices.Max(set.epochs) < u.Epoch && !named[name.sum]", "slices.Max(set.epochs) < u.Epoch && (named[name.sum] || len(named) >= 0)"},
+	}},
+	{"join-unproven", "epochs are joined although an orphan lies between them", []edit{
+		{ownershipJoin, "l.To.Compare(ends[at]) < 0 || from[at].Compare(l.From) < 0", "l.To.Compare(ends[at]) < 0 || from[at].Next < 0"},
+	}},
+	{"join-unread", "epochs are joined before the region has judged its log so far", []edit{
+		{ownershipJoin, "l.To.Compare(ends[at]) < 0 || from", "from"},
 	}},
 	{"extents-pushed-out", "what a unit's newest record names is pushed out of the register", []edit{
 		{ownershipExtents, "s[0].epoch < newest.Epoch && !newest.named()[s[0].sum]", "s[0].epoch < newest.Epoch"},

@@ -1,6 +1,8 @@
 package ownership
 
 import (
+	"cmp"
+
 	"github.com/geogate/geogate/internal/event"
 	"github.com/geogate/geogate/router/ownership"
 )
@@ -105,7 +107,7 @@ func counts(u *ownership.UnitRecord, offset int64, epoch event.Epoch) bool {
 	for _, t := range u.Epochs {
 		start, _ := ownership.Offset(t.Start, topic, 0, 0)
 		cut, _ := ownership.Offset(t.Cut, topic, 0, 0)
-		if t.Epoch == epoch {
+		if t.Has(epoch) {
 			return start <= offset && (!t.Ended || offset < cut)
 		}
 	}
@@ -114,7 +116,7 @@ func counts(u *ownership.UnitRecord, offset int64, epoch event.Epoch) bool {
 
 func (s *sim) checkRecord(u *ownership.UnitRecord, offset int64, rec *record) {
 	for i, t := range u.Epochs {
-		if t.Epoch != rec.epoch {
+		if !t.Has(rec.epoch) {
 			continue
 		}
 		if start, _ := ownership.Offset(t.Start, topic, 0, 0); offset < start {
@@ -127,12 +129,16 @@ func (s *sim) checkRecord(u *ownership.UnitRecord, offset int64, rec *record) {
 		s.counts["orphans"]++
 		next := u.Epoch
 		if i+1 < len(u.Epochs) {
-			next = u.Epochs[i+1].Epoch
+			next = cmp.Or(u.Epochs[i+1].First, u.Epochs[i+1].Epoch)
 		}
 		// The fence's epoch lies between this one and the next owner's.
-		for e := t.Epoch + 1; e <= next; e++ {
-			if s.kinds[unitEpoch(u.Unit, e)] == ownership.CutEnd {
+		for e := rec.epoch + 1; e <= next; e++ {
+			kind := s.kinds[unitEpoch(u.Unit, e)]
+			if kind == ownership.CutEnd {
 				s.Violate("I6", "%s: the answered record %d of epoch %d lies past the cut %d, and the fence in epoch %d said that none does", u.Unit, offset, t.Epoch, cut, e)
+			}
+			if t.First != 0 && kind != "" {
+				break // those that follow ended later epochs of the same interval
 			}
 		}
 		return

@@ -57,6 +57,26 @@ func (p *proc) Applied(unit, _ string, done func([]ownership.Extent, bool)) {
 	})
 }
 
+// Clear implements register.Logs: the region has judged its log up to some cut that it knows.
+func (p *proc) Clear(unit string, done func([]ownership.ClearLog)) {
+	s := p.sim
+	p.Later(s.Quick(), func() {
+		u, _ := s.reg.Unit(unit)
+		out := ownership.ClearLog{Topic: topic}
+		for i := range u.Epochs {
+			if cut, _ := ownership.Offset(u.Epochs[i].Cut, topic, 0, 0); u.Epochs[i].Ended && s.Chance(0.95) {
+				out.To.Next = max(out.To.Next, min(cut, int64(len(s.logs[unit].records))))
+			}
+		}
+		for offset, rec := range s.logs[unit].records[:out.To.Next] {
+			if !counts(&u, int64(offset), rec.epoch) {
+				out.From.Next = int64(offset) + 1
+			}
+		}
+		p.Later(s.Quick(), func() { done([]ownership.ClearLog{out}) })
+	})
+}
+
 // clientWrite is a producer's write through this instance: check, store, read
 // back, check again, answer.
 func (p *proc) clientWrite() {
@@ -73,7 +93,7 @@ func (p *proc) clientWrite() {
 	accepted := p.Life()
 	p.Later(s.Between(0, 30*time.Millisecond), func() {
 		delay := s.Between(time.Millisecond, 20*time.Millisecond)
-		if s.Chance(0.02) {
+		if s.Chance(s.lateWrites) {
 			delay = s.Between(time.Second, 30*time.Second)
 		}
 		s.After(delay, func() {

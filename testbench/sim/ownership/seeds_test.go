@@ -26,7 +26,7 @@ func TestSeeds(t *testing.T) {
 	for _, k := range []string{
 		"fences", "unfences", "kills", "pauses", "suspends", "cuts", "exit 0", "exit 10", "exit 13", "orphans", "writes answered",
 		"rewatches", "elections", "late retries", "rolled-back registers", "rolled-back marks", "regressed",
-		"dropped extents", "stops", "names taken over", "successions", "lies", "false rumours dropped",
+		"dropped extents", "joined epochs", "stops", "names taken over", "successions", "lies", "false rumours dropped",
 	} {
 		if counts[k] == 0 {
 			t.Errorf("no history has %s: %v", k, counts)

@@ -58,7 +58,9 @@ type sim struct {
 	firm    map[string]string // by region: the newest fence that was answered as done
 	repairs map[uint64]string // region of each repair that was asked for in the calm
 	whole   map[string]bool   // by region: the register has all that it has seen
-	late    bool              // a fence was answered in the calm
+	// lateWrites is how many of the writes come to the log after seconds.
+	lateWrites float64
+	late       bool // a fence was answered in the calm
 }
 
 // unitLog is the log of a unit in its region: one partition.
@@ -86,6 +88,9 @@ func Run(seed uint64, o Options) world.Result {
 		s.reg.Inline = -1 // starts and cuts stand outside of units' records
 		s.reg.Kept = 1 + int(seed/2%3)
 	}
+	if drawOften(seed) {
+		s.reg.Join = 1 + int(seed%3)
+	}
 	s.build()
 	switch {
 	case drawTight(seed):
@@ -96,6 +101,8 @@ func Run(seed uint64, o Options) world.Result {
 		s.forgetFences()
 	case drawReplaced(seed):
 		s.replace()
+	case drawOften(seed):
+		s.often()
 	default:
 		s.schedule()
 	}
@@ -112,6 +119,7 @@ func newSim(seed uint64, o Options) *sim {
 		noCasts: o.NoCasts, logs: make(map[string]*unitLog), asked: make(map[uint64]bool), kinds: make(map[string]string),
 		fences: make(map[uint64]fence), firm: make(map[string]string), repairs: make(map[uint64]string), whole: make(map[string]bool),
 	}
+	s.lateWrites = 0.02
 	s.reg = register.NewStream(s, ownership.DefaultLease())
 	s.reg.Beside = s.fenceBeside
 	s.reg.NoCasts, s.fast = s.Chance(0.2) || o.NoCasts, s.Chance(0.5)

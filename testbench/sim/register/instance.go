@@ -147,7 +147,7 @@ func (p *Instance) Boot() {
 	p.Lease = cmp.Or(p.Lease, p.s.Lease)
 	p.core = ownership.NewCore(ownership.CoreConfig{
 		Region: p.Region, ID: p.id(), Regions: p.Topology, Instance: p.As,
-		Life: fmt.Sprintf("%s/%d", p.Name, p.life), Home: p.Home, Lease: p.Lease, Mark: p.disk, Mirrored: testified, Inline: p.s.Inline, Kept: p.s.Kept,
+		Life: fmt.Sprintf("%s/%d", p.Name, p.life), Home: p.Home, Lease: p.Lease, Mark: p.disk, Mirrored: testified, Inline: p.s.Inline, Kept: p.s.Kept, Join: p.s.Join,
 	})
 	p.tokens = p.core.Tokens()
 	p.stopping = false
@@ -490,6 +490,10 @@ func (p *Instance) effect(e ownership.Effect) {
 	case ownership.AskApplied:
 		p.Logs.Applied(e.Unit, e.Region, func(ends []ownership.Extent, ok bool) {
 			p.step(ownership.Applied{Unit: e.Unit, Ref: e.Ref, Ends: ends, OK: ok})
+		})
+	case ownership.AskClear:
+		p.Logs.Clear(e.Unit, func(logs []ownership.ClearLog) {
+			p.step(ownership.Cleared{Unit: e.Unit, Rev: e.Rev, Logs: logs, OK: true})
 		})
 	case ownership.Persist:
 		p.Later(s.Quick(), func() {

@@ -20,6 +20,8 @@ type Stream struct {
 	// Inline is how much of starts and cuts a unit's record holds itself, see
 	// [ownership.CoreConfig], and Kept how many messages of a subject of extents stay.
 	Inline, Kept int
+	// Join is how many ended epochs of its owner a unit's record has before they are joined.
+	Join int
 	// Lease are the times of all instances.
 	Lease     ownership.LeaseConfig
 	Instances []*Instance
@@ -245,6 +247,9 @@ func (r *Stream) check(p *Instance, w ownership.Write, u *ownership.UnitRecord, 
 	}
 	if u.Owner != "" && u.Epoch > r.epochs[u.Unit] && w.Expect > 0 {
 		r.checkActivation(p, w, u)
+	}
+	if before := r.units[u.Unit]; u.Epoch == before.Epoch && len(u.Epochs) < len(before.Epochs) {
+		r.Count("joined epochs")
 	}
 	r.epochs[u.Unit] = u.Epoch
 	r.checkIntervals(u)

@@ -1,6 +1,7 @@
 package world
 
 import (
+	"cmp"
 	"fmt"
 	"maps"
 	"math"
@@ -24,7 +25,8 @@ const (
 
 // interval is where an epoch's events count in one log.
 type interval struct {
-	epoch      event.Epoch
+	first      event.Epoch // of those that are joined
+	epoch      event.Epoch // the last
 	start, cut int64
 }
 
@@ -35,7 +37,7 @@ func (w *World) intervals(r *region, tp kafka.TP) (known event.Epoch, out []inte
 		if t.Owner != r.name {
 			continue
 		}
-		x := interval{epoch: t.Epoch, cut: math.MaxInt64}
+		x := interval{first: cmp.Or(t.First, t.Epoch), epoch: t.Epoch, cut: math.MaxInt64}
 		x.start, _ = ownership.Offset(t.Start, tp.Topic, 0, tp.Partition)
 		if cut, listed := ownership.Offset(t.Cut, tp.Topic, 0, tp.Partition); t.Ended && listed {
 			x.cut = cut
@@ -52,7 +54,7 @@ func judge(known event.Epoch, of []interval, offset int64, epoch event.Epoch) ve
 		return unknown
 	}
 	for _, x := range of {
-		if x.start <= offset && offset < x.cut && (epoch == 0 || epoch == x.epoch) {
+		if x.start <= offset && offset < x.cut && (epoch == 0 || x.first <= epoch && epoch <= x.epoch) {
 			return authoritative
 		}
 	}
@@ -78,7 +80,7 @@ func verdictUnder(a *event.ValidityTable, at event.Dot, epoch event.Epoch) verdi
 
 func intervalsIn(a *event.ValidityTable, origin event.RegionID) (of []interval) {
 	for _, t := range a.Logs[origin].List {
-		x := interval{epoch: t.Epoch, cut: math.MaxInt64}
+		x := interval{first: cmp.Or(t.First, t.Epoch), epoch: t.Epoch, cut: math.MaxInt64}
 		for _, p := range t.Start {
 			x.start = p.Next
 		}
@@ -290,15 +292,22 @@ func (w *World) checkHeldBack(r *region, tp kafka.TP, t *truth, steps []*step) {
 func (w *World) checkPromise(o *op, a *answered, e *told) {
 	unit := w.unit(o.tp.Topic, a.region)
 	u, _ := w.own.stream.Unit(unit)
-	next := u.Epoch
+	next, joined := u.Epoch, false
 	for _, t := range u.Epochs {
 		if t.Epoch > e.Epoch {
-			next = t.Epoch
+			next, joined = cmp.Or(t.First, t.Epoch), t.Has(e.Epoch)
+			if joined {
+				next = t.Epoch
+			}
 			break
 		}
 	}
 	for f := e.Epoch + 1; f <= next; f++ {
-		if w.own.kinds[fmt.Sprintf("%s %d", unit, f)] == ownership.CutEnd {
+		kind := w.own.kinds[fmt.Sprintf("%s %d", unit, f)]
+		if joined && kind == ownership.CutApplied {
+			break // those that follow ended later epochs of the same interval
+		}
+		if kind == ownership.CutEnd {
 			w.fail("I6", "write %d answered by %s as %v in epoch %d is an orphan, and the fence in epoch %d said that there are none", o.n, a.by, a.At, e.Epoch, f)
 		}
 	}

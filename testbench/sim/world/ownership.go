@@ -97,6 +97,7 @@ func (w *World) buildRegister() {
 	w.own = &registerModel{stream: register.NewStream(w, lease), kinds: map[string]string{}}
 	w.own.topology, _ = router.NewTopology(regions...)
 	w.own.stream.NoCasts = w.Chance(0.2)
+	w.own.stream.Join = w.cfg.join
 	if w.cfg.outside {
 		w.own.stream.Inline = -1 // starts and cuts stand outside of units' records
 		w.own.stream.Kept = 1
@@ -317,6 +318,28 @@ func (p *proc) Applied(unit, origin string, done func([]ownership.Extent, bool))
 			out[0].Offsets[i] = at
 		}
 		done(out, true)
+	})
+}
+
+// Clear implements register.Logs: what the committed steps of the region's folds show.
+func (p *proc) Clear(unit string, done func([]ownership.ClearLog)) {
+	w := p.w
+	p.after(w.Quick(), func() {
+		var out []ownership.ClearLog
+		for _, tp := range w.partitionsOf(unit) {
+			l := ownership.ClearLog{Topic: tp.Topic, Partition: tp.Partition}
+			if steps := w.committed(p.region, tp); len(steps) > 0 {
+				at := &steps[len(steps)-1].position
+				l.To = at.Validity.Decided(p.region.id, at.Vector[p.region.id])
+				for d := range orphansOf(steps) {
+					if next := (event.Point{Incarnation: d.Incarnation, Next: d.Offset + 1}); d.Region == p.region.id && next.Compare(l.To) <= 0 && l.From.Compare(next) < 0 {
+						l.From = next
+					}
+				}
+			}
+			out = append(out, l)
+		}
+		done(out)
 	})
 }
 

@@ -46,13 +46,16 @@ const (
 	// overlappingSeats: an instance that is slow to begin its term still writes after
 	// another has taken the seat, started a term of its own, and published.
 	overlappingSeats
+	// manyEpochs: regions fence and claim their own units all the time, so that epochs are
+	// joined while others read them.
+	manyEpochs
 
 	regimes // how many there are
 )
 
 // String is the regime's name on the command line.
 func (r regime) String() string {
-	return [...]string{"ordinary", "link-fights", "elections", "lost-tails", "seat-fights", "cuts-in-audit", "deposed-links", "restarts-at-cuts", "lifted-rules", "overlapping-seats"}[r]
+	return [...]string{"ordinary", "link-fights", "elections", "lost-tails", "seat-fights", "cuts-in-audit", "deposed-links", "restarts-at-cuts", "lifted-rules", "overlapping-seats", "many-epochs"}[r]
 }
 
 // Regime is the name of what a seed's history is about.
@@ -75,7 +78,7 @@ func (c *config) drawRegime(seed uint64) {
 		c.register, c.border = false, r.IntN(2) == 0
 	case cutsInAudit:
 		c.register, c.border = true, true
-	case ordinary, elections, lostTails, seatFights, deposedLinks, restartsAtCuts, liftedRules, overlappingSeats, regimes:
+	case ordinary, elections, lostTails, seatFights, deposedLinks, restartsAtCuts, liftedRules, overlappingSeats, manyEpochs, regimes:
 		c.register, c.border = false, false
 	}
 }
@@ -95,6 +98,9 @@ func (c *config) drawRareRegime(seed uint64) {
 		if r.IntN(3) == 0 {
 			c.regime, c.register, c.border = overlappingSeats, false, false
 		}
+	}
+	if c.regime == ordinary && rand.New(rand.NewPCG(seed, 67)).IntN(12) == 0 {
+		c.regime, c.register, c.border = manyEpochs, true, false
 	}
 }
 
@@ -135,6 +141,10 @@ func (w *World) tune() {
 		c.truncate, c.elections, c.contested, c.foreign = false, false, false, false
 		c.faults, c.partitions, c.skew = pick(r, 0, 0.01), 1, 2*time.Second
 		c.foldEvery = min(c.foldEvery, 20*time.Millisecond)
+	case manyEpochs:
+		c.truncate, c.elections, c.contested, c.foreign = false, false, false, false
+		c.faults, c.partitions, c.join = pick(r, 0, 0.01), 1, 1
+		c.length = w.Between(25*time.Second, 40*time.Second)
 	case ordinary, regimes:
 	}
 }
@@ -171,8 +181,29 @@ func (w *World) scheduleRegime() {
 		often(6, w.stream)
 	case overlappingSeats:
 		often(10, w.overlap)
+	case manyEpochs:
+		for _, r := range w.regions {
+			w.renewUnits(r)
+		}
 	case ordinary, deposedLinks, regimes:
 	}
+}
+
+// renewUnits has a region fence units of its own and claim them again, over and over.
+func (w *World) renewUnits(r *region) {
+	w.After(w.Between(time.Second, 4*time.Second), func() {
+		if w.calm {
+			return
+		}
+		cmd := ownership.Command{Verb: ownership.VerbFence, Reason: "once more", Unit: pick(w.Rand(), w.home(r)...)}
+		w.ask(pick(w.Rand(), r.procs...), cmd)
+		w.After(w.Between(200*time.Millisecond, 600*time.Millisecond), func() {
+			undo := cmd
+			undo.Verb = ownership.VerbUnfence
+			w.ask(pick(w.Rand(), r.procs...), undo)
+		})
+		w.renewUnits(r)
+	})
 }
 
 // fight is a link that is taken from the instance that is just beginning to run it.

@@ -43,6 +43,7 @@ type config struct {
 	contested  bool          // seats change hands all the time, and the old hand goes on
 	pause      time.Duration // a process may be paused between two steps
 	register   bool          // there is an ownership register
+	join       int           // so many ended epochs of a unit are joined
 	outside    bool          // starts and cuts stand outside of units' records
 	single     bool          // one region alone may write the events topic
 	border     bool          // a residency policy says what may leave a region
