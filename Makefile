@@ -22,7 +22,8 @@ BUILD    := CGO_ENABLED=0 $(GO) build -trimpath
 # without debug information, which only a debugger reads, and tests without vet, which
 # lint and .ci/run run. Programs that tests build are built with the same flags, so that
 # everything is compiled once with the race detector and once without.
-LEAN     := GOFLAGS="$(strip $(GOFLAGS) -trimpath -gcflags=all=-dwarf=false -ldflags=-w)"
+# The compiler collects its garbage less often, which takes a sixth of its time.
+LEAN     := GOFLAGS="$(strip $(GOFLAGS) -trimpath -gcflags=all=-dwarf=false -ldflags=-w '-toolexec=env GOGC=400')"
 # Many tests wait, so twice as many packages as there are processors run at a time.
 BUILDTEST := -race -vet=off
 RUNTEST  := -vet=off -p $(shell echo $$((2 * $$(nproc 2>/dev/null || echo 2)))) -timeout 12m $(if $(RUN),-run '$(RUN)')
