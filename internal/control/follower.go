@@ -36,6 +36,9 @@ type Config struct {
 	Opts []kgo.Opt
 	// Logger receives what could not be read; nil discards.
 	Logger *slog.Logger
+	// Secret is the deployment's idempotency secret, which proves records of incidents; nil:
+	// the public one.
+	Secret []byte
 	// ListEvery is the least time between two listings of what makes link
 	// positions usable; default 20 ms.
 	ListEvery time.Duration
@@ -85,7 +88,9 @@ type Follower struct {
 	links         map[event.RegionID]*LinkIndex
 	incidents     incident.Set // of the own region
 	judged        map[progressKey]Judged
-	topicsChanged bool // the registry, or the incarnations, have since the last news
+	restore       map[string]bool // keys of records of incidents that were written over
+	restoring     chan struct{}   // holds one: restore has some
+	topicsChanged bool            // the registry, or the incarnations, have since the last news
 	subscriptions map[*Subscription]struct{}
 }
 
@@ -128,6 +133,8 @@ func newFollower(cfg Config) *Follower {
 		topics:        NewRegistry(cfg.Names),
 		restricted:    make(map[string]uint16),
 		settings:      make(map[event.RegionID]Settings),
+		restore:       make(map[string]bool),
+		restoring:     make(chan struct{}, 1),
 		links:         make(map[event.RegionID]*LinkIndex),
 		judged:        make(map[progressKey]Judged),
 		subscriptions: make(map[*Subscription]struct{}),
@@ -350,6 +357,9 @@ func (f *Follower) applyControl(from event.RegionID, r *txn.Record) error {
 	case !known:
 		return fmt.Errorf("control record of type %d: %w", t, warning.ErrUnknown)
 	case r.Value == nil || rt.apply == nil:
+		if from == f.cfg.Region && (t == TypeIncident || t == TypeAcceptance) {
+			f.replaced(r.Key) // nobody deletes one
+		}
 		return nil
 	default:
 		return rt.apply(f, from, r.Key, r.Value)

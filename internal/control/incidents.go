@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"errors"
+	"fmt"
 	"log/slog"
 	"maps"
 	"slices"
@@ -61,6 +62,7 @@ func (k *Incidents) Run(ctx context.Context) error {
 		case <-ctx.Done():
 			return nil
 		case <-k.wake:
+		case <-k.f.restoring:
 		}
 		for ctx.Err() == nil {
 			err := k.writePending(ctx)
@@ -78,7 +80,7 @@ func (k *Incidents) writePending(ctx context.Context) error {
 	all := slices.Collect(maps.Values(k.pending))
 	k.mu.Unlock()
 	for _, x := range all {
-		if err := k.write(ctx, Incident{x}); err != nil {
+		if err := k.writeIncident(ctx, x); err != nil {
 			return err
 		}
 		k.mu.Lock()
@@ -87,7 +89,44 @@ func (k *Incidents) writePending(ctx context.Context) error {
 		}
 		k.mu.Unlock()
 	}
-	return nil
+	return k.writeRestored(ctx)
+}
+
+// writeRestored writes again what was written over by records that are not believed.
+func (k *Incidents) writeRestored(ctx context.Context) error {
+	for {
+		var x Record
+		k.f.mu.Lock()
+		for key := range k.f.restore {
+			if x = k.f.known([]byte(key)); x != nil {
+				break
+			}
+			delete(k.f.restore, key)
+		}
+		k.f.mu.Unlock()
+		if x == nil {
+			return nil
+		}
+		if err := k.write(ctx, x); err != nil {
+			return err
+		}
+		k.f.mu.Lock()
+		delete(k.f.restore, string(x.AppendKey(nil)))
+		k.f.mu.Unlock()
+		k.log.Warn("the record of an incident was written over by one that proves nothing; it is written again", "key", fmt.Sprintf("%x", x.AppendKey(nil)))
+	}
+}
+
+func (k *Incidents) writeIncident(ctx context.Context, x incident.Incident) error {
+	r := Incident{Incident: x}
+	r.Prove(k.f.cfg.Region, k.f.secret())
+	return k.write(ctx, r)
+}
+
+func (k *Incidents) writeAcceptance(ctx context.Context, x incident.Acceptance) error {
+	r := Acceptance{Acceptance: x}
+	r.Prove(k.f.cfg.Region, k.f.secret())
+	return k.write(ctx, r)
 }
 
 func (k *Incidents) write(ctx context.Context, x Record) error {
@@ -172,10 +211,10 @@ func (k *Incidents) Accept(ctx context.Context, a incident.Acceptance) (incident
 	}
 	a.At = a.At.Truncate(time.Millisecond).UTC()
 	a.By, a.Reason = string(line(a.By)), string(line(a.Reason))
-	if err := k.write(ctx, Incident{e.Incident}); err != nil {
+	if err := k.writeIncident(ctx, e.Incident); err != nil {
 		return e, err
 	}
-	if err := k.write(ctx, Acceptance{a}); err != nil {
+	if err := k.writeAcceptance(ctx, a); err != nil {
 		return e, err
 	}
 	k.f.mu.Lock()

@@ -1,6 +1,8 @@
 package control
 
 import (
+	"crypto/hmac"
+	"crypto/sha256"
 	"encoding/binary"
 	"fmt"
 	"strings"
@@ -9,6 +11,7 @@ import (
 
 	"github.com/geogate/geogate/internal/event"
 	"github.com/geogate/geogate/internal/incident"
+	"github.com/geogate/geogate/internal/warning"
 )
 
 // The types of Incident and Acceptance.
@@ -23,8 +26,49 @@ func incidentType() recordType { return recordType{apply: (*Follower).applyIncid
 // acceptanceType: as incidentType.
 func acceptanceType() recordType { return recordType{apply: (*Follower).applyAcceptance} }
 
+// Proof shows that a record was written by somebody who has the deployment's idempotency
+// secret. A record of version 1 has none.
+type Proof [16]byte
+
+// provenVersion is the version of records with a proof.
+const provenVersion = 2
+
+// proofOf is the proof of a record of a region, given its value without the proof.
+func proofOf(region event.RegionID, secret, key, value []byte) (p Proof) {
+	h := hmac.New(sha256.New, secret)
+	h.Write([]byte("geogate incident record v2"))
+	h.Write(event.AppendPrefixed([]byte{byte(region)}, key))
+	h.Write(value)
+	copy(p[:], h.Sum(nil))
+	return p
+}
+
+// proven tells whether a record proves that its writer had the secret, for this region and
+// under this key.
+func proven(region event.RegionID, secret, key, value []byte) bool {
+	n := len(value) - len(Proof{})
+	if n < 1 || value[0] != provenVersion {
+		return false
+	}
+	want := proofOf(region, secret, key, value[:n])
+	return hmac.Equal(want[:], value[n:])
+}
+
+// errUnproven says that a record is not believed.
+func errUnproven(what string) error {
+	return fmt.Errorf("%w: %s without a proof of the idempotency secret is not believed", warning.ErrUnproven, what)
+}
+
 // Incident says that records of a log were deleted before a reader had them.
-type Incident struct{ incident.Incident }
+type Incident struct {
+	incident.Incident
+	Proof Proof
+}
+
+// Prove signs the record for a region's control topic.
+func (x *Incident) Prove(region event.RegionID, secret []byte) {
+	x.Proof = proofOf(region, secret, x.AppendKey(nil), x.appendValue(nil))
+}
 
 // AppendKey appends the record key: u8 type 6, 6 bytes id of the incident.
 func (x Incident) AppendKey(b []byte) []byte {
@@ -32,12 +76,14 @@ func (x Incident) AppendKey(b []byte) []byte {
 	return append(append(b, byte(TypeIncident)), id[:]...)
 }
 
-// AppendValue appends the record value: u8 version, u8 kind, 16 bytes topic id of the log,
+// AppendValue appends the record value: u8 version 2, u8 kind, 16 bytes topic id of the log,
 // uvarint partition, u8 origin region or 0, u8 target region of a link or 0, uvarint first
 // offset lost, uvarint offset after the last one lost, length-prefixed topic, length-prefixed name of
-// the log, u64 Unix milliseconds when it was found.
-func (x Incident) AppendValue(b []byte) []byte {
-	b = append(append(b, codecVersion, byte(x.Kind)), x.Log[:]...)
+// the log, u64 Unix milliseconds when it was found, 16 bytes proof.
+func (x Incident) AppendValue(b []byte) []byte { return append(x.appendValue(b), x.Proof[:]...) }
+
+func (x *Incident) appendValue(b []byte) []byte {
+	b = append(append(b, provenVersion, byte(x.Kind)), x.Log[:]...)
 	b = append(binary.AppendUvarint(b, uint64(x.Partition)), byte(x.Origin), byte(x.To))
 	b = binary.AppendUvarint(binary.AppendUvarint(b, uint64(x.From)), uint64(x.Until))
 	b = event.AppendPrefixed(event.AppendPrefixed(b, []byte(x.Topic)), []byte(x.Name))
@@ -51,7 +97,7 @@ func ParseIncident(key, value []byte) (Incident, error) {
 		return Incident{}, fmt.Errorf("parse incident key: %w", err)
 	}
 	r := event.NewReader(value)
-	readVersion(r)
+	version := readProvenVersion(r)
 	var x Incident
 	x.Kind = incident.Kind(r.Uint8())
 	copy(x.Log[:], r.Bytes(len(x.Log)))
@@ -60,6 +106,7 @@ func ParseIncident(key, value []byte) (Incident, error) {
 	x.From, x.Until = int64(r.UvarintMax(maxOffset)), int64(r.UvarintMax(maxOffset))
 	x.Topic, x.Name = readName(r), readName(r)
 	x.Found = readMilliseconds(r)
+	readProof(r, version, &x.Proof)
 	switch {
 	case r.Err() != nil:
 	case x.Kind == 0:
@@ -76,17 +123,28 @@ func ParseIncident(key, value []byte) (Incident, error) {
 }
 
 // Acceptance says that somebody goes on without what an incident has lost.
-type Acceptance struct{ incident.Acceptance }
+type Acceptance struct {
+	incident.Acceptance
+	Proof Proof
+}
+
+// Prove signs the record for a region's control topic.
+func (x *Acceptance) Prove(region event.RegionID, secret []byte) {
+	x.Proof = proofOf(region, secret, x.AppendKey(nil), x.appendValue(nil))
+}
 
 // AppendKey appends the record key: u8 type 7, 6 bytes id of the incident.
 func (x Acceptance) AppendKey(b []byte) []byte {
 	return append(append(b, byte(TypeAcceptance)), x.ID[:]...)
 }
 
-// AppendValue appends the record value: u8 version, uvarint offset after the last one
-// accepted, u64 Unix milliseconds, length-prefixed who, length-prefixed reason.
-func (x Acceptance) AppendValue(b []byte) []byte {
-	b = binary.AppendUvarint(append(b, codecVersion), uint64(x.Until))
+// AppendValue appends the record value: u8 version 2, uvarint offset after the last one
+// accepted, u64 Unix milliseconds, length-prefixed who, length-prefixed reason, 16 bytes
+// proof.
+func (x Acceptance) AppendValue(b []byte) []byte { return append(x.appendValue(b), x.Proof[:]...) }
+
+func (x *Acceptance) appendValue(b []byte) []byte {
+	b = binary.AppendUvarint(append(b, provenVersion), uint64(x.Until))
 	b = binary.BigEndian.AppendUint64(b, uint64(x.At.UnixMilli()))
 	return event.AppendPrefixed(event.AppendPrefixed(b, line(x.By)), line(x.Reason))
 }
@@ -97,10 +155,11 @@ func ParseAcceptance(key, value []byte) (x Acceptance, err error) {
 		return Acceptance{}, fmt.Errorf("parse acceptance key: %w", err)
 	}
 	r := event.NewReader(value)
-	readVersion(r)
+	version := readProvenVersion(r)
 	x.Until = int64(r.UvarintMax(maxOffset))
 	x.At = readMilliseconds(r)
 	x.By, x.Reason = string(r.Prefixed(maxText)), string(r.Prefixed(maxText))
+	readProof(r, version, &x.Proof)
 	switch {
 	case r.Err() != nil:
 	case x.Until == 0:
@@ -150,20 +209,101 @@ func readMilliseconds(r *event.Reader) time.Time {
 	return time.UnixMilli(int64(ms)).UTC()
 }
 
-// applyIncident takes a committed record; the caller holds mu.
-func (f *Follower) applyIncident(from event.RegionID, key, value []byte) error {
-	x, err := ParseIncident(key, value)
-	if err == nil && from == f.cfg.Region {
-		f.incidents.Found(x.Incident)
+// readProvenVersion reads a version: 1, without a proof, or 2.
+func readProvenVersion(r *event.Reader) uint8 {
+	v := r.Uint8()
+	if r.Err() == nil && v != codecVersion && v != provenVersion {
+		r.Fail("record version %d is not supported", v)
 	}
+	return v
+}
+
+func readProof(r *event.Reader, version uint8, p *Proof) {
+	if version == provenVersion {
+		copy(p[:], r.Bytes(len(p)))
+	}
+}
+
+// applyIncident takes a committed record; the caller holds mu. What is not proven is not
+// believed: who has found the incident, if there is one, finds it again.
+func (f *Follower) applyIncident(from event.RegionID, key, value []byte) error {
+	if from != f.cfg.Region {
+		_, err := ParseIncident(key, value)
+		return err
+	}
+	x, err := ParseIncident(key, value)
+	if err == nil && !proven(from, f.secret(), key, value) {
+		err = errUnproven("an incident")
+	}
+	if err == nil {
+		delete(f.restore, string(key))
+		f.incidents.Found(x.Incident)
+		return nil
+	}
+	f.replaced(key)
 	return err
 }
 
-// applyAcceptance takes a committed record; the caller holds mu.
+// applyAcceptance takes a committed record; the caller holds mu. What is not proven is not
+// believed: what it would accept stays open.
 func (f *Follower) applyAcceptance(from event.RegionID, key, value []byte) error {
-	x, err := ParseAcceptance(key, value)
-	if err == nil && from == f.cfg.Region {
-		f.incidents.Accept(x.Acceptance)
+	if from != f.cfg.Region {
+		_, err := ParseAcceptance(key, value)
+		return err
 	}
+	x, err := ParseAcceptance(key, value)
+	if err == nil && !proven(from, f.secret(), key, value) {
+		err = errUnproven("the acceptance of an incident")
+	}
+	if err == nil {
+		delete(f.restore, string(key))
+		f.incidents.Accept(x.Acceptance)
+		return nil
+	}
+	f.replaced(key)
 	return err
+}
+
+// secret is what proofs are made with.
+func (f *Follower) secret() []byte {
+	if f.cfg.Secret == nil {
+		return []byte(event.DefaultIdempotencySecret)
+	}
+	return f.cfg.Secret
+}
+
+// replaced notes that a record that is known was written over by one that is not believed:
+// compaction would leave only that, so the known one is to be written again. The caller
+// holds mu.
+func (f *Follower) replaced(key []byte) {
+	if f.known(key) == nil {
+		return
+	}
+	f.restore[string(key)] = true
+	select {
+	case f.restoring <- struct{}{}:
+	default:
+	}
+}
+
+// known is the record, proven, of an incident or acceptance that is known, by its key; nil if
+// none is. The caller holds mu.
+func (f *Follower) known(key []byte) Record {
+	t, _ := TypeOf(key)
+	id, err := readIncidentKey(key, t)
+	if err != nil {
+		return nil
+	}
+	e, ok := f.incidents.Get(id)
+	switch {
+	case ok && t == TypeIncident:
+		x := Incident{Incident: e.Incident}
+		x.Prove(f.cfg.Region, f.secret())
+		return x
+	case ok && t == TypeAcceptance && e.Acceptance != nil:
+		x := Acceptance{Acceptance: *e.Acceptance}
+		x.Prove(f.cfg.Region, f.secret())
+		return x
+	}
+	return nil
 }

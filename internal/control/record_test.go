@@ -49,7 +49,9 @@ func codecs() []codec {
 		Place: incident.Place{Kind: incident.Fold, Log: topicA, Partition: 3, From: 2}, Topic: "flights", Name: "us.flights", Origin: 1, Until: 300,
 		Found: time.UnixMilli(1_796_083_200_123).UTC(),
 	}}
+	lost.Prove(1, []byte(event.DefaultIdempotencySecret))
 	ack := control.Acceptance{Acceptance: incident.Acceptance{ID: lost.ID(), Until: 300, At: time.UnixMilli(1_796_083_260_000).UTC(), By: "alice", Reason: "old"}}
+	ack.Prove(1, []byte(event.DefaultIdempotencySecret))
 	jud := control.Judged{ID: topicA, Partition: 3, Topic: "flights", From: event.Point{Next: 12}, To: event.Point{Incarnation: 1, Next: 300}}
 	rt := control.Topic{Name: "eu.flights", ID: topicA, Kind: control.KindRemote, Origin: 2, Link: "eu-us", Source: "flights", SourceID: topicB}
 	dt := control.Topic{Name: "flights.merged", ID: topicA, Kind: control.KindDerived, Use: control.UseMerged, Of: "flights"}
@@ -72,10 +74,10 @@ func codecs() []codec {
 			"0501", "010401080000000005265c000210022049487aaad025dc9cb02528b3a2b005010307005cd976a75a0d709d2dc09990f4a6301b",
 		}, func(k, v []byte) (any, error) { return wrap(control.ParseSettings(k, v)) }},
 		{"incident", lost, lost.AppendKey(nil), lost.AppendValue(nil), [2]string{
-			"06507aafe36612", "0101aa00000000000000000000000000000103010002ac0207666c69676874730a75732e666c6967687473000001a22ee6b07b",
+			"06507aafe36612", "0201aa00000000000000000000000000000103010002ac0207666c69676874730a75732e666c6967687473000001a22ee6b07b4c128becce7aa20a167ac3d7bc66c11a",
 		}, func(k, v []byte) (any, error) { return wrap(control.ParseIncident(k, v)) }},
 		{"acceptance", ack, ack.AppendKey(nil), ack.AppendValue(nil), [2]string{
-			"07507aafe36612", "01ac02000001a22ee79a6005616c696365036f6c64",
+			"07507aafe36612", "02ac02000001a22ee79a6005616c696365036f6c64935b806fbced62be87e36aee6256606c",
 		}, func(k, v []byte) (any, error) { return wrap(control.ParseAcceptance(k, v)) }},
 		{"judged", jud, jud.AppendKey(nil), jud.AppendValue(nil), [2]string{
 			"08aa00000000000000000000000000000103", "0107666c6967687473000c01ac02",

@@ -30,7 +30,7 @@ func (n *Node) assemble(secret []byte) (err error) {
 	n.control, err = control.New(control.Config{
 		Region: n.own, Regions: names, Names: n.topology,
 		Ahead: func(s event.Stamp) bool { return hlc.Bounds{}.Ahead(s, time.Now()) },
-		Opts:  n.kafkaOpts("control"), Skipped: &n.skipped, Defects: &n.defects, Decoder: n.decoder, Logger: n.log,
+		Opts:  n.kafkaOpts("control"), Skipped: &n.skipped, Defects: &n.defects, Decoder: n.decoder, Secret: secret, Logger: n.log,
 	})
 	if err != nil {
 		return err

@@ -13,6 +13,21 @@ import (
 // not know. A newer version may have written it, so it is no error of the topic.
 var ErrUnknown = errors.New("unknown record")
 
+// ErrUnproven is wrapped by the error of a record that is well formed, and that only
+// somebody with the deployment's secret may write, without a proof of that.
+var ErrUnproven = errors.New("unproven record")
+
+// codeOf is the code of the warning of a record that was passed over.
+func codeOf(err error) Code {
+	switch {
+	case errors.Is(err, ErrUnknown):
+		return UnknownRecord
+	case errors.Is(err, ErrUnproven):
+		return UnprovenRecord
+	}
+	return MalformedRecord
+}
+
 // maxSkippedPlaces bounds the partitions of which Skipped keeps the latest record.
 const maxSkippedPlaces = 1000
 
@@ -28,7 +43,7 @@ type Skipped struct {
 type skippedPlace struct {
 	topic     string
 	partition int32
-	unknown   bool
+	code      Code
 }
 
 // skipped is what is kept of a partition's records.
@@ -49,7 +64,7 @@ func (s *Skipped) Add(topic string, partition int32, offset int64, err error) (f
 	if s.by == nil {
 		s.by = make(map[skippedPlace]*skipped)
 	}
-	at := skippedPlace{topic, partition, errors.Is(err, ErrUnknown)}
+	at := skippedPlace{topic, partition, codeOf(err)}
 	x := s.by[at]
 	switch {
 	case x == nil && len(s.by) >= maxSkippedPlaces:
@@ -89,36 +104,22 @@ func (s *Skipped) Warnings(out *List) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	places := slices.SortedFunc(maps.Keys(s.by), func(a, b skippedPlace) int {
-		return cmp.Or(boolCompare(a.unknown, b.unknown), cmp.Compare(a.topic, b.topic), cmp.Compare(a.partition, b.partition))
+		return cmp.Or(cmp.Compare(a.code, b.code), cmp.Compare(a.topic, b.topic), cmp.Compare(a.partition, b.partition))
 	})
 	var topic skippedPlace
 	listed := 0
 	for i, at := range places {
-		x, code := s.by[at], MalformedRecord
-		if at.unknown {
-			code = UnknownRecord
-		}
-		if at.topic != topic.topic || at.unknown != topic.unknown {
+		x := s.by[at]
+		if at.topic != topic.topic || at.code != topic.code {
 			topic, listed = at, 0
 		}
 		if listed++; listed > listedPerTopic {
-			last := i == len(places)-1 || places[i+1].topic != at.topic || places[i+1].unknown != at.unknown
+			last := i == len(places)-1 || places[i+1].topic != at.topic || places[i+1].code != at.code
 			if last {
-				out.Add(code, at.topic, "there are such records in %d more partitions", listed-listedPerTopic)
+				out.Add(at.code, at.topic, "there are such records in %d more partitions", listed-listedPerTopic)
 			}
 			continue
 		}
-		out.Add(code, fmt.Sprintf("%s/%d", at.topic, at.partition), "%d records were passed over, the latest at offset %d: %s", x.count, x.offset, x.why)
+		out.Add(at.code, fmt.Sprintf("%s/%d", at.topic, at.partition), "%d records were passed over, the latest at offset %d: %s", x.count, x.offset, x.why)
 	}
-}
-
-// boolCompare orders false before true.
-func boolCompare(a, b bool) int {
-	switch {
-	case a == b:
-		return 0
-	case b:
-		return -1
-	}
-	return 1
 }

@@ -62,6 +62,7 @@ const (
 	Starting            Code = "STARTING"
 	TopicBlocked        Code = "TOPIC_BLOCKED"
 	UnknownRecord       Code = "UNKNOWN_RECORD"
+	UnprovenRecord      Code = "UNPROVEN_RECORD"
 	ViewIncomplete      Code = "VIEW_INCOMPLETE"
 	WaitsForRegister    Code = "WAITS_FOR_REGISTER"
 )
@@ -73,7 +74,7 @@ func Codes() []Code {
 		IntervalPastEnd, KafkaUnreachable, LinkFailed, LinkParked, MalformedRecord, MoreWarnings, NativeOrphans, OutputReplaced,
 		PartitionHeld, PartitionNotReady, PartitionsDiffer, PartitionsUneven, PartitionsUnused, PatternUnmatched, Quarantined,
 		RegisterDegraded, RegisterRecordLong, RegisterRegressed, RegisterRumour, RegisterUnreachable, ResidencyInvalid, ResidencyStopped, RetentionShort,
-		SettingsDiffer, SettingsDisagree, Starting, TopicBlocked, UnknownRecord, ViewIncomplete, WaitsForRegister,
+		SettingsDiffer, SettingsDisagree, Starting, TopicBlocked, UnknownRecord, UnprovenRecord, ViewIncomplete, WaitsForRegister,
 	}
 }
 
