@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"sync"
+	"time"
 
 	"github.com/dgraph-io/badger/v4"
 
@@ -364,27 +365,32 @@ func (s *store) forgetAliases(b *batch, key, twin []byte) error {
 	return nil
 }
 
-// cached is how far the state topic is in the cache.
-func (s *store) cached() (topic event.TopicID, offset int64, err error) {
+// cached is how far the state topic is in the cache, and when that was the topic's end; the
+// time is zero if a program wrote the cache that did not note it.
+func (s *store) cached() (topic event.TopicID, offset int64, at time.Time, err error) {
 	var value []byte
 	err = s.db.View(func(t *badger.Txn) error {
 		value, err = get(t, s.space.key(spaceOffset))
 		return err
 	})
 	if err != nil || value == nil {
-		return topic, 0, err
+		return topic, 0, at, err
 	}
 	r := event.NewReader(value)
 	copy(topic[:], r.Bytes(len(topic)))
 	offset = int64(r.Uint64())
-	if err := r.Close(); err != nil {
-		return topic, 0, fmt.Errorf("parse cached offset: %w", err)
+	if r.Len() > 0 {
+		at = time.UnixMilli(int64(r.Uint64()))
 	}
-	return topic, offset, nil
+	if err := r.Close(); err != nil {
+		return topic, 0, at, fmt.Errorf("parse cached offset: %w", err)
+	}
+	return topic, offset, at, nil
 }
 
-func (s *store) setCached(b *batch, topic event.TopicID, offset int64) error {
-	return b.set(s.space.key(spaceOffset), binary.BigEndian.AppendUint64(topic[:], uint64(offset)))
+func (s *store) setCached(b *batch, topic event.TopicID, offset int64, at time.Time) error {
+	value := binary.BigEndian.AppendUint64(topic[:], uint64(offset))
+	return b.set(s.space.key(spaceOffset), binary.BigEndian.AppendUint64(value, uint64(at.UnixMilli())))
 }
 
 // drop empties the cache of the state topic; the journal stays.

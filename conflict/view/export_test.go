@@ -27,3 +27,8 @@ func (c *checkpoints) coveredAt(offset int64) event.Vector {
 func StateCacheKey(topic event.TopicID, partition int32, key []byte) []byte {
 	return space(storePrefix(topic, partition)).key(spaceState, key)
 }
+
+// CachedKey is where the store says how far it has the state topic.
+func CachedKey(topic event.TopicID, partition int32) []byte {
+	return space(storePrefix(topic, partition)).key(spaceOffset)
+}

@@ -87,21 +87,26 @@ func (v *View) bounds(ctx context.Context, topic string) (start, end int64, err 
 }
 
 // readState brings the cache of the state topic up to date. A cache that is of
-// another topic, or of offsets that this one does not have, is dropped.
+// another topic, of offsets that this one does not have, or older than what the topic
+// remembers, is dropped.
 func (v *View) readState(ctx context.Context, topic txn.Topic, from, to int64) error {
 	v.store.decoded.clear() // what the failed step left is stale
 	if err := v.store.findPieces(); err != nil {
 		return err
 	}
-	id, cached, err := v.store.cached()
+	id, cached, at, err := v.store.cached()
 	if err != nil {
 		return err
 	}
+	now := v.cfg.Wall()
 	if v.cache == cacheDamaged {
 		v.cfg.Logger.Warn("the cache of a state topic cannot be read; filling it again", "topic", topic.Name, "partition", v.cfg.Partition)
 		cached, v.cache = -1, cacheRefilled
 	}
-	if id != topic.ID || cached < from || cached > to {
+	// The marker of the last step's transaction may lie behind what is cached; a transaction
+	// of another instance is more than that.
+	others := to > cached+1
+	if id != topic.ID || cached < from || cached > to || others && v.outlived(ctx, topic.Name, at, now) {
 		if err := v.store.drop(); err != nil {
 			return err
 		}
@@ -132,7 +137,7 @@ func (v *View) readState(ctx context.Context, topic txn.Topic, from, to int64) e
 	if err != nil {
 		return err
 	}
-	if err := v.store.setCached(b, topic.ID, to); err != nil {
+	if err := v.store.setCached(b, topic.ID, to, now); err != nil {
 		return err
 	}
 	return b.commit()
@@ -382,7 +387,7 @@ func (v *View) settle(out *conflict.Output, states []change, bases map[txn.Topic
 		}
 	}
 	next := bases[txn.TopicPartition{Topic: state, Partition: v.cfg.Partition}] + int64(len(states))
-	if err := v.store.setCached(b, v.stateID, next); err != nil {
+	if err := v.store.setCached(b, v.stateID, next, v.cfg.Wall()); err != nil {
 		return err
 	}
 	if err := b.commit(); err != nil {
