@@ -261,7 +261,7 @@ func cutAtRandom(t *rapid.T, logs [][]judged.Item, unstamped bool) *register {
 		id := event.RegionID(rapid.IntRange(1, len(logs)).Draw(t, "cut log"))
 		var at []event.Point
 		from, open := reg.isOpen(id, 0)
-		if rapid.IntRange(0, 5).Draw(t, "old incarnation") > 0 {
+		if rapid.IntRange(0, 5).Draw(t, "old incarnation") > 0 && from < event.NoCut { // else another has replaced it
 			at = append(at, event.Point{Next: from + int64(rapid.IntRange(0, 3).Draw(t, "at"))})
 		}
 		if rapid.Bool().Draw(t, "new incarnation") {

@@ -20,9 +20,10 @@ import (
 // What a chunk drops of the store is dropped after the transaction that makes up for it.
 
 const (
-	// tidyEntities bounds the entities of a chunk, and tidyScan the metas that it looks at
-	// to find them.
+	// tidyEntities bounds the entities of a chunk, tidyMoves those of which every base is
+	// moved, for which the log is read, and tidyScan the metas that a chunk looks at to find them.
 	tidyEntities = 64
+	tidyMoves    = 16
 	tidyScan     = 4096
 	// tidyKeys bounds the idempotency keys of a chunk.
 	tidyKeys = 1024
@@ -141,7 +142,11 @@ func (v *View) tidyWait(now time.Time) time.Duration {
 
 func (v *View) tidyJournal(ctx context.Context) error {
 	t, at := &v.tidying, v.fold.Position()
-	keys, next, err := v.journal.settled(t.key, &t.at, t.all && at.Needed.IsZero(), tidyEntities, tidyScan)
+	most := tidyEntities
+	if t.all {
+		most = tidyMoves
+	}
+	keys, next, err := v.journal.settled(t.key, &t.at, t.all && at.Needed.IsZero(), most, tidyScan)
 	if err != nil {
 		return err
 	}
