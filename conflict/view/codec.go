@@ -67,6 +67,7 @@ func (x vectorRecord) after(out *conflict.Output, reached int64) vectorRecord {
 	case len(out.Merged) > 0 && x.Reached == 0:
 		x.Reached = reached + 1
 	}
+	p.Frontier.Join(&x.Frontier) // it never falls
 	x.Position = p
 	if p.Validity != nil {
 		x.Ownership = p.Validity.Revision

@@ -59,20 +59,21 @@ type tidier struct {
 // has seen it. It never falls. Any goroutine may call it.
 func (v *View) SetFrontier(f event.Vector) {
 	v.mu.Lock()
-	before := v.frontier
-	v.frontier.Join(&f)
-	moved := v.frontier != before
+	before := v.given
+	v.given.Join(&f)
+	moved := v.given != before
 	v.mu.Unlock()
 	if moved {
 		v.wakeUp()
 	}
 }
 
-// raise has the next step fold under the frontier that was set.
+// raise has the next step fold under the frontier that was set, or that the vector record says.
 func (v *View) raise() {
 	v.mu.Lock()
-	f := v.frontier
+	f := v.given
 	v.mu.Unlock()
+	f.Join(&v.at.Frontier)
 	v.fold.Raise(f)
 }
 
