@@ -117,7 +117,7 @@ type Outcome uint8
 // The outcomes.
 const (
 	Stored   Outcome = iota + 1 // by this attempt or an earlier one
-	Conflict                    // the condition does not hold
+	Conflict                    // the condition did not hold at the server that answered, which may be cut off and not know it
 	Busy                        // somebody else's write is in flight: nothing is decided
 	Unknown                     // no answer came
 	TooLong                     // the register never takes so long a record

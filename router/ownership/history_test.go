@@ -131,7 +131,7 @@ func (c *teller) tell(ctx context.Context, began time.Time) {
 		in := attempt{id: fmt.Sprintf("c%d-%d", c.n, i), region: c.rnd.IntN(historyRegions), record: c.rnd.IntN(3) == 0}
 		in.expect = c.known[in.region]
 		if c.rnd.IntN(6) == 0 {
-			in.expect = uint64(c.rnd.IntN(200)) // mostly stale
+			in.expect /= 2 // stale: no record of the region has it any more
 		}
 		w := ownership.Write{ID: in.id, Subject: ownership.RegionSubject(region(in.region)), Data: []byte(in.id), Guard: ownership.RegionSubject(region(in.region)), Expect: in.expect}
 		if !in.record {
