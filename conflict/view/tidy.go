@@ -59,9 +59,9 @@ type tidier struct {
 // has seen it. It never falls. Any goroutine may call it.
 func (v *View) SetFrontier(f event.Vector) {
 	v.mu.Lock()
-	before := v.given
-	v.given.Join(&f)
-	moved := v.given != before
+	before := v.frontier
+	v.frontier.Join(&f)
+	moved := v.frontier != before
 	v.mu.Unlock()
 	if moved {
 		v.wakeUp()
@@ -71,7 +71,7 @@ func (v *View) SetFrontier(f event.Vector) {
 // raise has the next step fold under the frontier that was set, or that the vector record says.
 func (v *View) raise() {
 	v.mu.Lock()
-	f := v.given
+	f := v.frontier
 	v.mu.Unlock()
 	f.Join(&v.at.Frontier)
 	v.fold.Raise(f)

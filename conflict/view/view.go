@@ -170,7 +170,7 @@ type View struct {
 	waiters      int   // in Wait or Confirm, or in Fold for room
 	ended        error // set when Run has ended
 	committed    conflict.Position
-	given        event.Vector // the frontier that was set
+	frontier     event.Vector // that was set
 	vectorOffset int64        // merged records below it are those up to committed, but for corrections that cuts have made since
 	mergedEnd    int64        // of the merged partition, as far as it is written
 	chain        checkpoints
@@ -470,11 +470,11 @@ func (v *View) Committed() (event.Vector, seat.Barriers) {
 	return v.committed.Vector, v.committed.Barriers
 }
 
-// Needed is the vector from which on the logs are needed: nothing at or below it is read again.
-func (v *View) Needed() event.Vector {
+// Frontier is the frontier that is in force, and the vector from which on the logs are needed.
+func (v *View) Frontier() (frontier, needed event.Vector) {
 	v.mu.Lock()
 	defer v.mu.Unlock()
-	return v.committed.Needed
+	return v.committed.Frontier, v.committed.Needed
 }
 
 // Context implements seat.Folder. The entity may be read a step later than the

@@ -124,9 +124,9 @@ func belowTheFrontier(t *testing.T, cfg conflict.Config, left string) {
 		v.wait(items[:n])
 		f := settled(items, n, second)
 		v.SetFrontier(f)
-		v.until("nothing is needed below the frontier", func() bool { return v.Needed() == f })
+		v.until("nothing is needed below the frontier", func() bool { _, now := v.Frontier(); return now == f })
 		bases += stored(t, db, "s\x06")
-		if needed = v.Needed(); needed != f {
+		if _, needed = v.Frontier(); needed != f {
 			t.Fatalf("needed from %v on, want %v", needed, f)
 		}
 		w.retain(needed)
@@ -163,7 +163,7 @@ func belowTheFrontier(t *testing.T, cfg conflict.Config, left string) {
 
 	all, _ := v.Committed()
 	v.SetFrontier(all)
-	v.until("everything is settled", func() bool { return v.Needed() == all })
+	v.until("everything is settled", func() bool { _, now := v.Frontier(); return now == all })
 	v.until("nothing is left below", func() bool {
 		return stored(t, db, "m") == 0 && stored(t, db, "c") == 0 && stored(t, db, "t") == 0 && stored(t, db, "s\x06") == 0 && stored(t, db, "d") == 0
 	})
