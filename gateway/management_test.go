@@ -23,7 +23,7 @@ func TestManagement(t *testing.T) {
 		"/readyz?verbose": "[+]tail ok\n[+]gateway ok\n",
 		"/configz":        "region: us\n",
 		"/v1/status": `{"version":"0.1.0","time":"2026-11-29T10:00:00.123Z","region":"us","instance":"us-0","mode":"solo","register":null,` +
-			`"regions":[],"links":[],"units":[],"residency":{"state":"off"},"writes":[{"topic":"github","seconds":300,"stored":1,"p50_ms":1,"p99_ms":1,"refused":{}}],"warnings":[]}` + "\n",
+			`"regions":[],"links":[],"units":[],"residency":{"state":"off"},"writes":[{"topic":"github","seconds":300,"stored":1,"p50_ms":1,"p99_ms":1,"refused":{}}],"frontiers":[],"warnings":[]}` + "\n",
 		"/v1/topics": `{"topics":[{"name":"flights","role":"local","partitions":6,"domain":"air","kind":"entity","policy":"lww",` +
 			`"links":[{"link":"us-eu","state":"included","rule":"include \"*\""}]}],"next":null,"end":true}` + "\n",
 	} {

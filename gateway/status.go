@@ -30,6 +30,8 @@ type Status struct {
 	Residency Residency      `json:"residency"`
 	// Writes are the topics that had any in the last minutes.
 	Writes []WriteStatus `json:"writes"`
+	// Frontiers are the topics of which something is kept because it is not settled.
+	Frontiers []FrontierStatus `json:"frontiers"`
 	// Warnings are what an operator should know, errors first.
 	Warnings []warning.Warning `json:"warnings"`
 }
@@ -39,7 +41,7 @@ type Status struct {
 func (st Status) complete() Status {
 	st.Regions, st.Links = append([]RegionStatus{}, st.Regions...), append([]LinkStatus{}, st.Links...)
 	st.Units, st.Warnings = append([]UnitStatus{}, st.Units...), append([]warning.Warning{}, st.Warnings...)
-	st.Writes = append([]WriteStatus{}, st.Writes...)
+	st.Writes, st.Frontiers = append([]WriteStatus{}, st.Writes...), append([]FrontierStatus{}, st.Frontiers...)
 	for i := range st.Links {
 		st.Links[i].Parked = append([]ParkedStatus{}, st.Links[i].Parked...)
 		st.Links[i].Stopped = append([]StoppedStatus{}, st.Links[i].Stopped...)
@@ -131,6 +133,23 @@ type WriteStatus struct {
 	// Refused are records that were not stored, or of which that is not known, by
 	// problem code.
 	Refused map[string]int `json:"refused"`
+}
+
+// FrontierStatus is what of a topic is not settled, so that the region has to keep what a
+// fence or a repeated write may bring back, and what holds it: in the partition of which most
+// is kept.
+type FrontierStatus struct {
+	Topic     string `json:"topic"`
+	Offsets   int64  `json:"offsets"` // of all logs and partitions, above the frontier
+	Partition int32  `json:"partition"`
+	Origin    string `json:"origin"` // of whose log most is kept there
+	// HeldBy is why: fold (a region has not folded it), unheard (nothing that a region has
+	// told can be used), floor (the origin does not know yet that all have it), twin (copies
+	// of an idempotency key) or store (the own store is being filled again). Region is whose
+	// word is missing, null where there is none.
+	HeldBy string  `json:"held_by"`
+	Region *string `json:"region"`
+	Since  Time    `json:"since"` // no earlier than the start of the instance
 }
 
 // UnitStatus is one unit of ownership.

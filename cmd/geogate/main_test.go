@@ -138,6 +138,7 @@ const answerOK = `{"version":"0.1.0","time":"2026-11-29T10:00:00.123Z","region":
 {"name":"eu-us","from":"eu","to":"us","state":"failed","topics":2,"lag_records":null,"lag_seconds":null,"copied":0,"passed_batches":0,"opened_batches":0,"denied":0,"parked":[{"topic":"flights","partition":3,"reason":"gap at the source","since":"2026-11-29T10:00:00.123Z"}]}],
 "units":[{"unit":"air/us","owner":"us","epoch":17,"state":"ACTIVE","lease_seconds":null,"orphans":0}],
 "writes":[{"topic":"flights","seconds":300,"stored":1200,"p50_ms":2.26,"p99_ms":19.03,"refused":{"NOT_READY":3,"INVALID_RECORD":7}},{"topic":"github","seconds":300,"stored":0,"p50_ms":null,"p99_ms":null,"refused":{}}],
+"frontiers":[{"topic":"flights","offsets":120,"partition":3,"origin":"us","held_by":"fold","region":"eu","since":"2026-11-29T08:00:00.000Z"},{"topic":"github","offsets":2,"partition":0,"origin":"us","held_by":"twin","region":null,"since":"2026-11-29T09:59:59.000Z"}],
 "residency":{"state":"off"},"warnings":[],"member_of_a_later_version":1}
 `
 

@@ -7,6 +7,7 @@ import (
 	"maps"
 	"slices"
 	"strings"
+	"time"
 
 	"github.com/spf13/cobra"
 
@@ -138,8 +139,34 @@ func printStatus(out io.Writer, s gateway.Status) error {
 	for _, w := range s.Writes {
 		p.row(w.Topic, w.Stored, fmt.Sprintf("%.0f s", w.Seconds), orUnknown("%.1f ms", w.P50), orUnknown("%.1f ms", w.P99), refusals(w.Refused))
 	}
+	printFrontiers(p, s)
 	printNotes(p, s)
 	return p.flush()
+}
+
+// frontierHeld is how long a frontier stands before the text says so: events on their way hold
+// it for a moment.
+const frontierHeld = time.Minute
+
+// printFrontiers prints the topics of which something is held longer than events are on
+// their way.
+func printFrontiers(p *printer, s gateway.Status) {
+	first := true
+	for _, f := range s.Frontiers {
+		since := time.Time(f.Since)
+		if time.Time(s.Time).Sub(since) < frontierHeld {
+			continue
+		}
+		if first {
+			p.section("UNSETTLED", "OFFSETS", "MOST IN", "OF", "HELD BY", "SINCE")
+			first = false
+		}
+		by := f.HeldBy
+		if f.Region != nil {
+			by += " in " + *f.Region
+		}
+		p.row(f.Topic, f.Offsets, fmt.Sprintf("%s/%d", f.Topic, f.Partition), f.Origin, by, since.UTC().Format(time.RFC3339))
+	}
 }
 
 // refusals are numbers by problem code, the largest first.

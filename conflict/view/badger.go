@@ -27,6 +27,7 @@ const (
 	spaceBarrier byte = 'b' // origin, place → last barrier of its log from there on
 	spacePiece   byte = 'p' // key of a large state record, number of its set, number → a piece
 	spaceDeleted byte = 'd' // entity that is deleted and may be forgotten one day
+	spaceParted  byte = 'k' // idempotency key of which several copies are known, not all below the frontier
 )
 
 func storePrefix(topic event.TopicID, partition int32) []byte {

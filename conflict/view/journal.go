@@ -92,6 +92,9 @@ func openJournal(db *badger.DB, sp space, cfg conflict.Config, wake func()) (*Jo
 	case unmarked:
 		err = j.convert()
 	}
+	if err == nil {
+		err = j.keepParted()
+	}
 	if err != nil {
 		return nil, fmt.Errorf("open journal: %w", err)
 	}
@@ -113,7 +116,7 @@ var errEnough = errors.New("enough")
 
 // drop empties the journal, its position last.
 func (j *Journal) drop() error {
-	for _, kind := range []byte{spaceMeta, spaceCopies, spaceTwinned, spaceBarrier, spaceApplied} {
+	for _, kind := range []byte{spaceMeta, spaceCopies, spaceTwinned, spaceBarrier, spaceParted, spaceApplied} {
 		prefix := j.space.key(kind)
 		for more := true; more; {
 			var keys [][]byte
@@ -345,7 +348,13 @@ func (j *Journal) put(ev *event.Event, mem *arena, get func([]byte) ([]byte, err
 		return err
 	}
 	j.remember(k, ev.At, len(known) == 1)
-	if len(known) < 2 || j.cfg.Kind != conflict.Entities {
+	if len(known) < 2 {
+		return nil
+	}
+	if err := set(j.space.key(spaceParted, k[:]), nil); err != nil {
+		return err
+	}
+	if j.cfg.Kind != conflict.Entities {
 		return nil
 	}
 	for _, c := range known {

@@ -182,7 +182,7 @@ func TestJournalOfAnotherForm(t *testing.T) {
 		}
 		return n
 	}
-	if a, b := count(mine), count(other); a != 3 || b != dropChunk+17 {
+	if a, b := count(mine), count(other); a != 3+1 || b != dropChunk+17 { // one says that keys with several copies are kept
 		t.Fatalf("%d and %d keys are left", a, b)
 	}
 	item := journalItem(1, 3, "x", 1, nil)
@@ -415,4 +415,78 @@ func TestJournalKnowsSoleCopies(t *testing.T) {
 		t.Fatal("a closed store takes items")
 	}
 	check(d, false)
+}
+
+// The journal knows which keys have several copies that are not all settled, also if an
+// earlier version has filled it, and forgets those that are.
+func TestJournalKnowsTwins(t *testing.T) {
+	db := memoryStore(t)
+	for _, cfg := range []conflict.Config{{Kind: conflict.Entities}, {Kind: conflict.Events}} {
+		sp := space(storePrefix([16]byte{9, byte(cfg.Kind)}, 6))
+		open := func() *Journal {
+			j, err := openJournal(db, sp, cfg, func() {})
+			if err != nil {
+				t.Fatal(err)
+			}
+			return j
+		}
+		twins := func(j *Journal) (n int) {
+			if err := j.parted(func(_ event.IdempotencyKey, copies []conflict.Copy) bool {
+				if n++; len(copies) != 2 {
+					t.Errorf("%d copies", len(copies))
+				}
+				return true
+			}); err != nil {
+				t.Fatal(err)
+			}
+			return n
+		}
+		item := func(r event.RegionID, offset int64, key byte) judged.Item {
+			it := journalItem(r, offset, "x", 1, nil)
+			it.Event.Envelope.Key, it.Event.Epoch = event.IdempotencyKey{key}, event.FirstEpoch(r)
+			return it
+		}
+		j := open()
+		if err := j.Add([]judged.Item{item(1, 3, 1), item(1, 4, 2), item(2, 7, 1), item(2, 8, 3), item(2, 9, 2)}); err != nil {
+			t.Fatal(err)
+		}
+		if n := twins(j); n != 2 {
+			t.Fatalf("%d keys with several copies", n)
+		}
+		if err := j.remove([][]byte{j.partedKept(), sp.key(spaceParted, make([]byte, 16))}); err != nil {
+			t.Fatal(err)
+		}
+		for _, k := range []byte{1, 2} {
+			key := event.IdempotencyKey{k}
+			if err := j.remove([][]byte{sp.key(spaceParted, key[:])}); err != nil { // as of an earlier version
+				t.Fatal(err)
+			}
+		}
+		if n := twins(j); n != 0 {
+			t.Fatalf("%d keys are left", n)
+		}
+		if j = open(); twins(j) != 2 {
+			t.Fatalf("%d keys after an upgrade", twins(j))
+		}
+		settle := func(table *event.ValidityTable, own, other int64) int {
+			if err := j.settleTo(&event.Vector{1: {Next: own}, 2: {Next: other}}, table); err != nil {
+				t.Fatal(err)
+			}
+			return twins(j)
+		}
+		if n := settle(nil, 9, 7); n != 2 {
+			t.Errorf("%d keys, of which no copy is settled in one log", n)
+		}
+		if n := settle(nil, 9, 8); n != 1 {
+			t.Errorf("%d keys, both copies of one of them are settled", n)
+		}
+		cut := &event.ValidityTable{Revision: 3}
+		for r := event.RegionID(1); r <= 2; r++ {
+			cut.Logs[r] = event.Tenures{Known: 40, List: []event.Tenure{{Epoch: event.FirstEpoch(r)}}}
+		}
+		cut.Logs[2].List[0].Ended, cut.Logs[2].List[0].Cut = true, []event.Point{{Next: 9}}
+		if n := settle(cut, 9, 9); n != 0 {
+			t.Errorf("%d keys, the only copy above is an orphan", n)
+		}
+	}
 }

@@ -137,6 +137,9 @@ func (v *View) publish(ctx context.Context) error {
 	if !waits && v.schedule.wait(now) > 0 {
 		return nil
 	}
+	if err := v.lookFrontier(now); err != nil {
+		return err
+	}
 	p, ok := v.progress()
 	if ok && v.cfg.Published != nil {
 		if before, known := v.cfg.Published(); known {
@@ -182,7 +185,7 @@ func (v *View) progress() (p control.Progress, ok bool) {
 	return control.Progress{
 		ID: v.cfg.ID, Partition: v.cfg.Partition, Topic: v.cfg.Topic,
 		End: cl.End, Closed: cl.Closed, Promised: cl.Promised,
-		Ownership: v.at.Ownership, Incarnation: v.at.Incarnations,
+		Ownership: v.at.Ownership, Incarnation: v.at.Incarnations, Counted: cl.Counted, Floor: v.settled.floor,
 	}, ok
 }
 

@@ -196,6 +196,11 @@ func (v *View) step(ctx context.Context) error {
 		return nil
 	}
 	now := v.cfg.Wall()
+	if v.schedule.mayTell(now) {
+		if err := v.lookFrontier(now); err != nil {
+			return err
+		}
+	}
 	defer v.mem.release()
 	states := v.states(out)
 	packing, err := v.pack(ctx, out, states, now)

@@ -65,6 +65,10 @@ type Config struct {
 	// beyond what comes with the items. Nil: nothing.
 	Restricted func() uint16
 
+	// Sight fills in what the frontier needs of other regions: Own is set, and what this one
+	// has folded. nil: there is no frontier.
+	Sight func(*conflict.Sight)
+
 	// Published is what control last said of the partition, as far as it is known here;
 	// nil, or ok false: nothing.
 	Published func() (p control.Progress, ok bool)
@@ -150,6 +154,7 @@ type View struct {
 	stateID  event.TopicID     // of the state topic
 	taken    itemParts         // taken from the queue, not committed
 	schedule *progressSchedule // when progress is written
+	settled  frontierState
 	cache    cacheState
 	refusals refusals // of the items taken
 	tidying  tidier
@@ -201,6 +206,7 @@ type Status struct {
 	// the topic.
 	Replaced   map[string]Replaced
 	ReplacedBy map[ReplacedKind]uint64
+	Frontier   FrontierStatus
 }
 
 // New opens a view over the shared store; it does nothing before Run.

@@ -4,6 +4,7 @@ import (
 	"encoding/binary"
 	"fmt"
 	"maps"
+	"math"
 	"slices"
 	"time"
 
@@ -28,7 +29,9 @@ func progressType() recordType {
 
 // Progress is what a region says about one of its partitions: every record of the
 // partition's log at or above End has a stamp above Closed, and a context that
-// covers Promised.
+// covers Promised. If it is Counted, what the record's idempotency key was looked up in
+// covered Promised, too, and Promised has not passed where a log was cut before that was
+// folded: frontiers may count on it.
 type Progress struct {
 	ID        event.TopicID // in the cluster of the region that says it
 	Partition int32
@@ -38,7 +41,8 @@ type Progress struct {
 	Closed      event.Stamp
 	Promised    event.Vector
 	Ownership   uint64      // revision of the ownership register folded
-	Incarnation uint64      // revision of the incarnations folded
+	Incarnation uint64      // revision of the incarnations folded, of one that is Counted
+	Counted     bool        // false: a version before frontiers has written it
 	Floor       event.Point // lowest entry for its own log in all regions' usable promised vectors
 }
 
@@ -49,15 +53,19 @@ func (x Progress) AppendKey(b []byte) []byte {
 
 // AppendValue appends the record value: u8 version, length-prefixed topic name,
 // end (uvarint incarnation, uvarint offset), u64 closed stamp, promised vector as
-// in gg-c, uvarint ownership revision, uvarint incarnation revision, floor as the
-// end.
+// in gg-c, uvarint ownership revision, uvarint incarnation revision plus 1 (0: it is not
+// Counted), floor as the end.
 func (x Progress) AppendValue(b []byte) []byte {
 	b = event.AppendPrefixed(append(b, codecVersion), []byte(x.Topic))
 	b = appendPoint(b, x.End)
 	b = x.Closed.Append(b)
 	b = event.AppendVector(b, &x.Promised)
 	b = binary.AppendUvarint(b, x.Ownership)
-	b = binary.AppendUvarint(b, x.Incarnation)
+	incarnation := uint64(0)
+	if x.Counted {
+		incarnation = x.Incarnation + 1
+	}
+	b = binary.AppendUvarint(b, incarnation)
 	return appendPoint(b, x.Floor)
 }
 
@@ -74,7 +82,9 @@ func ParseProgress(key, value []byte) (Progress, error) {
 	x.Closed = event.Stamp(r.Uint64())
 	x.Promised = event.ReadVector(r)
 	x.Ownership = r.Uvarint()
-	x.Incarnation = r.Uvarint()
+	if n := r.Uvarint(); n > 0 {
+		x.Incarnation, x.Counted = n-1, true
+	}
 	x.Floor = readPoint(r)
 	if err := r.Close(); err != nil {
 		return Progress{}, fmt.Errorf("parse progress: %w", err)
@@ -82,10 +92,29 @@ func ParseProgress(key, value []byte) (Progress, error) {
 	return x, nil
 }
 
-// historyLen is how many progress records of a partition are kept, because the
-// newest is usable only once a reader's vector has come to its end: at two a
-// second, about eight seconds of lag still find a usable one.
-const historyLen = 16
+// How many progress records of a partition are kept, because the newest is usable only
+// once a reader's vector has come to its end. The newest of them, at two a second, are for
+// readers that lag by some seconds; those before lie the further apart the older they are,
+// so that one that lags by hours finds one, too.
+const (
+	historyLen  = 16
+	historyTail = 8 // of the newest, which are all kept
+)
+
+// thin drops one record of a history that is too long.
+func thin(h []Progress) []Progress {
+	if len(h) <= historyLen {
+		return h
+	}
+	now, drop, least := h[len(h)-1].Closed.Millis(), 0, math.Inf(1)
+	for i := 1; i < len(h)-historyTail; i++ {
+		gap, age := h[i+1].Closed.Millis()-h[i-1].Closed.Millis(), now-h[i].Closed.Millis()
+		if share := float64(gap) / float64(age+1); share < least {
+			drop, least = i, share
+		}
+	}
+	return slices.Delete(h, drop, drop+1)
+}
 
 type progressKey struct {
 	region    event.RegionID
@@ -100,11 +129,7 @@ func (f *Follower) applyProgress(from event.RegionID, key, value []byte) error {
 		return err
 	}
 	k := progressKey{from, x.Topic, x.Partition}
-	h := append(f.progress[k], x)
-	if len(h) > historyLen {
-		h = slices.Delete(h, 0, len(h)-historyLen)
-	}
-	f.progress[k], f.heard[k] = h, time.Now()
+	f.progress[k], f.heard[k] = thin(append(f.progress[k], x)), time.Now()
 	return nil
 }
 
@@ -135,6 +160,28 @@ func (f *Follower) Progress(region event.RegionID, topic string, num int32) (Pro
 		return Progress{}, false
 	}
 	return h[len(h)-1], true
+}
+
+// Told is what a region has told of a partition, the oldest first, as far as it is
+// remembered; nothing if frontiers may not count on the newest. at is when that came here,
+// zero if nothing did.
+func (f *Follower) Told(region event.RegionID, topic string, num int32) (told []Progress, at time.Time) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	k := progressKey{region, topic, num}
+	h := f.progress[k]
+	if len(h) == 0 {
+		return nil, time.Time{}
+	}
+	if !h[len(h)-1].Counted {
+		return nil, f.heard[k]
+	}
+	for i := range h {
+		if h[i].Counted {
+			told = append(told, h[i])
+		}
+	}
+	return told, f.heard[k]
 }
 
 // HeardFrom is when progress of a region came here last, of any partition; ok is false

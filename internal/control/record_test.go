@@ -34,7 +34,7 @@ func codecs() []codec {
 	b := control.Barrier{Topic: topicA, Partition: 3, ProducerID: 1000, ProducerEpoch: 7, Instance: "us-0"}
 	p := control.Progress{
 		ID: topicA, Partition: 3, Topic: "flights", End: event.Point{Incarnation: 1, Next: 300}, Closed: 0x01a226bf497b0007,
-		Promised: event.Vector{1: {Next: 300}, 2: {Incarnation: 1, Next: 94}}, Ownership: 4, Incarnation: 2, Floor: event.Point{Next: 12},
+		Promised: event.Vector{1: {Next: 300}, 2: {Incarnation: 1, Next: 94}}, Ownership: 4, Incarnation: 1, Counted: true, Floor: event.Point{Next: 12},
 	}
 	i := control.Incarnation{Origin: 2, Topic: "flights", Partition: 3, Number: 1, ID: topicB, Truncations: 1, End: 4711}
 	x := control.Restriction{Origin: 2, To: 1, Topic: "flights"}

@@ -36,6 +36,7 @@ func (n *Node) Status(context.Context) (gateway.Status, error) {
 	}
 	n.registerStatus(&st)
 	n.gatewayStatus(&st)
+	st.Frontiers = n.seats.Frontiers()
 	st.Warnings = n.warnings().All()
 	return st, nil
 }

@@ -17,6 +17,11 @@ func (c *Core) accept(now time.Time, ws []Write) {
 		adm.keyed = adm.keyed || !q.Idempotency.IsZero()
 	}
 	adm.keysLost = adm.keyed && c.env.KeysLost != nil && c.env.KeysLost()
+	var looked *event.Vector
+	if adm.keyed && adm.err() == nil {
+		v := c.env.Committed()
+		looked, adm.keysUnread = &v, !c.indexed(&v)
+	}
 	for i := range ws {
 		q := ws[i].Request
 		if _, held := c.byKey[q.Idempotency]; adm.err() == nil && !held && !q.Idempotency.IsZero() && !ws[i].Order.Stops(q.Key) {
@@ -36,6 +41,9 @@ func (c *Core) accept(now time.Time, ws []Write) {
 		// A key that the log has needs no term: what was read stays.
 		if c.replay(w, found[i], failed) {
 			continue
+		}
+		if !w.Request.Idempotency.IsZero() {
+			w.looked = looked
 		}
 		c.hold(w)
 		switch {
@@ -66,7 +74,19 @@ type admission struct {
 	grant   Grant
 	refused error // there is no grant
 	// keyed: a write of the step has an idempotency key. keysLost: the index may lack keys.
-	keyed, keysLost bool
+	// keysUnread: it has not read all that the fold had committed.
+	keyed, keysLost, keysUnread bool
+}
+
+// indexed tells whether the index has read all that is committed, as always but after it
+// was lost: a context covers what is committed, and a seat promises it, so that nobody
+// expects another copy of a key that lies there.
+func (c *Core) indexed(committed *event.Vector) bool {
+	if c.env.Indexed == nil {
+		return true
+	}
+	v := c.env.Indexed()
+	return reaches(&v, committed)
 }
 
 func (a *admission) err() error {
@@ -117,8 +137,13 @@ func (c *Core) admit(w *write, a *admission) error {
 	if _, held := c.byKey[w.Request.Idempotency]; held && !w.Request.Idempotency.IsZero() {
 		return ErrInUse
 	}
-	if a.keysLost && !w.Request.Idempotency.IsZero() {
-		return ErrKeysLost
+	if !w.Request.Idempotency.IsZero() {
+		switch {
+		case a.keysLost:
+			return ErrKeysLost
+		case a.keysUnread && a.refused == nil:
+			return ErrNotReady
+		}
 	}
 	return a.refused
 }
@@ -166,6 +191,7 @@ func (c *Core) replay(w *write, found *event.Copy, failed error) (done bool) {
 // meanwhile are found now.
 func (c *Core) sendWaiting(now time.Time) {
 	g, refused := c.permit()
+	looked := c.env.Committed()
 	c.keys, c.places, c.sending = c.keys[:0], c.places[:0], c.sending[:0]
 	c.each(func(w *write) {
 		if refused != nil {
@@ -174,6 +200,7 @@ func (c *Core) sendWaiting(now time.Time) {
 		}
 		if !w.Request.Idempotency.IsZero() {
 			c.keys, c.places = append(c.keys, w.Request.Idempotency), append(c.places, len(c.sending))
+			w.looked = &looked
 		}
 		w.grant = g
 		c.sending = append(c.sending, w)

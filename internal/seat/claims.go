@@ -6,12 +6,14 @@ import (
 
 // Claims is what a seat may publish about its partition: every record at or above
 // End that can ever be valid has a stamp above Closed and a context that covers
-// Promised. Of a restricted origin a context holds what the entity's live values
+// Promised, and its idempotency key was looked up when all that Promised covers was
+// indexed. Of a restricted origin a context holds what the entity's live values
 // say, so nothing is promised: that entry no longer rises, and says nothing.
 type Claims struct {
 	End      event.Point
 	Closed   event.Stamp
 	Promised event.Vector
+	Counted  bool // false: a version before frontiers has promised that
 }
 
 // Bounded is what of earlier claims can be true of a log that ends at end and of what
@@ -52,20 +54,47 @@ func (c *Core) Claims() Claims {
 			promised[r] = event.Point{}
 		}
 	}
-	var last *event.Vector
+	c.keepEnding(&promised)
+	var context, looked *event.Vector // those that go together have one
 	for w := c.accepted.first; w != nil; w = w.after {
+		if w.looked != nil && w.looked != looked {
+			promise(&promised, w.looked, c.cfg.Region)
+			looked = w.looked
+		}
 		if !w.sent {
 			continue
 		}
 		closed = min(closed, w.stamp-1)
-		if w.context != last { // those that were sent together have one
+		if w.context != context {
 			promise(&promised, w.context, c.cfg.Region)
-			last = w.context
+			context = w.context
 		}
 	}
+	c.claimed.Counted = true
 	c.claimed.Closed = max(c.claimed.Closed, closed)
 	c.claimed.Promised.Join(&promised)
 	return c.claimed
+}
+
+// keepEnding takes from v what lies above the last promise in logs that end: the epoch of
+// one is over, as far as this instance knows, and the fold does not have its cut. Whoever
+// sets the cut, this region too, lists what it has folded once it knows that the epoch is
+// over, so no promise of its own lies past the cut before the fold knows it. Others count on
+// that: what all have promised is not cut off any more.
+func (c *Core) keepEnding(v *event.Vector) {
+	if c.env.Permit == nil || c.env.Folded == nil {
+		return
+	}
+	newest, folded := c.env.Permit.Intervals(), c.env.Folded()
+	if newest == nil {
+		return
+	}
+	for r := range v {
+		id := event.RegionID(r)
+		if _, cut := newest.NewlyCut(folded, id); cut || newest.CutPending(id) {
+			v[r] = c.claimed.Promised[r]
+		}
+	}
 }
 
 // promise lowers v to a context; the own region's entry, which contexts leave

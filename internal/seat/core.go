@@ -43,9 +43,11 @@ type Surroundings struct {
 	NewID   func() (event.ID, error) // event.NewID
 	// Permit says whether the region may write; nil: it always may, under the
 	// epoch of the CoreConfig. Indexed is how far each origin's log is indexed,
-	// for what a grant wants of it.
+	// for what a grant wants of it, and for writes with a key.
 	Permit  WritePermit
 	Indexed func() event.Vector
+	// Folded is the table of which records count that the fold has; nil: there is no Permit.
+	Folded func() *event.ValidityTable
 	// KeysLost tells whether the index may lack keys that are within the window: writes with
 	// a key are refused then. Nil: it never does.
 	KeysLost func() bool
@@ -175,6 +177,9 @@ type write struct {
 	id      event.ID
 	stamp   event.Stamp
 	context *event.Vector // of writes that were sent together it is one
+	// looked is what was committed when the key was looked up, and so no more than what the
+	// index had: a copy beyond may be there, of which the write is a twin. nil: it has no key.
+	looked *event.Vector
 }
 
 // writeList links writes in the order in which they were added.

@@ -33,6 +33,8 @@ type desk struct {
 	closed  event.Stamp
 
 	permit      seat.WritePermit
+	folded      *event.ValidityTable
+	lost        bool              // the index has not read what is committed
 	unconfirmed bool              // nobody confirms terms but the test
 	confirms    int               // how often the core has asked for it
 	seen        func(seat.Effect) // nil: nobody watches
@@ -65,7 +67,14 @@ func (d *desk) restart(cfg seat.CoreConfig) {
 		Index: d.index, Clock: hlc.NewClock(func() time.Time { return d.now }, hlc.Bounds{}),
 		Committed: func() event.Vector { return d.vector }, Closed: func() event.Stamp { return d.closed },
 		NewID:  func() (event.ID, error) { d.ids++; return event.ID{d.ids}, nil },
-		Permit: d.permit, Indexed: d.index.Applied,
+		Permit: d.permit, Folded: func() *event.ValidityTable { return d.folded },
+		Indexed: func() event.Vector {
+			v := d.index.Applied()
+			if !d.lost {
+				v.Join(&d.vector)
+			}
+			return v
+		},
 	}, int64(d.read))
 	d.opens, d.sent = nil, map[uint64]seat.Record{}
 	d.step(seat.Ready{})

@@ -394,7 +394,7 @@ func (h *history) restart() {
 		h.f.table = tables[len(tables)-2]
 	}
 	h.f.mu.Unlock()
-	h.in = h.c.start("us-0", store, h.f, under(h.g)).ready()
+	h.in = h.c.start("us-0", store, h.f, under(h.g)).ready().indexed()
 }
 
 // tables are those that the fold was given, without those that were given again;

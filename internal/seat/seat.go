@@ -347,7 +347,7 @@ func (s *Seat) begin(ctx context.Context) (*beginning, error) {
 	b.tailFrom = max(b.tailFrom, start)
 	core := s.cfg.Core
 	core.Region, core.Incarnation, core.Partition, core.Epoch, core.NoLog = own, s.incarnation, s.cfg.Partition, s.cfg.Epoch, s.cfg.NoLog
-	core.Published = Claims{End: published.End, Closed: min(published.Closed, s.cfg.Clock.Last()), Promised: published.Promised}.
+	core.Published = Claims{End: published.End, Closed: min(published.Closed, s.cfg.Clock.Last()), Promised: published.Promised, Counted: published.Counted}.
 		Bounded(event.Point{Incarnation: s.incarnation, Next: end}, &b.committed)
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -212,7 +212,7 @@ func TestSinksCatchUpBeforeTheFold(t *testing.T) {
 		}
 		return nil
 	}}
-	in = c.start("us-0", dedupe.NewMemory(), f, func(cfg *seat.Config) { cfg.Sinks, cfg.Folder = []seat.Sink{k}, checked }).ready()
+	in = c.start("us-0", dedupe.NewMemory(), f, func(cfg *seat.Config) { cfg.Sinks, cfg.Folder = []seat.Sink{k}, checked }).ready().indexed()
 	in.mustWrite(2, "u2")
 	f.until(t, "the new one", func() bool { v, _ := f.Committed(); return v[1].Next == 4 })
 	k.mu.Lock()

@@ -246,6 +246,24 @@ func (in *instance) ready() *instance {
 	return in
 }
 
+// indexed waits until the index has read again what is folded: keys are not taken for free
+// before.
+func (in *instance) indexed() *instance {
+	in.t.Helper()
+	deadline := time.After(time.Minute)
+	for {
+		committed, _ := in.folder.Committed()
+		if applied := in.index.Applied(); applied.CoversAll(&committed) {
+			return in
+		}
+		select {
+		case <-time.After(time.Millisecond):
+		case <-deadline:
+			in.t.Fatalf("folded %v, indexed %v", committed, in.index.Applied())
+		}
+	}
+}
+
 func request(key byte, value string) *seat.Request {
 	q := &seat.Request{Request: event.Request{
 		Topic: "flights", Key: []byte("DTW"), Op: event.Put, Value: []byte(value), Partition: -1,

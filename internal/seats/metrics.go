@@ -28,6 +28,8 @@ var (
 	foldLagRecords  = prometheus.NewDesc("geogate_fold_lag_records", "Offsets of the logs in this region's Kafka that are not folded; absent while unknown.", []string{"topic"}, nil)
 	foldLagSeconds  = prometheus.NewDesc("geogate_fold_lag_seconds", "How long the oldest of them has waited; absent while unknown.", []string{"topic"}, nil)
 	expiryLag       = prometheus.NewDesc("geogate_expiry_lag_seconds", "How long ago the time lies that all regions have closed, in the partition where it lies furthest back: idempotency keys expire that much later; absent while a region has told none.", []string{"topic"}, nil)
+	frontierAbove   = prometheus.NewDesc("geogate_frontier_unsettled_offsets", "Offsets of all origins' logs that are folded and lie above the frontier, so that what a fence may bring back is kept.", []string{"topic"}, nil)
+	frontierHeld    = prometheus.NewDesc("geogate_frontier_held_seconds", "For how long the frontier has not moved in the partition of which most lies above it; 0 where nothing does.", []string{"topic"}, nil)
 	clockCarries    = prometheus.NewDesc("geogate_clock_carries_total", "Times that the clock's counter ran over.", nil, nil)
 )
 
@@ -50,7 +52,7 @@ func (s *Seats) phasesOf(topic string) seat.Phases {
 // Describe implements prometheus.Collector.
 func (s *Seats) Describe(out chan<- *prometheus.Desc) {
 	s.phases.Describe(out)
-	for _, d := range []*prometheus.Desc{seatInFlight, seatQueued, seatRecords, foldSteps, foldRestarts, foldMerged, foldConflicts, foldTwins, foldOrphans, nativeOrphans, foldWaiting, foldQuarantined, foldReplaced, beyondLimits, foldQueued, foldLagRecords, foldLagSeconds, expiryLag, clockCarries} {
+	for _, d := range []*prometheus.Desc{seatInFlight, seatQueued, seatRecords, foldSteps, foldRestarts, foldMerged, foldConflicts, foldTwins, foldOrphans, nativeOrphans, foldWaiting, foldQuarantined, foldReplaced, beyondLimits, foldQueued, foldLagRecords, foldLagSeconds, expiryLag, frontierAbove, frontierHeld, clockCarries} {
 		out <- d
 	}
 }
@@ -139,6 +141,14 @@ func (s *Seats) Collect(out chan<- prometheus.Metric) {
 		if x.closed.Stamp > 0 {
 			gauge(expiryLag, max(now.Sub(x.closed.Since).Seconds(), 0), x.topic)
 		}
+	}
+	for _, x := range s.frontiers() {
+		gauge(frontierAbove, float64(x.offsets), x.topic)
+		held := 0.0
+		if x.offsets > 0 {
+			held = max(now.Sub(x.since).Seconds(), 0)
+		}
+		gauge(frontierHeld, held, x.topic)
 	}
 	count(clockCarries, s.clock.Carries())
 }

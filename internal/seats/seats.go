@@ -581,6 +581,7 @@ func (s *Seats) viewConfig(h *runningSeat, topic gateway.Topic, fold conflict.Co
 		Fetcher: h.fetch, Place: h.fetch.place,
 		Widen:  func(ctx context.Context) (bool, error) { return s.cfg.Topics.Widen(ctx, topic) },
 		Claims: func() (seat.Claims, bool) { return h.seat.Claims() },
+		Sight:  func(x *conflict.Sight) { s.sight(h.TopicPartition, x) },
 		Published: func() (control.Progress, bool) {
 			return s.cfg.Control.Progress(s.cfg.ID, h.Topic, h.Partition)
 		},

@@ -94,10 +94,19 @@ func (s *Seats) warnOfTrouble(out *warning.List, h *runningSeat, st *seat.Status
 		out.Add(warning.PartitionNotReady, subject, "the partition's log is still being read")
 	case refused:
 		out.Add(warning.PartitionNotReady, subject, "the partition waits for what an earlier owner has written, or for the ownership register")
+	case !h.noLog && st.Ready && h.keysUnread():
+		out.Add(warning.PartitionNotReady, subject, "writes with an idempotency key are refused until the index of keys, whose store was lost, has read again what all regions wrote")
 	}
 	if f := h.view.Status().Failing; f != "" {
 		out.Add(warning.FoldFailing, subject, "the fold is tried again after: %s", f)
 	}
+}
+
+// keysUnread tells whether the index of keys has not read all that is folded.
+func (h *runningSeat) keysUnread() bool {
+	committed, _ := h.view.Committed() // first: the index is ahead of it
+	indexed := h.index.Applied()
+	return !indexed.CoversAll(&committed)
 }
 
 // warnOfReplaced says which derived topics hold pointers to the log in place of records.

@@ -78,6 +78,10 @@ func (s *Seats) Settle(ctx context.Context, unit string) error {
 // of what has arrived where nothing folds, and of what other regions have
 // published. A topic of which no other region is given anything is left out: that
 // nobody has applied it says nothing.
+//
+// What a seat promises of the region's log stands still from when this instance knows that
+// the epoch is over, so it lies in what is listed here. A seat that is only being opened may
+// have another instance before it, which does not know; then there is an error.
 func (s *Seats) Applied(ctx context.Context, unit, region string) ([]ownership.Extent, error) {
 	topics, err := s.topicsOf(ctx, unit)
 	if err != nil {
@@ -93,11 +97,29 @@ func (s *Seats) Applied(ctx context.Context, unit, region string) ([]ownership.E
 			if !s.given(t, p, origin) {
 				continue
 			}
+			if at := (txn.TopicPartition{Topic: t.Name, Partition: p}); s.isOpening(at) {
+				return nil, fmt.Errorf("partition %s is being opened", name(at))
+			}
 			at := s.appliedAt(t, p, origin)
 			out.set(t.Name, at.Incarnation, p, at.Next)
 		}
 	}
 	return out, nil
+}
+
+// isOpening tells whether a partition's seat is there and does not know yet what is folded,
+// and nothing has gone wrong with it.
+func (s *Seats) isOpening(at txn.TopicPartition) bool {
+	h := s.find(at)
+	if h == nil || s.trouble(at).count > 0 {
+		return false
+	}
+	select {
+	case <-h.view.Ready():
+		return false
+	default:
+		return true
+	}
 }
 
 // given reports whether any region gets records of an origin's topic: the

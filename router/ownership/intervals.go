@@ -94,6 +94,10 @@ func (i *Intervals) From(t *Tokens, topic string, partition int32) *event.Validi
 	return table
 }
 
+// Shared tells whether the register is one of all regions. Its revisions are then the same
+// everywhere.
+func (i *Intervals) Shared() bool { return i != nil && i.alone == 0 }
+
 // Reach joins where the epochs of a unit began and were cut, in the logs of a
 // topic's partition: so far a seat has to have indexed them before it accepts.
 func (i *Intervals) Reach(u *UnitRecord, topic string, partition int32) (v event.Vector) {

@@ -116,6 +116,31 @@ var mutants = []mutant{
 	{"term-not-confirmed", "a seat writes under its first term though another may have published since it began", []edit{
 		{"internal/seat/core.go", "	if c.confirming() {\n		c.do(ConfirmTerm{})\n		return\n	}", "	c.confirmed = true"},
 	}},
+	// The frontier.
+	{"frontier-one-too-high", "the frontier is one higher than what was promised", []edit{
+		{"conflict/frontier.go", "			lower(promised, HeldByFold, q)", "			promised.Next++\n			lower(promised, HeldByFold, q)"},
+	}},
+	{"frontier-own-promise", "what other regions promise is left out of frontier and floor", []edit{
+		{"conflict/frontier.go", "			lower(promised, HeldByFold, q)", "			if q != s.Own {\n				promised = s.Vector[r]\n			}\n			lower(promised, HeldByFold, q)"},
+	}},
+	{"frontier-any-revision", "what a region says under a newer revision of the register is used", []edit{
+		{"conflict/frontier.go", "t.Ownership <= s.Ownership && t.Inc", "t.Inc"},
+	}},
+	{"frontier-end-not-reached", "what a region says is used before its end is reached", []edit{
+		{"conflict/frontier.go", " && s.reached(q, t.End) {", " {"},
+	}},
+	{"frontier-parts-twins", "the frontier parts copies of a key", []edit{
+		{"conflict/frontier.go", "	s.keepTwins(&f)\n", ""},
+	}},
+	{"frontier-without-copies", "the frontier rises while the copies of keys are read again", []edit{
+		{"conflict/frontier.go", "		if s.Lacking {\n			lower(s.Before[r], HeldByStore, 0)\n		}\n", ""},
+	}},
+	{"frontier-falls", "the frontier falls when somebody's word can no longer be used", []edit{
+		{"conflict/frontier.go", "		if f.At[r].Compare(s.Before[r]) <= 0 {\n			f.At[r] = s.Before[r]\n		}\n", ""},
+	}},
+	{"keys-before-index", "a key is taken for free before a lost index has read what is committed", []edit{
+		{"internal/seat/accept.go", "		case a.keysUnread && a.refused == nil:\n			return ErrNotReady\n", ""},
+	}},
 	// Links.
 	{"covered-at-once", "target-covered counts before the runs were read behind it", []edit{
 		{"internal/control/links.go", " || l.runsNext[p.slot] < p.listing.upTo {", " {"},

@@ -77,6 +77,7 @@ func (w *World) check() {
 			steps := w.committed(r, tp)
 			w.checkSteps(r, tp, steps)
 			w.checkClaims(r, tp, t, steps)
+			w.checkFrontier(r, tp, t, steps)
 			if w.own != nil && w.parkedAny(r, tp) {
 				continue // what was folded and then lost with the remote log's tail cannot be read again to be revoked
 			}

@@ -24,6 +24,8 @@ type step struct {
 	claims   seat.Claims
 	term     int64 // barrier of the seat that claims, or none
 	claim    bool  // it folds nothing: the seat wants a transaction
+	told     conflict.Told
+	frontier conflict.Frontier
 }
 
 func stepsTP(tp kafka.TP) kafka.TP {
@@ -39,10 +41,11 @@ type journal struct {
 	mem      *conflict.Memory
 	applied  event.Vector
 	barriers seat.Barriers
+	copies   map[event.IdempotencyKey][]conflict.Copy
 }
 
 func newJournal(cfg conflict.Config) *journal {
-	return &journal{mem: conflict.NewMemory(cfg), barriers: seat.NoBarriers()}
+	return &journal{mem: conflict.NewMemory(cfg), barriers: seat.NoBarriers(), copies: map[event.IdempotencyKey][]conflict.Copy{}}
 }
 
 // Applied implements seat.Sink.
@@ -55,6 +58,9 @@ func (j *journal) Add(items []judged.Item) error {
 		if o := items[i].Origin; j.applied[o].Compare(items[i].Next) < 0 { // the rest it has
 			out = append(out, items[i])
 			j.applied[o], j.barriers[o] = items[i].Next, items[i].Barrier
+			if it := &items[i]; (it.Verdict == judged.Valid || it.Verdict == judged.Orphan) && !it.Event.Envelope.Key.IsZero() {
+				j.copies[it.Event.Envelope.Key] = append(j.copies[it.Event.Envelope.Key], conflict.CopyOf(&it.Event))
+			}
 		}
 	}
 	j.mem.Add(out)
@@ -119,7 +125,9 @@ type foldRun struct {
 	busy  bool
 	held  bool // by the regime
 	queue []judged.Item
-	asked func() // the seat waits for a transaction
+	asked func()  // the seat waits for a transaction
+	last  settled // as committed
+	next  settled // of the step under way
 }
 
 func newFold(s *seatRun) *foldRun {
@@ -147,6 +155,7 @@ func (f *foldRun) open(done func()) {
 
 func (f *foldRun) load(end int64, done func()) {
 	p := f.s.p
+	f.last = settled{}
 	st := &foldStore{Memory: f.s.journal.mem, entities: map[string]conflict.Entity{}, twins: map[event.IdempotencyKey]conflict.Twin{}, orphans: map[event.Dot]conflict.Orphaned{}}
 	at := conflict.Start()
 	finish := func() {
@@ -193,6 +202,8 @@ func (f *foldRun) take(st *foldStore, at *conflict.Position, rec *kafka.Record) 
 		st.orphans[o.At] = o
 	case conflict.Position:
 		*at = o
+	case settled:
+		f.last = o
 	default:
 		panic(fmt.Sprintf("world: state record of kind %c holds %T", kind, o))
 	}
@@ -244,12 +255,13 @@ func (f *foldRun) step() {
 	}
 	recs := f.records(out)
 	parts := []kafka.TP{stateTP(f.s.tp), stepsTP(f.s.tp), controlTP}
+	next := f.next
 	f.prod.add(parts, func(err error) {
 		if err != nil {
 			f.failed(err)
 			return
 		}
-		f.send(parts, recs, func() { f.commit(out, n) })
+		f.send(parts, recs, func() { f.commit(out, n, next) })
 	})
 }
 
@@ -266,8 +278,9 @@ func (f *foldRun) claim() {
 		return
 	}
 	out := &conflict.Output{Position: f.part.Position()}
-	parts := []kafka.TP{stepsTP(f.s.tp), controlTP}
+	parts := []kafka.TP{stateTP(f.s.tp), stepsTP(f.s.tp), controlTP}
 	recs := f.records(out)
+	next := f.next
 	f.prod.add(parts, func(err error) {
 		if err != nil {
 			f.failed(err)
@@ -279,7 +292,7 @@ func (f *foldRun) claim() {
 					f.failed(err)
 					return
 				}
-				f.asked, f.busy = nil, false
+				f.asked, f.busy, f.last = nil, false, next
 				if !f.s.closed {
 					asked()
 				}
@@ -318,9 +331,12 @@ func (f *foldRun) records(out *conflict.Output) map[kafka.TP][]kafka.Record {
 		ID: f.s.p.region.kafka.TopicID(tp.Topic), Partition: tp.Partition, Topic: tp.Topic,
 		End: claims.End, Closed: claims.Closed, Promised: claims.Promised,
 	}
+	frontier, told := f.frontier(out, claims)
+	f.next = settled{frontier.At, told.Floor}
+	put('f', nil, f.next)
 	return map[kafka.TP][]kafka.Record{
 		stateTP(tp): state,
-		stepsTP(tp): {{Key: []byte{}, Value: w.keep(&step{by: f.s.p.name, at: w.Now(), position: out.Position, out: out, claims: claims, term: f.s.core.Term(), claim: len(out.Merged)+len(out.Entities) == 0 && out.Position == f.part.Position()})}},
+		stepsTP(tp): {{Key: []byte{}, Value: w.keep(&step{told: told, frontier: frontier, by: f.s.p.name, at: w.Now(), position: out.Position, out: out, claims: claims, term: f.s.core.Term(), claim: len(out.Merged)+len(out.Entities) == 0 && out.Position == f.part.Position()})}},
 		controlTP:   {{Key: prog.AppendKey(nil), Value: prog.AppendValue(nil)}},
 	}
 }
@@ -342,7 +358,7 @@ func (f *foldRun) send(parts []kafka.TP, recs map[kafka.TP][]kafka.Record, done 
 	}
 }
 
-func (f *foldRun) commit(out *conflict.Output, n int) {
+func (f *foldRun) commit(out *conflict.Output, n int, next settled) {
 	f.prod.end(true, func(err error) {
 		if err != nil {
 			f.failed(err)
@@ -353,6 +369,7 @@ func (f *foldRun) commit(out *conflict.Output, n int) {
 		}
 		f.store.commit(out)
 		f.part.Commit(out)
+		f.last = next
 		f.queue = f.queue[n:]
 		f.busy = false
 		f.pump()

@@ -187,7 +187,7 @@ func (p *proc) ownershipMoved() {
 		}
 		moved, p.told[tp] = true, table.Revision
 		if s := p.seats[tp]; s != nil {
-			p.after(late(), s.learnTable)
+			p.after(max(late(), p.lateTable()), s.learnTable)
 		}
 	}
 	if !moved {
@@ -286,9 +286,24 @@ func (p *proc) Ends(unit string, done func([]ownership.Extent, bool)) {
 // Applied implements register.Logs: the most of what this process has folded or
 // covered of the origin's logs, and of what each region has published, as far as
 // that has come here.
+//
+// What a seat of this process promises stands still from when the process knows of the
+// fence (seat.Core.Claims), and lies in what is listed. Of a partition that another process
+// of the region may hold, it waits until what that publishes says that it knows of it, too.
 func (p *proc) Applied(unit, origin string, done func([]ownership.Extent, bool)) {
 	w := p.w
 	from := w.regionNamed(origin)
+	for _, tp := range w.partitionsOf(unit) {
+		if s := p.seats[tp]; s != nil && s.fold.part != nil {
+			continue // it has fenced the one before
+		}
+		steps := w.committed(p.region, tp)
+		if n := len(steps); n > 0 && steps[n-1].told.Ownership < p.tableOf(tp).Revision {
+			w.counts["cuts that wait for another process"]++
+			p.after(w.Between(50*time.Millisecond, 200*time.Millisecond), func() { p.Applied(unit, origin, done) })
+			return
+		}
+	}
 	p.after(w.Quick(), func() {
 		tps := w.partitionsOf(unit)
 		out := []ownership.Extent{{Topic: tps[0].Topic, Offsets: make([]int64, len(tps))}}

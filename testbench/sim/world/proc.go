@@ -30,6 +30,8 @@ type proc struct {
 	// intervals makes tables of what the process knows of the register.
 	intervals *ownership.Intervals
 	told      map[kafka.TP]uint64 // revision of the table that its seats and links were told of
+	// tablesFrom is when its seats hear of tables again, by the regime.
+	tablesFrom time.Duration
 }
 
 // wall is the process's clock.

@@ -49,13 +49,16 @@ const (
 	// manyEpochs: regions fence and claim their own units all the time, so that epochs are
 	// joined while others read them.
 	manyEpochs
+	// frontiers: seats tell what they have three times a second, so that frontiers follow closely,
+	// and what lies just above or below one is cut off, or written again elsewhere.
+	frontiers
 
 	regimes // how many there are
 )
 
 // String is the regime's name on the command line.
 func (r regime) String() string {
-	return [...]string{"ordinary", "link-fights", "elections", "lost-tails", "seat-fights", "cuts-in-audit", "deposed-links", "restarts-at-cuts", "lifted-rules", "overlapping-seats", "many-epochs"}[r]
+	return [...]string{"ordinary", "link-fights", "elections", "lost-tails", "seat-fights", "cuts-in-audit", "deposed-links", "restarts-at-cuts", "lifted-rules", "overlapping-seats", "many-epochs", "frontiers"}[r]
 }
 
 // Regime is the name of what a seed's history is about.
@@ -98,6 +101,8 @@ func (c *config) drawRareRegime(seed uint64) {
 		if r.IntN(3) == 0 {
 			c.regime, c.register, c.border = overlappingSeats, false, false
 		}
+	case 4, 5, 6:
+		c.regime, c.register, c.border = frontiers, r.IntN(2) == 0, false
 	}
 	if c.regime == ordinary && rand.New(rand.NewPCG(seed, 67)).IntN(12) == 0 {
 		c.regime, c.register, c.border = manyEpochs, true, false
@@ -145,6 +150,15 @@ func (w *World) tune() {
 		c.truncate, c.elections, c.contested, c.foreign = false, false, false, false
 		c.faults, c.partitions, c.join = pick(r, 0, 0.01), 1, 1
 		c.length = w.Between(25*time.Second, 40*time.Second)
+	case frontiers:
+		c.truncate, c.elections, c.foreign, c.contested = false, false, false, false
+		c.faults, c.partitions, c.regions = pick(r, 0, 0.01), 1, pick(r, 2, 3, 3)
+		c.window = pick(r, 24*time.Hour, 24*time.Hour, 8*time.Second)
+		if c.register {
+			c.procs = pick(r, 1, 1, 2) // one that fences has the seats, too, and waits for no other
+		}
+		c.foldEvery = min(c.foldEvery, 20*time.Millisecond)
+		c.writes += 20
 	case ordinary, regimes:
 	}
 }
@@ -185,6 +199,8 @@ func (w *World) scheduleRegime() {
 		for _, r := range w.regions {
 			w.renewUnits(r)
 		}
+	case frontiers:
+		w.scheduleFrontiers(often)
 	case ordinary, deposedLinks, regimes:
 	}
 }

@@ -361,6 +361,7 @@ func (w *World) heal() {
 	clear(w.oneWay)
 	for _, r := range w.regions {
 		for _, p := range r.procs {
+			p.tablesFrom = 0
 			p.start()
 			for _, tp := range w.seats {
 				p.reassign(tp)

@@ -124,6 +124,7 @@ func (s *seatRun) begin() {
 		Committed: func() event.Vector { return s.fold.part.Position().Vector },
 		Closed:    func() event.Stamp { return p.w.closed(s) },
 		Permit:    s.permit(), Indexed: s.index.Applied,
+		Folded: func() *event.ValidityTable { return s.fold.part.Position().Validity },
 	}
 	if p.w.border != nil {
 		around.Context = s.context
@@ -158,6 +159,7 @@ func (s *seatRun) tick() {
 	if s.ticks%10 == 0 {
 		s.input(seat.Look{})
 	}
+	s.publishAtRest()
 	s.p.after(100*time.Millisecond, s.tick)
 }
 

@@ -1,0 +1,171 @@
+package conflict_test
+
+import (
+	"slices"
+	"testing"
+
+	"pgregory.net/rapid"
+
+	"github.com/geogate/geogate/conflict"
+	"github.com/geogate/geogate/internal/event"
+)
+
+// drawSight draws what one of three regions sees, with offsets below 8.
+func drawSight(t *rapid.T) conflict.Sight {
+	point := rapid.Custom(func(t *rapid.T) event.Point { return event.Point{Next: rapid.Int64Range(0, 8).Draw(t, "next")} })
+	vector := func(name string) (v event.Vector) {
+		for r := 1; r <= 3; r++ {
+			v[r] = point.Draw(t, name)
+		}
+		return v
+	}
+	s := conflict.Sight{Own: 1, Regions: []event.RegionID{1, 2, 3}, Vector: vector("vector"), Ownership: 2, Table: drawTable(t)}
+	var told [4][]conflict.Told
+	for r := 1; r <= 3; r++ {
+		for range rapid.IntRange(0, 3).Draw(t, "told") {
+			told[r] = append(told[r], conflict.Told{
+				End: point.Draw(t, "end"), Promised: vector("promised"), Floor: point.Draw(t, "floor"),
+				Ownership: rapid.Uint64Range(0, 3).Draw(t, "ownership"), Incarnations: rapid.Uint64Range(0, 1).Draw(t, "incarnations"),
+			})
+		}
+	}
+	s.Told = func(r event.RegionID) []conflict.Told { return told[r] }
+	s.Before = vector("before")
+	for r := range s.Before {
+		if s.Vector[r].Compare(s.Before[r]) < 0 {
+			s.Before[r] = s.Vector[r]
+		}
+	}
+	s.Lacking = rapid.IntRange(0, 9).Draw(t, "lacking") == 0
+	twin := rapid.Custom(func(t *rapid.T) conflict.Copy {
+		r := event.RegionID(rapid.IntRange(1, 3).Draw(t, "region"))
+		return conflict.Copy{At: event.Dot{Region: r, Offset: rapid.Int64Range(0, 7).Draw(t, "offset")}, Epoch: event.FirstEpoch(r)}
+	})
+	s.Twins = slices.Values(rapid.SliceOfN(rapid.SliceOfN(twin, 2, 3), 0, 4).Draw(t, "twins"))
+	return s
+}
+
+// drawTable draws a table in which each region has one epoch, perhaps over, perhaps cut.
+func drawTable(t *rapid.T) *event.ValidityTable {
+	if rapid.Bool().Draw(t, "no register") {
+		return nil
+	}
+	table := &event.ValidityTable{Revision: 2}
+	for r := 1; r <= 3; r++ {
+		first := event.FirstEpoch(event.RegionID(r))
+		log := event.Tenures{Known: first, List: []event.Tenure{{Epoch: first}}}
+		switch rapid.IntRange(0, 3).Draw(t, "state") {
+		case 0:
+			log.Known += 16
+		case 1:
+			log.Known += 16
+			log.List[0].Ended, log.List[0].Cut = true, []event.Point{{Next: rapid.Int64Range(0, 8).Draw(t, "cut")}}
+		}
+		table.Logs[r] = log
+	}
+	return table
+}
+
+// settledAt is what a frontier promises, said without the rule that computes it: everybody
+// whose word can be used has promised each point that is not settled already, nobody who may
+// not know of a cut counts past it, and no key's copies that count are parted.
+func settledAt(s *conflict.Sight, v *event.Vector) bool {
+	for _, r := range s.Regions {
+		if v[r].Compare(s.Before[r]) < 0 || s.Vector[r].Compare(v[r]) < 0 {
+			return false
+		}
+		if v[r] == s.Before[r] {
+			continue
+		}
+		if s.Lacking {
+			return false
+		}
+		cut, _ := s.Table.Cut(r, 0, 0)
+		for _, q := range s.Regions {
+			u := usableOf(s, q)
+			if u == nil || u.Promised[r].Compare(v[r]) < 0 || u.Ownership < s.Ownership && v[r].Next > cut || q == r && u.Floor.Compare(v[r]) < 0 {
+				return false
+			}
+		}
+	}
+	for twins := range s.Twins {
+		below, above := false, false
+		for _, c := range twins {
+			if s.Table.Judge(c.At, c.Epoch) != event.Orphan {
+				below = below || v.Covers(c.At) && !s.Before.Covers(c.At)
+				above = above || !v.Covers(c.At)
+			}
+		}
+		if below && above {
+			return false
+		}
+	}
+	return true
+}
+
+func usableOf(s *conflict.Sight, q event.RegionID) *conflict.Told {
+	all := slices.Clone(s.Told(q))
+	slices.Reverse(all)
+	for i := range all {
+		end := all[i].End
+		if cut, _ := s.Table.Cut(q, 0, 0); end.Next > cut && s.Vector[q].Next >= cut {
+			end.Next = s.Vector[q].Next // nothing that counts lies between
+		}
+		if all[i].Ownership <= s.Ownership && all[i].Incarnations <= s.Incarnations && end.Compare(s.Vector[q]) <= 0 {
+			return &all[i]
+		}
+	}
+	return nil
+}
+
+// The frontier is the greatest vector that is settled: it is settled, and every settled
+// vector lies below it.
+func TestFrontierIsTheGreatestThatIsSettled(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		s := drawSight(t)
+		f := s.Frontier()
+		if !settledAt(&s, &f.At) {
+			t.Fatalf("%v is not settled, seen from %v, before %v, twins %v", f.At, s.Vector, s.Before, slices.Collect(s.Twins))
+		}
+		for a := range int64(9) {
+			for b := range int64(9) {
+				for c := range int64(9) {
+					v := event.Vector{1: {Next: a}, 2: {Next: b}, 3: {Next: c}}
+					if settledAt(&s, &v) && !f.At.CoversAll(&v) {
+						t.Fatalf("%v is settled, and the frontier is %v", v, f.At)
+					}
+				}
+			}
+		}
+	})
+}
+
+// What holds an entry is named for each that lies below what is folded.
+func TestFrontierNamesWhatHoldsIt(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		s := drawSight(t)
+		f := s.Frontier()
+		for _, r := range s.Regions {
+			if held := f.Holds[r].Why != conflict.NotHeld; held != (f.At[r] != s.Vector[r]) && f.At[r] != s.Before[r] {
+				t.Fatalf("region %d: held %v at %v of %v", r, f.Holds[r], f.At[r], s.Vector[r])
+			}
+		}
+		if origin, h, ok := f.Hindmost(&s.Vector); ok != (f.Above(&s.Vector) > 0) || ok && (h.Why == conflict.NotHeld || f.At[origin] == s.Vector[origin]) {
+			t.Fatalf("%v holds region %d of %v at %v", h, origin, s.Vector, f.At)
+		}
+	})
+}
+
+// A is cut at 0 by B, and C does not know it: what B tells then speaks of another log.
+func TestFrontierIgnoresWhatANewerRevisionSays(t *testing.T) {
+	v := event.Vector{1: {Next: 4}, 2: {Next: 4}}
+	told := conflict.Told{Promised: v, Floor: event.Point{Next: 4}, Ownership: 7}
+	s := conflict.Sight{Own: 1, Regions: []event.RegionID{1, 2}, Vector: v, Ownership: 6, Told: func(event.RegionID) []conflict.Told { return []conflict.Told{told} }}
+	if f := s.Frontier(); !f.At.IsZero() || f.Holds[2] != (conflict.Hold{Why: conflict.HeldByHush, By: 1}) {
+		t.Errorf("frontier %v, held by %v", f.At, f.Holds[2])
+	}
+	s.Ownership = 7
+	if f := s.Frontier(); f.At != v {
+		t.Errorf("frontier %v, want all of it", f.At)
+	}
+}
