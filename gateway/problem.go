@@ -53,6 +53,7 @@ const (
 	codeDraining             code = "DRAINING"
 	codeNotReady             code = "NOT_READY"
 	codeHeld                 code = "PARTITION_HELD"
+	codeKeysLost             code = "KEYS_LOST"
 	codeClockDrift           code = "CLOCK_DRIFT"
 	codeStaleView            code = "STALE_VIEW"
 	codeOwnershipUnproven    code = "OWNERSHIP_UNPROVEN"
@@ -124,7 +125,7 @@ func (c code) kind() kind {
 		return kind{503, "The gateway is stopping; nothing was stored", true, 5}
 	case codeNotReady:
 		return kind{503, "The partition is not ready; nothing was stored", true, 1}
-	case codeHeld:
+	case codeHeld, codeKeysLost:
 		return kind{503, "The partition is held; nothing was stored", false, 0}
 	case codeClockDrift:
 		return kind{503, "The clock is out of bounds; nothing was stored", true, 5}
@@ -304,7 +305,7 @@ func asProblem(err error) *problem {
 	case errors.Is(err, seat.ErrHeld):
 		return newProblem(codeHeld, "the instance has stopped the partition; geogate status says why, and other partitions go on")
 	case errors.Is(err, seat.ErrKeysLost):
-		return newProblem(codeHeld, "the region has lost records that may have this idempotency key, so it cannot tell whether the write was stored before; writes without a key are stored, geogate incident list says more")
+		return newProblem(codeKeysLost, "the region has lost records that may have this idempotency key, so it cannot tell whether the write was stored before; writes without a key are stored, geogate incident list says more")
 	case errors.Is(err, seat.ErrNotReady):
 		return newProblem(codeNotReady, "the instance is still reading the partition's log; retry")
 	case errors.Is(err, seat.ErrSuperseded):

@@ -390,7 +390,7 @@ func TestGapOfKeys(t *testing.T) {
 	us.AwaitReady()
 	again := client.Write{Topic: github, Key: "a", Value: []byte(`1`), Idem: "once"}
 	_, err := us.Try(limit(t), again)
-	if p := problem(t, err, 503, "PARTITION_HELD"); !strings.Contains(p.Detail, "idempotency key") {
+	if p := problem(t, err, 503, "KEYS_LOST"); !strings.Contains(p.Detail, "idempotency key") {
 		t.Errorf("problem %+v", p)
 	}
 	us.Put(github, "a", `2`) // without a key there is nothing to know
@@ -402,7 +402,7 @@ func TestGapOfKeys(t *testing.T) {
 	w.Stop("us")
 	w.StartAgain("us")
 	us.AwaitReady()
-	if _, err := us.Try(limit(t), again); client.Code(err) != "PARTITION_HELD" {
+	if _, err := us.Try(limit(t), again); client.Code(err) != "KEYS_LOST" {
 		t.Errorf("after a start: %v", err)
 	}
 	if n := len(incidents(t, us, "fold")); n != 0 {

@@ -11,7 +11,7 @@ import (
 
 // Read reads a topic of the region's Kafka, past all proxies.
 func (r *Region) Read(ctx context.Context, topic string, committed bool) ([]*kgo.Record, error) {
-	all, err := client.ReadTopic(ctx, r.kafka.Seeds(), topic, committed)
+	all, err := client.ReadTopic(ctx, r.seeds, topic, committed)
 	if err != nil {
 		return nil, fmt.Errorf("region %s: %w", r.Name, err)
 	}
@@ -21,7 +21,7 @@ func (r *Region) Read(ctx context.Context, topic string, committed bool) ([]*kgo
 // Origin reads the region's own log of a topic with the log's verdict on each
 // record.
 func (r *Region) Origin(ctx context.Context, topic string) ([]client.Logged, error) {
-	log, _, err := client.Origin(ctx, r.kafka.Seeds(), r.ID, topic)
+	log, _, err := client.Origin(ctx, r.seeds, r.ID, topic)
 	if err != nil {
 		return nil, fmt.Errorf("region %s: %w", r.Name, err)
 	}

@@ -1,6 +1,7 @@
 package world
 
 import (
+	"context"
 	"fmt"
 
 	"github.com/twmb/franz-go/pkg/kadm"
@@ -39,6 +40,25 @@ func (r *Region) SetTopic(name, key, value string) error {
 		_, err = done.On(name, func(r *kadm.AlterConfigsResponse) error { return r.Err })
 	}
 	return err
+}
+
+// Starts are where the partitions of a topic in the region's Kafka begin and end.
+func (r *Region) Starts(name string) (starts, ends map[int32]int64, err error) {
+	ctx, cancel := r.w.context()
+	defer cancel()
+	of := func(list func(context.Context, ...string) (kadm.ListedOffsets, error)) (map[int32]int64, error) {
+		out := make(map[int32]int64)
+		all, err := list(ctx, name)
+		if err == nil {
+			err = all.Error()
+		}
+		all.Each(func(o kadm.ListedOffset) { out[o.Partition] = o.Offset })
+		return out, err
+	}
+	if starts, err = of(r.admin.ListStartOffsets); err == nil {
+		ends, err = of(r.admin.ListEndOffsets)
+	}
+	return starts, ends, err
 }
 
 // TrimTopic deletes records of a topic in the region's Kafka, as retention does: all but the

@@ -59,6 +59,8 @@ type Options struct {
 	Unlinked bool
 	// Configure changes the configuration of an instance before it starts.
 	Configure func(*node.Config)
+	// Kafka, if not nil, gives the brokers of a region; else it is an embedded one.
+	Kafka func(region string) (seeds []string)
 	// RetentionEvery is how often instances look whether logs are kept for long enough.
 	RetentionEvery time.Duration
 }
@@ -93,7 +95,8 @@ type Region struct {
 	Name string
 	ID   event.RegionID
 
-	kafka     *embed.KafkaServer
+	kafka     *embed.KafkaServer // nil if Options.Kafka gave another
+	seeds     []string
 	client    *kgo.Client // past all proxies
 	admin     *kadm.Client
 	instances []*Instance
@@ -138,15 +141,27 @@ func Start(t testing.TB, o Options) *World {
 	return w
 }
 
-// open starts the region's Kafka with the topics that it shall have.
-func (r *Region) open() (err error) {
-	r.kafka, err = embed.StartKafka(embed.Kafka{
+// startKafka starts the region's Kafka.
+func (r *Region) startKafka() (err error) {
+	if r.w.options.Kafka != nil {
+		r.seeds = r.w.options.Kafka(r.Name)
+	} else if r.kafka, err = embed.StartKafka(embed.Kafka{
 		Listen: "127.0.0.1:0", DataDir: filepath.Join(r.w.dir, r.Name, "kafka"), Logger: slog.New(slog.DiscardHandler), // it warns of every slow fsync
-	})
+	}); err == nil {
+		r.seeds = r.kafka.Seeds()
+	}
 	if err != nil {
 		return fmt.Errorf("start kafka of %s: %w", r.Name, err)
 	}
-	if r.client, err = kgo.NewClient(kgo.SeedBrokers(r.kafka.Seeds()...), kgo.RecordPartitioner(kgo.ManualPartitioner()), kgo.DisableClientMetrics()); err != nil {
+	return nil
+}
+
+// open starts the region's Kafka with the topics that it shall have.
+func (r *Region) open() (err error) {
+	if err := r.startKafka(); err != nil {
+		return err
+	}
+	if r.client, err = kgo.NewClient(kgo.SeedBrokers(r.seeds...), kgo.RecordPartitioner(kgo.ManualPartitioner()), kgo.DisableClientMetrics()); err != nil {
 		return fmt.Errorf("make client of %s: %w", r.Name, err)
 	}
 	r.admin = kadm.NewClient(r.client)
@@ -329,14 +344,14 @@ var _ event.RegionNames = (*World)(nil)
 // target.
 func (in *Instance) proxies() (err error) {
 	r := in.region
-	if in.own, err = cutproxy.Start(r.kafka.Seeds(), "127.0.0.1:0"); err != nil {
+	if in.own, err = cutproxy.Start(r.seeds, "127.0.0.1:0"); err != nil {
 		return fmt.Errorf("start proxy of %s: %w", in.Name, err)
 	}
 	for _, to := range r.w.regions {
 		if to == r {
 			continue
 		}
-		p, err := cutproxy.Start(to.kafka.Seeds(), "127.0.0.1:0")
+		p, err := cutproxy.Start(to.seeds, "127.0.0.1:0")
 		if err != nil {
 			return fmt.Errorf("start proxy of %s to %s: %w", in.Name, to.Name, err)
 		}
