@@ -104,6 +104,7 @@ type plan struct {
 type unitFence struct {
 	epoch          event.Epoch
 	rev            uint64
+	behind         string // the region's fence that it follows; "" for a unit's
 	endsAsked      bool
 	pendingAnswers int
 	ends           []Extent
@@ -311,11 +312,11 @@ func (p *plan) fenceUnits(now time.Duration) {
 	}
 }
 
-// fenced tells whether the plan's own FENCED record of a unit is still the newest
-// that is known.
+// fenced tells whether a unit is FENCED since the plan has written so, as far as is known:
+// others may have written it again, but an epoch does not come back.
 func (p *plan) fenced(unit string) bool {
-	t := p.units[unit]
-	return t != nil && p.c.units[unit].rev == t.rev
+	t, u := p.units[unit], p.c.units[unit]
+	return t != nil && t.behind == p.id && u.rev >= t.rev && u.rec.State == UnitFenced && u.rec.Epoch == t.epoch
 }
 
 // ended tells whether nobody owns the unit and its last epoch has its cut.
@@ -367,7 +368,7 @@ func (p *plan) fencedRecord(u *UnitRecord) UnitRecord {
 func (p *plan) fenceUnit(now time.Duration, unit string) {
 	c, u := p.c, p.c.units[unit]
 	next := p.fencedRecord(&u.rec)
-	t := &unitFence{epoch: next.Epoch}
+	t := &unitFence{epoch: next.Epoch, behind: p.id}
 	if ended(&u.rec) {
 		n := len(u.rec.Epochs)
 		t.cutWritten, t.cutAtEnd = true, n == 0 || !u.rec.Epochs[n-1].Applied
@@ -380,29 +381,39 @@ func (p *plan) fenceUnit(now time.Duration, unit string) {
 	})
 }
 
-// touch writes the region's record as it is, on condition of the fence's own
-// revision. Stored: the region was fenced all the while, and W counts from the
-// fence. Not: somebody undid the fence in between, and all begins again.
+// touch writes the region's record as it is, on condition of the fence's revision. Stored:
+// the region was fenced all the while, and W counts from the fence. Not: somebody undid the
+// fence in between, and all begins again, or fenced the region, too. Then the units are
+// fenced again behind that fence and it is touched: two plans that undid each other's proof
+// would begin again for ever. Records with the id of one fence follow each other, whoever
+// writes them, so any of them may be touched.
 func (p *plan) touch(now time.Duration) {
 	c, purpose := p.c, p.purpose("touch")
 	if !c.free(now, purpose) {
 		return
 	}
-	next := RegionRecord{}
+	next, rev := RegionRecord{}, uint64(0)
 	if r := c.regions[p.region]; r != nil {
-		next = r.rec
+		next, rev = r.rec, r.rev
 	}
-	if next.Plan != p.id {
+	switch {
+	case next.State != RegionFenced || next.Plan == "":
 		p.stage, p.waitFrom = stageRegion, 0
 		return
+	case next.Plan != p.id:
+		p.stage, p.rev, p.id, p.waitFrom = stageUnits, rev, next.Plan, 0
+		return
 	}
-	c.write(now, purpose, Write{Subject: RegionSubject(p.region), Data: encode(next), Guard: RegionSubject(p.region), Expect: p.rev}, 0,
-		func(_ time.Duration, seq uint64, ok bool) {
-			if ok {
+	c.write(now, purpose, Write{Subject: RegionSubject(p.region), Data: encode(next), Guard: RegionSubject(p.region), Expect: rev}, 0,
+		func(now time.Duration, _ uint64, ok bool) {
+			switch {
+			case !ok: // looks at what is newer
+			case p.waitFrom == 0: // another one's fence, of which this write is the first proof
+				p.waitFrom = now
+				fallthrough
+			default:
 				p.stage = stageDrain
-				return
 			}
-			p.stage, p.waitFrom = stageRegion, 0
 		})
 }
 
@@ -412,12 +423,17 @@ func (p *plan) bump(now time.Duration) {
 		p.answer(ResultPrecondition, fmt.Sprintf("%s never had an owner", p.cmd.Unit))
 		return
 	}
+	if !p.c.free(now, p.purpose("bump")) {
+		return
+	}
 	if !p.fenced(p.cmd.Unit) {
 		p.stage = stageUnits // somebody wrote the unit again before its owner's leases were void
 		return
 	}
 	p.c.bump(now, p.purpose("bump"), p.region, "fence of "+p.cmd.Unit, func(now time.Duration, seq uint64) {
-		p.rev, p.waitFrom, p.stage = seq, now, stageDrain
+		if p.fenced(p.cmd.Unit) { // else it begins again
+			p.rev, p.waitFrom, p.stage = seq, now, stageDrain
+		}
 	})
 }
 

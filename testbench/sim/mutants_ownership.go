@@ -15,14 +15,14 @@ const (
 // the world of the register.
 var ownershipMutants = []mutant{
 	{"fence-not-tied", "region fence, then the units, W from the first, the two not tied together", []edit{
-		{ownershipPlan, "	if next.Plan != p.id {\n", "	if p.rev > 0 {\n		p.stage = stageDrain\n		return\n	}\n	if next.Plan != p.id {\n"},
+		{ownershipPlan, "	switch {\n	case next.State != RegionFenced || next.Plan == \"\":\n", "	if p.rev > 0 {\n		p.stage = stageDrain\n		return\n	}\n	switch {\n	case next.State != RegionFenced || next.Plan == \"\":\n"},
 	}},
 	{"claim-without-bump", "a claimant does not bump its own region's record when that region was the last owner", []edit{
 		{ownershipClaim, "	if b := c.bumps[last]; b.rev <= u.rev {", "	if c.bumps[last].rev <= u.rev {\n		c.bumps[last] = bump{rev: u.rev + 1, at: now}\n	}\n	if b := c.bumps[last]; b.rev == 0 {"},
 	}},
 	{"fenced-from-read", "a plan takes 'region already FENCED' from a read", []edit{
 		{ownershipPlan, "	c, purpose := p.c, p.purpose(\"region\")\n	if !c.free(now, purpose) {\n		return\n	}\n	next, expect := c.nextRegion(p.region, p.cmd.Reason)\n	next.State, next.Plan = RegionFenced", "	c, purpose := p.c, p.purpose(\"region\")\n	if r := c.regions[p.region]; r != nil && r.rec.State == RegionFenced {\n		p.rev, p.id, p.waitFrom, p.stage = r.rev, \"\", now, stageUnits\n		return\n	}\n	if !c.free(now, purpose) {\n		return\n	}\n	next, expect := c.nextRegion(p.region, p.cmd.Reason)\n	next.State, next.Plan = RegionFenced"},
-		{ownershipPlan, "	if next.Plan != p.id {\n", "	if p.id == \"\" {\n		p.stage = stageDrain\n		return\n	}\n	if next.Plan != p.id {\n"},
+		{ownershipPlan, "	switch {\n	case next.State != RegionFenced || next.Plan == \"\":\n", "	if p.id == \"\" {\n		p.stage = stageDrain\n		return\n	}\n	switch {\n	case next.State != RegionFenced || next.Plan == \"\":\n"},
 	}},
 	{"unit-fence-no-bump", "a unit's fence leaves out the bump", []edit{
 		{ownershipPlan, "		p.stage = stageBump\n", "		p.rev, p.waitFrom, p.stage = p.units[p.cmd.Unit].rev, now, stageDrain\n"},

@@ -58,6 +58,8 @@ type sim struct {
 	firm    map[string]string // by region: the newest fence that was answered as done
 	repairs map[uint64]string // region of each repair that was asked for in the calm
 	whole   map[string]bool   // by region: the register has all that it has seen
+	// even is how long every request and answer takes; 0: that varies.
+	even time.Duration
 	// lateWrites is how many of the writes come to the log after seconds.
 	lateWrites float64
 	late       bool // a fence was answered in the calm
@@ -144,6 +146,9 @@ func (s *sim) Count(what string) { s.counts[what]++ }
 
 // Quick implements register.Host.
 func (s *sim) Quick() time.Duration {
+	if s.even > 0 {
+		return s.even
+	}
 	if s.fast {
 		return s.Between(100*time.Microsecond, 3*time.Millisecond)
 	}
