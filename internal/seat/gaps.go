@@ -103,7 +103,7 @@ func (in *Inputs) compareFold(r event.RegionID) (known bool) {
 	if !in.used {
 		return true
 	}
-	need, known := in.offsetOf(r, in.folded[r])
+	need, known := in.needed(incident.Fold, r)
 	if !known {
 		return false
 	}
@@ -121,15 +121,15 @@ func (in *Inputs) compareIndexes(r event.RegionID) (known bool) {
 	if b.indexesCompared {
 		return true
 	}
-	folded, known := in.offsetOf(r, in.folded[r])
+	folded, known := in.needed(incident.Fold, r)
 	if !known {
 		return false
 	}
-	sinks, known := in.offsetOf(r, in.sinks[r])
+	sinks, known := in.needed(incident.History, r)
 	if !known {
 		return false
 	}
-	keys, known := in.offsetOf(r, in.keys[r])
+	keys, known := in.needed(incident.Keys, r)
 	if !known {
 		return false
 	}
@@ -144,6 +144,20 @@ func (in *Inputs) compareIndexes(r event.RegionID) (known bool) {
 	}
 	b.indexesCompared = true
 	return true
+}
+
+// needed is the offset, in the partition that is read, from which on a reader has to have an
+// origin's log; nothing else says that. known is false while the positions and runs that tell
+// have not been read.
+func (in *Inputs) needed(reader incident.Kind, r event.RegionID) (offset int64, known bool) {
+	at := in.folded[r]
+	switch reader {
+	case incident.History:
+		at = in.sinks[r]
+	case incident.Keys:
+		at = in.keys[r]
+	}
+	return in.offsetOf(r, at)
 }
 
 func (in *Inputs) missing(kind incident.Kind, log event.TopicID, from, until int64) (int64, int64) {
