@@ -169,3 +169,71 @@ func TestFrontierIgnoresWhatANewerRevisionSays(t *testing.T) {
 		t.Errorf("frontier %v, want all of it", f.At)
 	}
 }
+
+// Histories that break rules which are nearly right. Regions 1, 2 and 3 are A, B and C.
+func TestFrontierTraps(t *testing.T) {
+	cut := func(revision uint64, cuts map[event.RegionID]int64) *event.ValidityTable {
+		table := &event.ValidityTable{Revision: revision}
+		for r := event.RegionID(1); r <= 3; r++ {
+			first := event.FirstEpoch(r)
+			table.Logs[r] = event.Tenures{Known: first, List: []event.Tenure{{Epoch: first}}}
+			if at, ended := cuts[r]; ended {
+				table.Logs[r].Known, table.Logs[r].List[0].Ended, table.Logs[r].List[0].Cut = first+16, true, []event.Point{{Next: at}}
+			}
+		}
+		return table
+	}
+	upTo := func(a, b, c int64) event.Vector { return event.Vector{1: {Next: a}, 2: {Next: b}, 3: {Next: c}} }
+	told := func(all map[event.RegionID]conflict.Told) func(event.RegionID) []conflict.Told {
+		return func(r event.RegionID) []conflict.Told { return []conflict.Told{all[r]} }
+	}
+	copyAt := func(r event.RegionID, offset int64) conflict.Copy {
+		return conflict.Copy{At: event.Dot{Region: r, Offset: offset}, Epoch: event.FirstEpoch(r)}
+	}
+	all := []event.RegionID{1, 2, 3}
+	for _, c := range []struct {
+		name string
+		s    conflict.Sight
+		want event.Vector
+	}{
+		// A fences C at cut 0. C does not know it and logs C0. A reads C0 as an orphan, and its
+		// vector passes it; B applies C0, and sees that everyone has.
+		{"too early, the cut is not known", conflict.Sight{Own: 2, Regions: all, Vector: upTo(0, 0, 1), Ownership: 1, Table: cut(1, nil), Told: told(map[event.RegionID]conflict.Told{
+			1: {Promised: upTo(0, 0, 1), Ownership: 2}, 2: {Promised: upTo(0, 0, 1), Ownership: 1},
+			3: {Promised: upTo(0, 0, 1), Ownership: 1, Floor: event.Point{Next: 1}, End: event.Point{Next: 1}},
+		})}, upTo(0, 0, 0)},
+		// C comes back in no other epoch, and B, too, has taken C0 out: nothing is left to happen to it.
+		{"too early, the cut is folded everywhere", conflict.Sight{Own: 2, Regions: all, Vector: upTo(0, 0, 1), Ownership: 2, Table: cut(2, map[event.RegionID]int64{3: 0}), Told: told(map[event.RegionID]conflict.Told{
+			1: {Promised: upTo(0, 0, 1), Ownership: 2}, 2: {Promised: upTo(0, 0, 1), Ownership: 2},
+			3: {Promised: upTo(0, 0, 1), Ownership: 2, Floor: event.Point{Next: 1}, End: event.Point{Next: 1}},
+		})}, upTo(0, 0, 1)},
+		// C is the one that does not know of it: what it has told before does not count past the cut.
+		{"too early, the origin does not know", conflict.Sight{Own: 2, Regions: all, Vector: upTo(0, 0, 1), Ownership: 2, Table: cut(2, map[event.RegionID]int64{3: 0}), Told: told(map[event.RegionID]conflict.Told{
+			1: {Promised: upTo(0, 0, 1), Ownership: 2}, 2: {Promised: upTo(0, 0, 1), Ownership: 2},
+			3: {Promised: upTo(0, 0, 1), Ownership: 1, Floor: event.Point{Next: 1}, End: event.Point{Next: 1}},
+		})}, upTo(0, 0, 0)},
+		// C0 and B0 share a key. B0 would lie below A's frontier and C0 above; if C were cut at 0,
+		// A would show nothing, and the others B0.
+		{"twins parted", conflict.Sight{Own: 1, Regions: all, Vector: upTo(0, 1, 1), Told: told(map[event.RegionID]conflict.Told{
+			1: {Promised: upTo(0, 1, 1)}, 2: {Promised: upTo(0, 1, 0), Floor: event.Point{Next: 1}}, 3: {Promised: upTo(0, 1, 1), Floor: event.Point{Next: 1}},
+		}), Twins: slices.Values([][]conflict.Copy{{copyAt(3, 0), copyAt(2, 0)}})}, upTo(0, 0, 0)},
+		// A1 is applied everywhere, and A does not know that: if it lost the end of its log it
+		// would record an end below A1.
+		{"lost tail", conflict.Sight{Own: 3, Regions: all, Vector: upTo(2, 0, 0), Told: told(map[event.RegionID]conflict.Told{
+			1: {Promised: upTo(2, 0, 0), Floor: event.Point{Next: 1}}, 2: {Promised: upTo(2, 0, 0)}, 3: {Promised: upTo(2, 0, 0)},
+		})}, upTo(1, 0, 0)},
+		// B has accepted a write before it saw C0, and that is not in the log yet: it promises no
+		// C0, and so C0, which seems to be seen by all, is not settled.
+		{"a write in flight", conflict.Sight{Own: 1, Regions: all, Vector: upTo(0, 0, 1), Told: told(map[event.RegionID]conflict.Told{
+			1: {Promised: upTo(0, 0, 1)}, 2: {Promised: upTo(0, 0, 0)}, 3: {Promised: upTo(0, 0, 1), Floor: event.Point{Next: 1}, End: event.Point{Next: 1}},
+		})}, upTo(0, 0, 0)},
+		// What C has told lies beyond what this region has of its log: a twin may be in between.
+		{"an end that is not reached", conflict.Sight{Own: 1, Regions: all, Vector: upTo(1, 0, 0), Told: told(map[event.RegionID]conflict.Told{
+			1: {Promised: upTo(1, 0, 0), Floor: event.Point{Next: 1}}, 2: {Promised: upTo(1, 0, 0)}, 3: {Promised: upTo(1, 0, 0), End: event.Point{Next: 4}},
+		})}, upTo(0, 0, 0)},
+	} {
+		if f := c.s.Frontier(); f.At != c.want {
+			t.Errorf("%s: frontier %v, want %v", c.name, f.At, c.want)
+		}
+	}
+}

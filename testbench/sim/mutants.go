@@ -138,6 +138,12 @@ var mutants = []mutant{
 	{"frontier-falls", "the frontier falls when somebody's word can no longer be used", []edit{
 		{"conflict/frontier.go", "		if f.At[r].Compare(s.Before[r]) <= 0 {\n			f.At[r] = s.Before[r]\n		}\n", ""},
 	}},
+	{"promise-past-ending", "a seat promises more of a log whose epoch is over, before its fold has the cut", []edit{
+		{"internal/seat/claims.go", "	c.keepEnding(&promised)\n", ""},
+	}},
+	{"promise-since-sent", "a write that has waited in an order counts as in flight from when it was sent", []edit{
+		{"internal/seat/claims.go", "			promise(&promised, w.looked, c.cfg.Region)\n", ""},
+	}},
 	{"keys-before-index", "a key is taken for free before a lost index has read what is committed", []edit{
 		{"internal/seat/accept.go", "		case a.keysUnread && a.refused == nil:\n			return ErrNotReady\n", ""},
 	}},

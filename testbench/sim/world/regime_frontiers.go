@@ -27,7 +27,7 @@ func (w *World) scheduleFrontiers(often func(int, func())) {
 		often(1, func() { w.fenceUnheard(8, 2*time.Second) })
 		often(4, w.copyPastCut)
 	} else {
-		often(15, w.waitingTwin)
+		often(25, w.waitingTwin)
 		often(6, w.twinAfterLoss)
 	}
 	often(4, func() {
@@ -84,7 +84,11 @@ func (w *World) waitingTwin() {
 	a, b := pick(w.Rand(), w.regions...), pick(w.Rand(), w.regions...)
 	tp := kafka.TP{Topic: entityTopic}
 	p := a.procs[a.assigned[tp]]
-	if a == b || w.calm || !p.alive {
+	if a == b || w.calm || !p.alive || w.slowUntil(a, tp) > w.Now() {
+		return
+	}
+	if s := p.seats[tp]; s == nil || s.core == nil || s.core.Term() == seat.NoBarrier {
+		w.attempt(w.newWrite(tp), a) // it begins a term, for the next time
 		return
 	}
 	first, second := w.newWrite(tp), w.newWrite(tp)
@@ -114,12 +118,14 @@ func (w *World) waitingTwin() {
 	}
 	give(first)
 	w.After(w.Between(time.Millisecond, 10*time.Millisecond), func() {
-		w.slowRead(a, tp, 2*time.Second)
+		w.slow[slowKey{a, tp}] = w.Now() + w.Between(600*time.Millisecond, 1500*time.Millisecond)
 		// And again when the second comes: the seat tells others what it has meanwhile.
-		w.After(w.slowUntil(a, tp)-w.Now(), func() { a.kafka.Watch(tp, func() { w.slowRead(a, tp, 4*time.Second) }) })
+		w.After(w.slowUntil(a, tp)-w.Now(), func() {
+			a.kafka.Watch(tp, func() { w.slow[slowKey{a, tp}] = w.Now() + w.Between(time.Second, 3*time.Second) })
+		})
 	})
 	w.After(w.Between(25*time.Millisecond, 60*time.Millisecond), func() { give(second) })
-	w.After(w.Between(0, 400*time.Millisecond), func() { w.attempt(second, b) })
+	w.After(w.Between(40*time.Millisecond, 200*time.Millisecond), func() { w.attempt(second, b) })
 }
 
 // twinAfterLoss restarts the process that has a seat without its store, slow to read what
