@@ -173,6 +173,7 @@ func (w *Watch) lookAt(ctx context.Context, some []Topic, needs map[txn.TopicPar
 		byName[d.Name] = d
 	}
 	logs := make(map[string]log)
+	var whole []string // topics that are read from their beginning
 	for _, t := range some {
 		d, ok := byName[t.Name]
 		switch {
@@ -191,9 +192,32 @@ func (w *Watch) lookAt(ctx context.Context, some []Topic, needs map[txn.TopicPar
 		}
 		if t.Use == Log {
 			logs[t.Name] = logOf(have)
+		} else {
+			whole = append(whole, t.Name)
 		}
 	}
+	if err := w.lookAtStarts(ctx, whole, out); err != nil {
+		return err
+	}
 	return w.lookAtLogs(ctx, logs, needs, seen, out)
+}
+
+// lookAtStarts finds topics that are read from their beginning and have lost it: compaction
+// does not move where a log begins.
+func (w *Watch) lookAtStarts(ctx context.Context, topics []string, out *found) error {
+	if len(topics) == 0 {
+		return nil
+	}
+	starts, err := w.cfg.Admin.ListStartOffsets(ctx, topics...)
+	if err != nil {
+		return fmt.Errorf("list where internal topics begin: %w", err)
+	}
+	starts.Each(func(s kadm.ListedOffset) {
+		if s.Err == nil && s.Offset > 0 {
+			out.short[txn.TopicPartition{Topic: s.Topic, Partition: s.Partition}] = fmt.Sprintf("the log begins at %d: records below were deleted, by kafka-delete-records.sh or under another %s, and who starts without them may know less than before", s.Offset, cleanupPolicy)
+		}
+	})
+	return nil
 }
 
 func logOf(have map[string]string) log {
@@ -254,7 +278,7 @@ func (w *Watch) lookAtLogs(ctx context.Context, logs map[string]log, needs map[t
 		l.complete(p, look, listed, sizes)
 		d := w.partitions[p].Look(*look, w.cfg.Window)
 		if d.Short != "" {
-			out.short[p] = d.Short
+			out.short[p] = fmt.Sprintf("%s; raise %s and %s", d.Short, retentionMS, retentionBytes)
 		}
 		if len(d.Near) > 0 {
 			out.near[p] = d.Near[0]
@@ -345,7 +369,7 @@ func (w *Watch) Warnings(out *warning.List) {
 		}
 	}
 	for _, p := range slices.SortedFunc(maps.Keys(f.short), comparePartitions) {
-		out.Add(warning.RetentionShort, name(p), "%s; raise %s and %s", f.short[p], retentionMS, retentionBytes)
+		out.Add(warning.RetentionShort, name(p), "%s", f.short[p])
 	}
 	for _, p := range slices.SortedFunc(maps.Keys(f.near), comparePartitions) {
 		out.Add(warning.GapNear, name(p), "%s; keep records until they are read: %s, and the same for %s", f.near[p], command(w.cfg.Server, p.Topic, retentionMS, "-1"), retentionBytes)

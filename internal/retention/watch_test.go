@@ -112,27 +112,33 @@ func TestWatch(t *testing.T) {
 	set("flights", "retention.bytes", "30000") // 40 kB are within the window, and unread
 	look("GAP_NEAR flights/0: the fold has read up to offset 0 of 40: what it has to read takes more than 80 % of retention.bytes",
 		"RETENTION_SHORT flights/0: the records of the idempotency window (24h0m0s) take more than 80 %")
+	b := &kgo.Record{Topic: "_geogate.state.flights", Key: []byte("k"), Value: []byte("v")}
+	if err := client.ProduceSync(t.Context(), b).FirstErr(); err != nil {
+		t.Fatal(err)
+	}
 	next = 38
 	set("flights", "retention.bytes", "-1")
 	look()
 	margin(38, 1)
-	trim := func(start int64) {
+	trim := func(topic string, start int64) {
 		t.Helper()
 		var to kadm.Offsets
-		to.AddOffset("flights", 0, start, -1)
+		to.AddOffset(topic, 0, start, -1)
 		if done, err := admin.DeleteRecords(t.Context(), to); err != nil || done.Error() != nil {
 			t.Fatal(err, done.Error())
 		}
 	}
-	trim(38)
+	trim("flights", 38)
 	look("GAP_NEAR flights/0: the fold has read up to offset 38 of 40: records are being deleted, and between the start of the log and that one are 0",
 		"RETENTION_SHORT flights/0: records less than")
 	next = 40
-	trim(40)
+	trim("flights", 40)
 	write(2, time.Now().Add(-20*time.Hour))
 	look("RETENTION_SHORT flights/0: records less than")
 	look("GAP_NEAR flights/0: the fold has read up to offset 40 of 42: the next record is older than 80 % of retention.ms; keep records until they are read: kafka-configs.sh --bootstrap-server kafka:9092 --alter --topic flights --add-config retention.ms=-1",
 		"RETENTION_SHORT flights/0: records less than")
+	trim("_geogate.state.flights", 1)
+	look("GAP_NEAR flights/0", "RETENTION_SHORT _geogate.state.flights/0: the log begins at 1: records below were deleted", "RETENTION_SHORT flights/0: records less than")
 	// A cluster that does not answer takes nothing back.
 	cluster.Close()
 	ctx, cancel := context.WithTimeout(t.Context(), 200*time.Millisecond)
@@ -141,7 +147,7 @@ func TestWatch(t *testing.T) {
 		t.Fatal("looked at a cluster that is closed")
 	}
 	var list warning.List
-	if w.Warnings(&list); len(list.All()) != 2 {
+	if w.Warnings(&list); len(list.All()) != 3 {
 		t.Errorf("%v", list.All())
 	}
 }
