@@ -274,7 +274,7 @@ func (p *Instance) Pause(d time.Duration) {
 	p.s.Count("pauses")
 	p.s.Logf("%s pauses for %v", p.Name, d)
 	p.awake = max(p.awake, p.s.Now()+d)
-	p.disturb = p.awake
+	p.disturb = max(p.disturb, p.awake)
 	if chance(p.s, 0.3) {
 		p.s.Count("suspends")
 		p.asleep += time.Duration(float64(d) * p.Rate)
@@ -294,7 +294,7 @@ func (p *Instance) Cut(d time.Duration) {
 	p.s.Count("cuts")
 	p.s.Logf("%s is cut off for %v", p.Name, d)
 	p.off = max(p.off, p.s.Now()+d)
-	p.disturb = p.off
+	p.disturb = max(p.disturb, p.off)
 }
 
 // Blind silences the watch; nobody is told.
