@@ -181,6 +181,16 @@ func (m *Memory) Drop(out *Output) {
 // passed over.
 func (m *Memory) Begin(needed event.Vector) { m.applied.Join(&needed) }
 
+// Keys are the entities of which the journal has metas.
+func (m *Memory) Keys() (keys [][]byte) {
+	for name, metas := range m.metas {
+		if len(metas) > 0 {
+			keys = append(keys, []byte(name))
+		}
+	}
+	return keys
+}
+
 // Entity implements Store.
 func (m *Memory) Entity(key []byte) (Entity, bool, error) {
 	e, ok := m.entities[entityKey(key)]

@@ -135,6 +135,21 @@ var mutants = []mutant{
 	{"frontier-without-copies", "the frontier rises while the copies of keys are read again", []edit{
 		{"conflict/frontier.go", "		if s.Lacking {\n			lower(s.Before[r], HeldByStore, 0)\n		}\n", ""},
 	}},
+	{"base-of-the-vector", "the state of an entity with events above the frontier is taken for its base", []edit{
+		{"conflict/base.go", "	if !f.CoversAll(&e.Latest) {", "	if !s.out.Position.Vector.CoversAll(&e.Latest) {"},
+	}},
+	{"base-too-high", "a base is moved over events above the frontier", []edit{
+		{"conflict/tidy.go", "return since.Covers(m.At) || !at.Frontier.Covers(m.At) })", "return since.Covers(m.At) || !at.Vector.Covers(m.At) })"},
+	}},
+	{"base-without-values", "a value that was displaced is looked for in the log, not in the base", []edit{
+		{"conflict/fold.go", "range [][]Live{e.Live, base.Live} {", "range [][]Live{e.Live} {"},
+	}},
+	{"metas-dropped-above", "the journal drops metas above the frontier", []edit{
+		{"conflict/tidy.go", "		s.out.Dropped = append(s.out.Dropped, Dropped{key, since})\n		return nil\n	}\n	return s.moveBase", "		s.out.Dropped = append(s.out.Dropped, Dropped{key, at.Vector})\n		return nil\n	}\n	return s.moveBase"},
+	}},
+	{"deletion-above-goes", "a deleted entity goes although it has events above the frontier", []edit{
+		{"conflict/tidy.go", "	if at.Frontier.CoversAll(&e.Latest) {\n		return s.tidyResting", "	if at.Frontier.CoversAll(&e.Latest) || isDeleted(e) {\n		return s.tidyResting"},
+	}},
 	{"frontier-falls", "the frontier falls when somebody's word can no longer be used", []edit{
 		{"conflict/frontier.go", "		if f.At[r].Compare(s.Before[r]) <= 0 {\n			f.At[r] = s.Before[r]\n		}\n", ""},
 	}},

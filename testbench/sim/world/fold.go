@@ -42,6 +42,7 @@ type journal struct {
 	applied  event.Vector
 	barriers seat.Barriers
 	copies   map[event.IdempotencyKey][]conflict.Copy
+	marks    []mark
 }
 
 func newJournal(cfg conflict.Config) *journal {
@@ -57,6 +58,9 @@ func (j *journal) Add(items []judged.Item) error {
 	for i := range items {
 		if o := items[i].Origin; j.applied[o].Compare(items[i].Next) < 0 { // the rest it has
 			out = append(out, items[i])
+			if items[i].Barrier != j.barriers[o] {
+				j.marks = append(j.marks, mark{o, items[i].Next, items[i].Barrier})
+			}
 			j.applied[o], j.barriers[o] = items[i].Next, items[i].Barrier
 			if it := &items[i]; (it.Verdict == judged.Valid || it.Verdict == judged.Orphan) && !it.Event.Envelope.Key.IsZero() {
 				j.copies[it.Event.Envelope.Key] = append(j.copies[it.Event.Envelope.Key], conflict.CopyOf(&it.Event))
@@ -74,6 +78,7 @@ type foldStore struct {
 	entities map[string]conflict.Entity
 	twins    map[event.IdempotencyKey]conflict.Twin
 	orphans  map[event.Dot]conflict.Orphaned
+	bases    map[string]conflict.Base
 }
 
 // Entity implements conflict.Store.
@@ -92,6 +97,12 @@ func (s *foldStore) Twin(k event.IdempotencyKey) (conflict.Twin, bool, error) {
 func (s *foldStore) Orphan(d event.Dot) (conflict.Orphaned, bool, error) {
 	o, ok := s.orphans[d]
 	return o, ok, nil
+}
+
+// Base implements conflict.Store.
+func (s *foldStore) Base(key []byte) (conflict.Base, bool, error) {
+	b, ok := s.bases[string(key)]
+	return b, ok, nil
 }
 
 // commit takes over what a committed step has put out.
@@ -113,6 +124,13 @@ func (s *foldStore) commit(out *conflict.Output) {
 	for _, o := range out.Orphans {
 		s.orphans[o.At] = o
 	}
+	for _, b := range out.Bases {
+		if b.Base.IsZero() {
+			delete(s.bases, string(b.Key))
+		} else {
+			s.bases[string(b.Key)] = b.Base
+		}
+	}
 }
 
 // foldRun is a seat's fold: one transaction a step.
@@ -128,6 +146,8 @@ type foldRun struct {
 	asked func()  // the seat waits for a transaction
 	last  settled // as committed
 	next  settled // of the step under way
+
+	commits int // steps committed
 }
 
 func newFold(s *seatRun) *foldRun {
@@ -156,9 +176,10 @@ func (f *foldRun) open(done func()) {
 func (f *foldRun) load(end int64, done func()) {
 	p := f.s.p
 	f.last = settled{}
-	st := &foldStore{Memory: f.s.journal.mem, entities: map[string]conflict.Entity{}, twins: map[event.IdempotencyKey]conflict.Twin{}, orphans: map[event.Dot]conflict.Orphaned{}}
+	st := &foldStore{Memory: f.s.journal.mem, entities: map[string]conflict.Entity{}, twins: map[event.IdempotencyKey]conflict.Twin{}, orphans: map[event.Dot]conflict.Orphaned{}, bases: map[string]conflict.Base{}}
 	at := conflict.Start()
 	finish := func() {
+		f.s.journal.begin(&at)
 		f.store, f.part, f.ready = st, conflict.NewPartition(p.w.foldConfig(f.s.tp.Topic), st, at), true
 		done()
 		f.pump()
@@ -189,6 +210,9 @@ func (f *foldRun) take(st *foldStore, at *conflict.Position, rec *kafka.Record) 
 	case rec.Value == nil && kind == 't':
 		delete(st.twins, event.IdempotencyKey([]byte(key)))
 		return
+	case rec.Value == nil && kind == 'b':
+		delete(st.bases, key)
+		return
 	case rec.Value == nil:
 		delete(st.entities, key)
 		return
@@ -196,6 +220,8 @@ func (f *foldRun) take(st *foldStore, at *conflict.Position, rec *kafka.Record) 
 	switch o := f.s.p.w.object(rec.Value).(type) {
 	case conflict.Entity:
 		st.entities[key] = o
+	case conflict.Base:
+		st.bases[key] = o
 	case conflict.Twin:
 		st.twins[event.IdempotencyKey([]byte(key))] = o
 	case conflict.Orphaned:
@@ -248,6 +274,7 @@ func (f *foldRun) step() {
 	v := f.part.Position().Vector
 	n, _ := conflict.Foldable(f.queue, &f.s.journal.applied, &v)
 	n = min(n, 1+w.Rand().IntN(6))
+	f.part.Raise(f.last.frontier)
 	out, err := f.part.Step(f.queue[:n])
 	if err != nil {
 		w.fail("fold", "%s %v: step: %v", f.s.p.name, f.s.tp, err)
@@ -322,6 +349,14 @@ func (f *foldRun) records(out *conflict.Output) map[kafka.TP][]kafka.Record {
 		}
 		put('t', t.Key[:], t)
 	}
+	for _, b := range out.Bases {
+		if b.Base.IsZero() {
+			state = append(state, kafka.Record{Key: append([]byte{'b'}, b.Key...)})
+			continue
+		}
+		w.counts["bases put out"]++
+		put('b', b.Key, b.Base)
+	}
 	for _, o := range out.Orphans {
 		put('o', fmt.Appendf(nil, "%v", o.At), o)
 	}
@@ -336,7 +371,7 @@ func (f *foldRun) records(out *conflict.Output) map[kafka.TP][]kafka.Record {
 	put('f', nil, f.next)
 	return map[kafka.TP][]kafka.Record{
 		stateTP(tp): state,
-		stepsTP(tp): {{Key: []byte{}, Value: w.keep(&step{told: told, frontier: frontier, by: f.s.p.name, at: w.Now(), position: out.Position, out: out, claims: claims, term: f.s.core.Term(), claim: len(out.Merged)+len(out.Entities) == 0 && out.Position == f.part.Position()})}},
+		stepsTP(tp): {{Key: []byte{}, Value: w.keep(&step{told: told, frontier: frontier, by: f.s.p.name, at: w.Now(), position: out.Position, out: out, claims: claims, term: f.s.core.Term(), claim: out.Position.Vector == f.part.Position().Vector && out.Position.Validity == f.part.Position().Validity})}},
 		controlTP:   {{Key: prog.AppendKey(nil), Value: prog.AppendValue(nil)}},
 	}
 }
@@ -367,12 +402,17 @@ func (f *foldRun) commit(out *conflict.Output, n int, next settled) {
 		if f.s.p.w.Tracing() {
 			f.s.p.logf("fold %v: %s", f.s.tp, stepText(f.queue[:n], out))
 		}
-		f.store.commit(out)
-		f.part.Commit(out)
-		f.last = next
+		f.committed(out, next)
 		f.queue = f.queue[n:]
-		f.busy = false
-		f.pump()
+		done := func() {
+			f.busy = false
+			f.pump()
+		}
+		if f.tidyDue() {
+			f.tidy(done)
+			return
+		}
+		done()
 	})
 }
 

@@ -103,6 +103,7 @@ func (c *config) drawRareRegime(seed uint64) {
 		}
 	case 4, 5, 6:
 		c.regime, c.register, c.border = frontiers, r.IntN(2) == 0, false
+		c.tidies = rand.New(rand.NewPCG(seed, 75)).IntN(3) < 2 // it leaves the seeds of the mutants' table alone
 	}
 	if c.regime == ordinary && rand.New(rand.NewPCG(seed, 67)).IntN(12) == 0 {
 		c.regime, c.register, c.border = manyEpochs, true, false
@@ -158,7 +159,9 @@ func (w *World) tune() {
 			c.procs = pick(r, 1, 1, 2) // one that fences has the seats, too, and waits for no other
 		}
 		c.foldEvery = min(c.foldEvery, 20*time.Millisecond)
-		c.writes += 20
+		if c.writes += 20; c.tidies {
+			c.entities = pick(r, 2, 6, 12) // of many some rest
+		}
 	case ordinary, regimes:
 	}
 }

@@ -49,6 +49,7 @@ type config struct {
 	border     bool          // a residency policy says what may leave a region
 
 	regime      regime
+	tidies      bool          // what lies below frontiers is dropped
 	linkPause   float64       // chance that a link's process is paused before a step
 	lateMost    time.Duration // how long late markers take at most
 	electWithin time.Duration // after an append, a remote partition's election
@@ -210,6 +211,7 @@ func (w *World) draw() {
 		single:     c.single,
 		border:     c.border,
 		regime:     c.regime,
+		tidies:     c.tidies,
 	}
 }
 
