@@ -37,7 +37,6 @@ import (
 )
 
 const (
-	sweepEvery   = 10 * time.Minute
 	retryAfter   = 2 * time.Second        // a seat whose store or log failed is tried again
 	prepareAfter = 500 * time.Millisecond // the seats that run from the start are tried again
 	openRequests = 64

@@ -12,9 +12,18 @@ import (
 	"github.com/geogate/geogate/residency"
 )
 
-// sweep removes expired keys every ten minutes.
+// sweepShare is which part of the idempotency window passes between two sweeps: a sweep reads
+// the whole index, which then holds that much more than the window at most.
+const sweepShare = 8
+
+// sweepEvery is the time between two sweeps.
+func sweepEvery(window time.Duration) time.Duration {
+	return min(max(window/sweepShare, time.Second), 3*time.Hour)
+}
+
+// sweep removes expired keys.
 func (s *Seats) sweep(ctx context.Context) {
-	tick := time.NewTicker(sweepEvery)
+	tick := time.NewTicker(sweepEvery(s.cfg.Window))
 	defer tick.Stop()
 	for {
 		select {
