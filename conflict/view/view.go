@@ -78,9 +78,9 @@ type Config struct {
 	// stamp, for which only the expiry of idempotency keys waits; default 10 minutes.
 	IdleProgressEvery time.Duration
 	// TidyEvery is how often, at most, what nobody needs below the frontier is looked for;
-	// default 10 s, or a sixteenth of the window if that is less. NeededEvery is how often it
-	// is seen to that the logs are not needed below it, which costs a read of the log for each
-	// entity that is always in use; default 10 minutes, or an eighth of the window.
+	// default 10 s. NeededEvery is how often it is seen to that the logs are not needed below
+	// it, which costs a read of the log for each entity that is always in use, and after which
+	// deleted entities are forgotten; default the window, but 1 minute at least and 10 at most.
 	TidyEvery, NeededEvery time.Duration
 	QueueBytes             int   // of items that wait to be folded, beyond which Fold blocks; default 8 MiB
 	Room                   *Room // shared by the partitions of an instance; nil: not bounded together
@@ -97,10 +97,9 @@ type Config struct {
 func (c Config) withDefaults() Config {
 	c.ProgressEvery = cmp.Or(c.ProgressEvery, 500*time.Millisecond)
 	c.IdleProgressEvery = cmp.Or(c.IdleProgressEvery, 10*time.Minute)
+	c.TidyEvery = cmp.Or(c.TidyEvery, 10*time.Second)
 	// What is kept of keys follows the window: less often would keep several windows of them.
-	window := cmp.Or(c.Fold.Window, 24*time.Hour)
-	c.TidyEvery = cmp.Or(c.TidyEvery, min(10*time.Second, max(window/16, time.Second)))
-	c.NeededEvery = cmp.Or(c.NeededEvery, min(10*time.Minute, max(window/8, time.Second)))
+	c.NeededEvery = cmp.Or(c.NeededEvery, min(10*time.Minute, max(c.Fold.Window, time.Minute)))
 	c.QueueBytes = cmp.Or(c.QueueBytes, 8<<20)
 	c.Logger = cmp.Or(c.Logger, slog.New(slog.DiscardHandler))
 	if c.Wall == nil {
