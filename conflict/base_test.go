@@ -144,7 +144,8 @@ func TestFoldOnBases(t *testing.T) {
 			sum.gone, sum.moved, sum.raised = sum.gone+k.gone, sum.moved+k.moved, sum.raised+k.raised
 		}
 	})
-	if sum.bases == 0 || sum.gone == 0 || sum.moved == 0 || sum.raised == 0 {
+	// Few histories, as in short runs, may have none of one kind.
+	if !testing.Short() && (sum.bases == 0 || sum.gone == 0 || sum.moved == 0 || sum.raised == 0) {
 		t.Errorf("%d bases were put out, %d moved, %d entities went, %d times nothing was needed any more", sum.bases, sum.moved, sum.gone, sum.raised)
 	}
 }

@@ -43,12 +43,12 @@ type Holder uint8
 
 // The holders.
 const (
-	NotHeld     Holder = iota
-	HeldByFold         // a region has not promised to have folded more
-	HeldByHush         // nothing that a region has published can be used yet, or it has published nothing
-	HeldByFloor        // the origin has not said that it knows that all have it
-	HeldByTwin         // copies of an idempotency key lie on both sides
-	HeldByStore        // the own store is being filled again
+	NotHeld       Holder = iota
+	HeldByFold           // a region has not promised to have folded more
+	HeldByUnheard        // nothing that a region has published can be used yet, or it has published nothing
+	HeldByFloor          // the origin has not said that it knows that all have it
+	HeldByTwin           // copies of an idempotency key lie on both sides
+	HeldByStore          // the own store is being filled again
 )
 
 // String is what status calls it.
@@ -92,7 +92,7 @@ func (s *Sight) Frontier() Frontier {
 		lowest := s.Vector[r]
 		for _, q := range s.Regions {
 			if used[q] == nil {
-				lower(event.Point{}, HeldByHush, q)
+				lower(event.Point{}, HeldByUnheard, q)
 				lowest = event.Point{}
 				continue
 			}

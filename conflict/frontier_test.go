@@ -161,7 +161,7 @@ func TestFrontierIgnoresWhatANewerRevisionSays(t *testing.T) {
 	v := event.Vector{1: {Next: 4}, 2: {Next: 4}}
 	told := conflict.Told{Promised: v, Floor: event.Point{Next: 4}, Ownership: 7}
 	s := conflict.Sight{Own: 1, Regions: []event.RegionID{1, 2}, Vector: v, Ownership: 6, Told: func(event.RegionID) []conflict.Told { return []conflict.Told{told} }}
-	if f := s.Frontier(); !f.At.IsZero() || f.Holds[2] != (conflict.Hold{Why: conflict.HeldByHush, By: 1}) {
+	if f := s.Frontier(); !f.At.IsZero() || f.Holds[2] != (conflict.Hold{Why: conflict.HeldByUnheard, By: 1}) {
 		t.Errorf("frontier %v, held by %v", f.At, f.Holds[2])
 	}
 	s.Ownership = 7

@@ -134,15 +134,15 @@ type Change struct {
 
 // Output is what a step puts out, to be committed as one.
 type Output struct {
-	Merged    []Merged   // in order
-	Conflicts []Conflict // in order
-	Entities  []Change   // each entity once
-	Twins     []Twin     // each key once; one without copies takes the record out
-	Orphans   []Orphaned // each dot once; one that is known already replaces it
-	Bases     []BaseChange
-	Dropped   []Dropped // of Tidy
-	Deleted   [][]byte  // of Tidy: entities that go once more is not needed any more
-	Unmoved   error     // of Tidy: why a base could not be moved
+	Merged    []Merged     // in order
+	Conflicts []Conflict   // in order
+	Entities  []Change     // each entity once
+	Twins     []Twin       // each key once; one without copies takes the record out
+	Orphans   []Orphaned   // each dot once; one that is known already replaces it
+	Bases     []BaseChange // each entity once; a zero Base takes the record out
+	Dropped   []Dropped    // of Tidy
+	Deleted   [][]byte     // of Tidy: entities that go once more is not needed any more
+	Unmoved   error        // of Tidy: why a base could not be moved
 	Position  Position
 	Counts    Counts
 

@@ -73,7 +73,7 @@ type Store interface {
 	// answers from memory; what it does not know is in Copies.
 	Sole(k event.IdempotencyKey, at event.Dot) bool
 	Base(key []byte) (Base, bool, error) // of one entity
-	// Metas are those of one entity; those at or below a vector need not be among them.
+	// Metas are those of one entity; those at or below the vector may be left out.
 	Metas(key []byte, above *event.Vector) ([]Meta, error)
 	Copies(event.IdempotencyKey) ([]Copy, error) // of one idempotency key
 	Fetch(event.Dot) (event.Event, error)        // an event that a refold makes live again

@@ -119,14 +119,23 @@ func (c code) kind() kind {
 		return kind{422, "The topic does not take this record", false, 0}
 	case codeOverloaded:
 		return kind{429, "The gateway has too much in flight", true, 1}
+	}
+	return c.unavailable()
+}
+
+// unavailable is kind of what is answered 503.
+func (c code) unavailable() kind {
+	switch c {
 	case codeUpstream:
 		return kind{503, "Kafka cannot be reached; nothing was stored", true, 2}
 	case codeDraining:
 		return kind{503, "The gateway is stopping; nothing was stored", true, 5}
 	case codeNotReady:
 		return kind{503, "The partition is not ready; nothing was stored", true, 1}
-	case codeHeld, codeKeysLost:
+	case codeHeld:
 		return kind{503, "The partition is held; nothing was stored", false, 0}
+	case codeKeysLost:
+		return kind{503, "Idempotency keys were lost; nothing was stored", false, 0}
 	case codeClockDrift:
 		return kind{503, "The clock is out of bounds; nothing was stored", true, 5}
 	case codeStaleView:

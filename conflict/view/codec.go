@@ -261,8 +261,9 @@ const (
 // appendEntity appends an entity's value: u8 version (3 where the last events are known, else
 // 2 if something is left out of a live value, else 1); u8 flags (1: something is
 // shown); if so, its dot; cover as points; uvarint number of live values and each
-// of them; in version 3 the last events as points; uvarint number of losers told and for each: dot, u8 flags (1: has a
-// winner, 2: stale), and the winner: dot, 16 bytes id, u64 stamp.
+// of them; in version 3 the last events as points; uvarint number of losers told and for
+// each: dot, u8 flags (1: has a winner, 2: stale), and the winner: dot, 16 bytes id, u64
+// stamp.
 func appendEntity(b []byte, e *conflict.Entity) []byte {
 	flags := byte(0)
 	if e.Shown != (event.Dot{}) {

@@ -12,10 +12,13 @@ import (
 func (v *View) Judged() (from, to event.Point, err error) {
 	v.mu.Lock()
 	to = v.committed.Validity.Decided(v.cfg.Region, v.committed.Vector[v.cfg.Region])
-	met := v.status.Orphans[v.cfg.Region]
+	met, before := v.status.Orphans[v.cfg.Region], v.judged
 	v.mu.Unlock()
-	if to == (event.Point{}) || met == 0 {
+	switch {
+	case to == (event.Point{}) || met == 0:
 		return from, to, nil
+	case to == before.to: // it was judged for good, and need not be looked up again
+		return before.from, to, nil
 	}
 	// What was committed before the vector was read is in the store.
 	err = v.Orphans(func(o conflict.Orphaned) bool {
@@ -28,5 +31,11 @@ func (v *View) Judged() (from, to event.Point, err error) {
 	if err != nil {
 		return event.Point{}, event.Point{}, fmt.Errorf("how the own log was judged: %w", err)
 	}
+	v.mu.Lock()
+	v.judged = judgedLog{from, to}
+	v.mu.Unlock()
 	return from, to, nil
 }
+
+// judgedLog is how the own region's log was judged when that was looked up last.
+type judgedLog struct{ from, to event.Point }

@@ -342,10 +342,10 @@ const (
 	reportedRoom = 72
 )
 
-// sizeOf is about how many bytes the values of an entity take.
-func sizeOf(e *conflict.State) (n int) {
-	for i := range e.Live {
-		n += e.Live[i].Event.Size()
+// sizeOf is about how many bytes the values of a state take.
+func sizeOf(s *conflict.State) (n int) {
+	for i := range s.Live {
+		n += s.Live[i].Event.Size()
 	}
 	return n
 }
@@ -361,12 +361,12 @@ func leaveOut(ev *event.Event) {
 	}
 }
 
-// newestOf is the dot of an entity's newest live value.
-func newestOf(e *conflict.State) (at event.Dot) {
+// newestOf is the dot of a state's newest live value.
+func newestOf(s *conflict.State) (at event.Dot) {
 	newest := -1
-	for i := range e.Live {
-		if newest < 0 || event.Less(&e.Live[newest].Event, &e.Live[i].Event) {
-			newest, at = i, e.Live[i].Event.At
+	for i := range s.Live {
+		if newest < 0 || event.Less(&s.Live[newest].Event, &s.Live[i].Event) {
+			newest, at = i, s.Live[i].Event.At
 		}
 	}
 	return at

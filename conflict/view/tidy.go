@@ -32,7 +32,7 @@ const (
 type tidyPhase uint8
 
 const (
-	tidyRests tidyPhase = iota
+	tidyIdle tidyPhase = iota
 	tidyingEntities
 	raising
 	tidyingCopies
@@ -83,7 +83,7 @@ func (v *View) tidy(ctx context.Context) (more bool, err error) {
 		return false, nil // a step goes first
 	}
 	t := &v.tidying
-	if t.phase == tidyRests && !v.beginTidying(v.cfg.Wall()) {
+	if t.phase == tidyIdle && !v.beginTidying(v.cfg.Wall()) {
 		return false, nil
 	}
 	switch t.phase {
@@ -101,7 +101,7 @@ func (v *View) tidy(ctx context.Context) (more bool, err error) {
 	if err != nil {
 		*t = tidier{dueAt: t.dueAt, allAt: t.allAt}
 	}
-	return t.phase != tidyRests, err
+	return t.phase != tidyIdle, err
 }
 
 // beginTidying begins a pass if the frontier has moved since the last one.
@@ -161,10 +161,10 @@ func (v *View) tidyJournal(ctx context.Context) error {
 	if t.key = next; next != nil {
 		return nil
 	}
-	t.phase, t.bare = tidyRests, false
+	t.phase, t.bare = tidyIdle, false
 	switch {
 	case t.left != nil:
-		v.cfg.Logger.Warn("a value below the frontier cannot be read; the logs are still needed from an earlier place on",
+		v.cfg.Logger.Warn("a value that a base needs cannot be read from the log; will try again, and until then the log is needed from an earlier offset on: do not shorten its retention",
 			"topic", v.cfg.Topic, "partition", v.cfg.Partition, "err", t.left)
 	case t.all:
 		t.phase = raising
@@ -175,7 +175,7 @@ func (v *View) tidyJournal(ctx context.Context) error {
 // raiseNeeded puts in force from where on the logs are needed.
 func (v *View) raiseNeeded(ctx context.Context) error {
 	t, at := &v.tidying, v.fold.Position()
-	t.phase = tidyRests
+	t.phase = tidyIdle
 	last, ok, err := v.journal.barriersAt(t.at, at.NeededBarriers)
 	if err != nil || !ok { // the barriers below are those of a time before they were noted
 		return err
@@ -219,7 +219,7 @@ func (v *View) tidyTwins(ctx context.Context) error {
 		return err
 	}
 	if len(twins) == 0 {
-		t.phase = tidyRests
+		t.phase = tidyIdle
 		return nil
 	}
 	return v.commitTidied(ctx, &conflict.Output{Position: v.fold.Position(), Twins: twins})
@@ -252,7 +252,7 @@ func (v *View) tidyDeleted(ctx context.Context) error {
 		}
 	}
 	if t.key = next; next == nil {
-		t.phase = tidyRests
+		t.phase = tidyIdle
 	}
 	return nil
 }

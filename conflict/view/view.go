@@ -65,8 +65,9 @@ type Config struct {
 	// beyond what comes with the items. Nil: nothing.
 	Restricted func() uint16
 
-	// Sight fills in what the frontier needs of other regions: Own is set, and what this one
-	// has folded. nil: there is no frontier.
+	// Sight fills in what the frontier needs to know of other regions: the Regions and what
+	// each has Told. The rest is set, which is what this region knows itself. Nil: there is no
+	// frontier.
 	Sight func(*conflict.Sight)
 
 	// Published is what control last said of the partition, as far as it is known here;
@@ -77,10 +78,11 @@ type Config struct {
 	// IdleProgressEvery is for progress that has nothing to tell but a later closed
 	// stamp, for which only the expiry of idempotency keys waits; default 10 minutes.
 	IdleProgressEvery time.Duration
-	// TidyEvery is how often, at most, what nobody needs below the frontier is looked for;
-	// default 10 s. NeededEvery is how often it is seen to that the logs are not needed below
-	// it, which costs a read of the log for each entity that is always in use, and after which
-	// deleted entities are forgotten; default the window, but 1 minute at least and 10 at most.
+	// TidyEvery is the least time between two passes that drop what nobody needs below the
+	// frontier; default 10 s. NeededEvery is the least time between two passes that also move
+	// every base to the frontier, so that no log is needed below it, and then forget deleted
+	// entities. That may read the log once for each entity that is always in use; default the
+	// window, but 1 minute at least and 10 at most.
 	TidyEvery, NeededEvery time.Duration
 	QueueBytes             int   // of items that wait to be folded, beyond which Fold blocks; default 8 MiB
 	Room                   *Room // shared by the partitions of an instance; nil: not bounded together
@@ -184,6 +186,7 @@ type View struct {
 	moved        chan struct{} // closed and replaced when committed moves, or the queue gets room
 	confirms     confirms
 	status       Status
+	judged       judgedLog
 }
 
 // Status is a view's state for people and metrics.

@@ -20,6 +20,9 @@ import (
 const (
 	incidentTime  = 10 * time.Second // bounds the writing of one record
 	incidentAgain = time.Second      // after one could not be written
+	// restorePause is the time before records are written again: two instances with different
+	// secrets, or one and a forger, write over each other no faster.
+	restorePause = 250 * time.Millisecond
 )
 
 // Errors of Accept when nothing was accepted.
@@ -63,6 +66,7 @@ func (k *Incidents) Run(ctx context.Context) error {
 			return nil
 		case <-k.wake:
 		case <-k.f.restoring:
+			_ = sleep.For(ctx, restorePause) // the loop looks at the context
 		}
 		for ctx.Err() == nil {
 			err := k.writePending(ctx)

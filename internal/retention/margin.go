@@ -39,8 +39,8 @@ type Look struct {
 	// Recent is the first offset with a record of the idempotency window, End if there is
 	// none; below 0 if that is not known.
 	Recent int64
-	// Bytes are those of the log, and MaxBytes is retention.bytes; MaxBytes is 0 if either is not known,
-	// or everything is kept.
+	// Bytes are those of the log, and MaxBytes is retention.bytes; MaxBytes is 0 if either is
+	// not known, or everything is kept.
 	Bytes, MaxBytes int64
 }
 

@@ -37,7 +37,7 @@ type Topic struct {
 type Shortfall struct {
 	Setting, Value string
 	Must           string // in words, after "must be"
-	Why            string
+	Why            string // in words, after "because"
 	Set            string // a value that is enough
 }
 
@@ -78,7 +78,7 @@ func (t Topic) Settings(have map[string]string, window time.Duration) (out []Sho
 			least(retentionMS, window, fmt.Sprintf("the keys of the idempotency window (%s) cannot be rebuilt from the log after the loss of a store", window))
 		}
 	case Latest:
-		if !compacts || deletes {
+		if have[cleanupPolicy] != "" && (!compacts || deletes) {
 			policy("compact", "what is old is deleted though it is the latest of its key")
 		}
 		least(deleteRetention, tombstones, "a reader may miss that a key was deleted")
@@ -95,7 +95,7 @@ func (t Topic) Settings(have map[string]string, window time.Duration) (out []Sho
 	return out
 }
 
-// policies reads cleanup.policy, which is delete unless something else is said.
+// policies reads cleanup.policy. The default of Kafka is delete.
 func policies(have map[string]string) (compacts, deletes bool) {
 	text := have[cleanupPolicy]
 	compacts = strings.Contains(text, "compact")

@@ -31,6 +31,7 @@ func TestSettings(t *testing.T) {
 		{"state", state, map[string]string{"cleanup.policy": "compact", "retention.ms": "1", "delete.retention.ms": "600000"}, nil},
 		{"deleted state", state, map[string]string{"cleanup.policy": "compact,delete", "delete.retention.ms": "86400000"}, []string{"cleanup.policy=compact"}},
 		{"state that is not compacted", state, map[string]string{"cleanup.policy": "delete"}, []string{"cleanup.policy=compact"}},
+		{"state, not told", state, nil, nil},
 		{"no time for tombstones", state, map[string]string{"cleanup.policy": "compact", "delete.retention.ms": "1000"}, []string{"delete.retention.ms=600000"}},
 		{"register", register, map[string]string{"cleanup.policy": "delete", "retention.ms": "-1", "retention.bytes": "-1"}, nil},
 		{

@@ -9,6 +9,7 @@ import (
 	"maps"
 	"slices"
 	"strconv"
+	"strings"
 	"sync"
 	"time"
 
@@ -187,7 +188,7 @@ func (w *Watch) lookAt(ctx context.Context, some []Topic, needs map[txn.TopicPar
 			have[kv.Key] = kv.MaybeValue()
 		}
 		for _, s := range t.Settings(have, w.cfg.Window) {
-			out.settings[t.Name] = append(out.settings[t.Name], fmt.Sprintf("%s is %s and must be %s, for %s: %s", s.Setting, s.Value, s.Must, s.Why,
+			out.settings[t.Name] = append(out.settings[t.Name], fmt.Sprintf("%s is %s and must be %s, because %s: %s", s.Setting, s.Value, s.Must, s.Why,
 				command(w.cfg.Server, t.Name, s.Setting, s.Set)))
 		}
 		if t.Use == Log {
@@ -214,7 +215,7 @@ func (w *Watch) lookAtStarts(ctx context.Context, topics []string, out *found) e
 	}
 	starts.Each(func(s kadm.ListedOffset) {
 		if s.Err == nil && s.Offset > 0 {
-			out.short[txn.TopicPartition{Topic: s.Topic, Partition: s.Partition}] = fmt.Sprintf("the log begins at %d: records below were deleted, by kafka-delete-records.sh or under another %s, and who starts without them may know less than before", s.Offset, cleanupPolicy)
+			out.short[txn.TopicPartition{Topic: s.Topic, Partition: s.Partition}] = fmt.Sprintf("the log begins at %d: records below were deleted, by kafka-delete-records.sh or under another %s; keep data_dir, for an instance that starts without it does not know them, and find out who deleted them", s.Offset, cleanupPolicy)
 		}
 	})
 	return nil
@@ -281,7 +282,7 @@ func (w *Watch) lookAtLogs(ctx context.Context, logs map[string]log, needs map[t
 			out.short[p] = fmt.Sprintf("%s; raise %s and %s", d.Short, retentionMS, retentionBytes)
 		}
 		if len(d.Near) > 0 {
-			out.near[p] = d.Near[0]
+			out.near[p] = strings.Join(d.Near, "; ")
 		}
 		if least, ok := out.margin[p.Topic]; d.Margin >= 0 && (!ok || d.Margin < least) {
 			out.margin[p.Topic] = d.Margin

@@ -103,8 +103,8 @@ func TestWatch(t *testing.T) {
 	margin(0, 0)
 	set("flights", "retention.ms", "1000")
 	set("_geogate.state.flights", "cleanup.policy", "compact,delete")
-	look("RETENTION_SHORT _geogate.state.flights: cleanup.policy is compact,delete and must be compact, for what is old is deleted though it is the latest of its key: kafka-configs.sh --bootstrap-server kafka:9092 --alter --topic _geogate.state.flights --add-config cleanup.policy=compact",
-		"RETENTION_SHORT flights: retention.ms is 1000 and must be at least 86400000, or -1, for the keys")
+	look("RETENTION_SHORT _geogate.state.flights: cleanup.policy is compact,delete and must be compact, because what is old is deleted though it is the latest of its key: kafka-configs.sh --bootstrap-server kafka:9092 --alter --topic _geogate.state.flights --add-config cleanup.policy=compact",
+		"RETENTION_SHORT flights: retention.ms is 1000 and must be at least 86400000, or -1, because the keys")
 	set("_geogate.state.flights", "cleanup.policy", "compact")
 	set("flights", "retention.ms", strconv.Itoa(int(window.Milliseconds())))
 	look()

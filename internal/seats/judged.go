@@ -61,8 +61,8 @@ func (s *Seats) tellJudgedOf(ctx context.Context, h *runningSeat) error {
 	return control.Write(ctx, s.cfg.Client, control.TopicControl, x)
 }
 
-// Clear implements ownership.UnitLogs.
-func (s *Seats) Clear(ctx context.Context, unit string) (out []ownership.ClearLog, err error) {
+// Judged implements ownership.UnitLogs.
+func (s *Seats) Judged(ctx context.Context, unit string) (out []ownership.JudgedLog, err error) {
 	topics, err := s.topicsOf(ctx, unit)
 	if err != nil {
 		return nil, err
@@ -73,7 +73,7 @@ func (s *Seats) Clear(ctx context.Context, unit string) (out []ownership.ClearLo
 			if !ok {
 				x = control.Judged{} // nothing of it is known
 			}
-			out = append(out, ownership.ClearLog{Topic: t.Name, Partition: p, From: x.From, To: x.To})
+			out = append(out, ownership.JudgedLog{Topic: t.Name, Partition: p, From: x.From, To: x.To})
 		}
 	}
 	return out, nil

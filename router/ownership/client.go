@@ -311,13 +311,13 @@ func (c *Client) settle(ctx context.Context, e Settle) Event {
 	return Settled{Unit: e.Unit, Epoch: e.Epoch, Ends: ends, OK: err == nil}
 }
 
-// clear finds out how the logs of a unit were judged.
-func (c *Client) clear(ctx context.Context, e AskClear) Event {
-	logs, err := c.cfg.Logs.Clear(ctx, e.Unit)
+// judged finds out how the logs of a unit were judged.
+func (c *Client) judged(ctx context.Context, e AskJudged) Event {
+	logs, err := c.cfg.Logs.Judged(ctx, e.Unit)
 	if err != nil {
 		c.log.Warn("cannot find out how logs were judged; will try again", "unit", e.Unit, "err", err)
 	}
-	return Cleared{Unit: e.Unit, Rev: e.Rev, Logs: logs, OK: err == nil}
+	return Judged{Unit: e.Unit, Rev: e.Rev, Logs: logs, OK: err == nil}
 }
 
 // effect begins what an effect asks for; nothing here waits.
@@ -362,8 +362,8 @@ func (c *Client) effect(ctx context.Context, e Effect) {
 			}
 			return Applied{Unit: e.Unit, Ref: e.Ref, Ends: ends, OK: err == nil}
 		})
-	case AskClear:
-		c.task(ctx, Cleared{Unit: e.Unit, Rev: e.Rev}, func() Event { return c.clear(ctx, e) })
+	case AskJudged:
+		c.task(ctx, Judged{Unit: e.Unit, Rev: e.Rev}, func() Event { return c.judged(ctx, e) })
 	case Persist:
 		c.persist(ctx, e)
 	case Rewatch:

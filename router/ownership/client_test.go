@@ -42,7 +42,7 @@ func (l logs) Applied(context.Context, string, string) ([]ownership.Extent, erro
 	return []ownership.Extent{{Topic: "t", Offsets: []int64{l.end - 1}}}, nil
 }
 
-func (l logs) Clear(context.Context, string) ([]ownership.ClearLog, error) { return nil, nil }
+func (l logs) Judged(context.Context, string) ([]ownership.JudgedLog, error) { return nil, nil }
 
 // site is one region with its Kafka.
 type site struct {

@@ -238,8 +238,8 @@ func (c *Core) Step(now time.Duration, ev Event) []Effect {
 		c.hasSettled(now, ev)
 	case Applied:
 		c.applied(now, ev)
-	case Cleared:
-		c.cleared(now, ev)
+	case Judged:
+		c.judged(now, ev)
 	case Recalled:
 		c.recalled(now, ev)
 	case Raised:

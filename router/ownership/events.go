@@ -50,11 +50,11 @@ type (
 		Ends []Extent
 		OK   bool
 	}
-	// Cleared answers an [AskClear], with a part of the partitions if not all are known.
-	Cleared struct {
+	// Judged answers an [AskJudged], with a part of the partitions if not all are known.
+	Judged struct {
 		Unit string
 		Rev  uint64
-		Logs []ClearLog
+		Logs []JudgedLog
 		OK   bool
 	}
 	// Recalled answers a [Recall].
@@ -87,7 +87,7 @@ func (Written) isEvent()   {}
 func (Listed) isEvent()    {}
 func (Settled) isEvent()   {}
 func (Applied) isEvent()   {}
-func (Cleared) isEvent()   {}
+func (Judged) isEvent()    {}
 func (Recalled) isEvent()  {}
 func (Raised) isEvent()    {}
 func (Persisted) isEvent() {}
@@ -173,9 +173,9 @@ type (
 		Region string
 		Ref    uint64
 	}
-	// AskClear asks how far the own region's logs of a unit were judged, and where orphans
+	// AskJudged asks how far the own region's logs of a unit were judged, and where orphans
 	// were met in them. Rev is the revision that was known before.
-	AskClear struct {
+	AskJudged struct {
 		Unit string
 		Rev  uint64
 	}
@@ -207,7 +207,7 @@ func (Broadcast) isEffect()  {}
 func (List) isEffect()       {}
 func (Settle) isEffect()     {}
 func (AskApplied) isEffect() {}
-func (AskClear) isEffect()   {}
+func (AskJudged) isEffect()  {}
 func (Persist) isEffect()    {}
 func (Rewatch) isEffect()    {}
 func (Reopen) isEffect()     {}

@@ -42,7 +42,7 @@ func (c *Core) tidy(now time.Duration, unit string) {
 	case now < t.again && t.rev == u.rev, u.rec.ended(c.cfg.Region) < c.joinFrom() || !c.allRead(refsVersion):
 	default:
 		c.tidying[unit] = tidying{rev: u.rev, again: now + tidyAgain}
-		c.do(AskClear{Unit: unit, Rev: u.rev})
+		c.do(AskJudged{Unit: unit, Rev: u.rev})
 	}
 }
 
@@ -63,8 +63,8 @@ func (u *UnitRecord) ended(region string) (n int) {
 	return n
 }
 
-// cleared takes how the logs of a unit were judged.
-func (c *Core) cleared(_ time.Duration, ev Cleared) {
+// judged takes how the logs of a unit were judged.
+func (c *Core) judged(_ time.Duration, ev Judged) {
 	u, t := c.units[ev.Unit], c.tidying[ev.Unit]
 	if !ev.OK || u == nil || u.rev != ev.Rev || t.rev != ev.Rev {
 		return // looked at again later
@@ -81,8 +81,8 @@ func (c *Core) cleared(_ time.Duration, ev Cleared) {
 }
 
 // join joins what can be joined of a region's epochs, given how its logs were judged.
-func join(history []Tenure, region string, logs []ClearLog) []Tenure {
-	judged := make(map[logPlace]*ClearLog, len(logs))
+func join(history []Tenure, region string, logs []JudgedLog) []Tenure {
+	judged := make(map[logPlace]*JudgedLog, len(logs))
 	for i := range logs {
 		judged[logPlace{logs[i].Topic, logs[i].Partition}] = &logs[i]
 	}
@@ -112,7 +112,7 @@ func join(history []Tenure, region string, logs []ClearLog) []Tenure {
 
 // joins tells whether nobody has to tell two epochs of one owner apart, between which it
 // has no other.
-func joins(history []Tenure, i, j int, judged map[logPlace]*ClearLog) bool {
+func joins(history []Tenure, i, j int, judged map[logPlace]*JudgedLog) bool {
 	a, b := &history[i], &history[j]
 	if !a.Ended || !b.Ended || j+1 == len(history) {
 		return false

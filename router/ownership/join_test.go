@@ -12,14 +12,14 @@ func TestJoin(t *testing.T) {
 		return Tenure{Epoch: epoch, Owner: owner, Start: start, Ended: true, Cut: cut}
 	}
 	at := func(offsets ...int64) []Extent { return []Extent{extent("t", 0, offsets...)} }
-	judged := func(from, to int64) []ClearLog {
-		return []ClearLog{{Topic: "t", From: event.Point{Next: from}, To: event.Point{Next: to}}}
+	judged := func(from, to int64) []JudgedLog {
+		return []JudgedLog{{Topic: "t", From: event.Point{Next: from}, To: event.Point{Next: to}}}
 	}
 	eu := func(epoch event.Epoch, start, cut []Extent) Tenure { return ended("eu", epoch, start, cut) }
 	open := Tenure{Epoch: 82, Owner: "eu", Start: at(30)}
 	for name, c := range map[string]struct {
 		history []Tenure
-		logs    []ClearLog
+		logs    []JudgedLog
 		want    []event.Epoch // of what is left; the first of joined ones after it
 	}{
 		"follow each other":      {[]Tenure{eu(18, nil, at(10)), eu(34, at(10), at(20)), open}, judged(0, 20), []event.Epoch{34, 18, 82, 0}},
@@ -33,12 +33,12 @@ func TestJoin(t *testing.T) {
 		"a partition is missing": {[]Tenure{eu(18, nil, at(10, 1)), eu(34, at(10, 1), at(20, 2)), open}, judged(0, 20), []event.Epoch{18, 0, 34, 0, 82, 0}},
 		"a new topic has orphans": {
 			[]Tenure{eu(18, nil, at(10)), eu(34, at(10), at(20)), open},
-			append(judged(0, 20), ClearLog{Topic: "new", From: event.Point{Next: 3}, To: event.Point{Next: 9}}),
+			append(judged(0, 20), JudgedLog{Topic: "new", From: event.Point{Next: 3}, To: event.Point{Next: 9}}),
 			[]event.Epoch{18, 0, 34, 0, 82, 0},
 		},
 		"a topic was made again": {
 			[]Tenure{eu(18, nil, at(10)), eu(34, []Extent{extent("t", 1, 4)}, []Extent{extent("t", 1, 20)}), open},
-			[]ClearLog{{Topic: "t", To: event.Point{Incarnation: 1, Next: 20}}},
+			[]JudgedLog{{Topic: "t", To: event.Point{Incarnation: 1, Next: 20}}},
 			[]event.Epoch{18, 0, 34, 0, 82, 0},
 		},
 		"another owner between": {

@@ -36,7 +36,7 @@ func (l manyLogs) Applied(context.Context, string, string) ([]ownership.Extent, 
 	return l.extents, nil
 }
 
-func (l manyLogs) Clear(context.Context, string) ([]ownership.ClearLog, error) { return nil, nil }
+func (l manyLogs) Judged(context.Context, string) ([]ownership.JudgedLog, error) { return nil, nil }
 
 // TestManyTopics fences a region of ten thousand topics and lets it claim its unit again,
 // twice, and starts an instance that has seen nothing of it: the record of the unit would

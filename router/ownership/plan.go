@@ -406,14 +406,13 @@ func (p *plan) touch(now time.Duration) {
 	}
 	c.write(now, purpose, Write{Subject: RegionSubject(p.region), Data: encode(next), Guard: RegionSubject(p.region), Expect: rev}, 0,
 		func(now time.Duration, _ uint64, ok bool) {
-			switch {
-			case !ok: // looks at what is newer
-			case p.waitFrom == 0: // another one's fence, of which this write is the first proof
-				p.waitFrom = now
-				fallthrough
-			default:
-				p.stage = stageDrain
+			if !ok {
+				return // looks at what is newer
 			}
+			if p.waitFrom == 0 { // another one's fence, of which this write is the first proof
+				p.waitFrom = now
+			}
+			p.stage = stageDrain
 		})
 }
 

@@ -20,13 +20,14 @@ type UnitLogs interface {
 	// Applied is how much of the unit's logs of another region any region but that
 	// one has applied.
 	Applied(ctx context.Context, unit, region string) ([]Extent, error)
-	// Clear is how the unit's local partitions were judged, each that is known.
-	Clear(ctx context.Context, unit string) ([]ClearLog, error)
+	// Judged is how the fold has judged the logs of the unit's local partitions. A partition
+	// of which nothing is known may be left out, or have a zero JudgedLog.To.
+	Judged(ctx context.Context, unit string) ([]JudgedLog, error)
 }
 
-// ClearLog says how the log of a local partition was judged: all of it below To, with the
+// JudgedLog says how the log of a local partition was judged: all of it below To, with the
 // cuts of all epochs that end there known, and nothing from From on is an orphan.
-type ClearLog struct {
+type JudgedLog struct {
 	Topic     string
 	Partition int32
 	From, To  event.Point

@@ -15,8 +15,9 @@ import (
 // people read the register when things are bad; the numbers that matter are
 // small. docs/format/ownership.md has the fields and golden bytes.
 
-// recordVersion is the version of all records but those that name extents outside of
-// them or join epochs ([refsVersion]); a record of another version is an error, never half understood.
+// recordVersion is the version of all records but those that name extents outside of them
+// or join epochs ([refsVersion]). A record of another version is an error, never half
+// understood.
 const recordVersion = 1
 
 // RegionState says whether a region's instances may hold leases.

@@ -58,8 +58,8 @@ func (f *fencedUnit) give(ev Event) {
 			f.step(Persisted{Version: e.Version})
 		case Answer:
 			f.answers[e.Ref] = e.Result
-		case AskClear:
-			f.step(Cleared{Unit: e.Unit, Rev: e.Rev, Logs: f.judged(), OK: true})
+		case AskJudged:
+			f.step(Judged{Unit: e.Unit, Rev: e.Rev, Logs: f.judged(), OK: true})
 		}
 	}
 }
@@ -83,13 +83,13 @@ func (f *fencedUnit) write(w Write) {
 }
 
 // judged is what the region has judged of its logs.
-func (f *fencedUnit) judged() (out []ClearLog) {
+func (f *fencedUnit) judged() (out []JudgedLog) {
 	if !f.proven {
 		return nil
 	}
 	for _, e := range f.ends {
 		for p, offset := range e.Offsets {
-			out = append(out, ClearLog{Topic: e.Topic, Partition: int32(p), To: event.Point{Next: offset}})
+			out = append(out, JudgedLog{Topic: e.Topic, Partition: int32(p), To: event.Point{Next: offset}})
 		}
 	}
 	return out

@@ -57,12 +57,12 @@ func (p *proc) Applied(unit, _ string, done func([]ownership.Extent, bool)) {
 	})
 }
 
-// Clear implements register.Logs: the region has judged its log up to some cut that it knows.
-func (p *proc) Clear(unit string, done func([]ownership.ClearLog)) {
+// Judged implements register.Logs: the region has judged its log up to some cut that it knows.
+func (p *proc) Judged(unit string, done func([]ownership.JudgedLog)) {
 	s := p.sim
 	p.Later(s.Quick(), func() {
 		u, _ := s.reg.Unit(unit)
-		out := ownership.ClearLog{Topic: topic}
+		out := ownership.JudgedLog{Topic: topic}
 		for i := range u.Epochs {
 			if cut, _ := ownership.Offset(u.Epochs[i].Cut, topic, 0, 0); u.Epochs[i].Ended && s.Chance(0.95) {
 				out.To.Next = max(out.To.Next, min(cut, int64(len(s.logs[unit].records))))
@@ -73,7 +73,7 @@ func (p *proc) Clear(unit string, done func([]ownership.ClearLog)) {
 				out.From.Next = int64(offset) + 1
 			}
 		}
-		p.Later(s.Quick(), func() { done([]ownership.ClearLog{out}) })
+		p.Later(s.Quick(), func() { done([]ownership.JudgedLog{out}) })
 	})
 }
 

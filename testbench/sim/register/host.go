@@ -30,8 +30,8 @@ type Logs interface {
 	// Applied is the most of another region's logs of a unit that any region but
 	// that one has applied.
 	Applied(unit, region string, done func(ends []ownership.Extent, ok bool))
-	// Clear is how the region has judged its own logs of a unit.
-	Clear(unit string, done func(logs []ownership.ClearLog))
+	// Judged is how the region has judged its own logs of a unit.
+	Judged(unit string, done func(logs []ownership.JudgedLog))
 }
 
 func chance(h Host, p float64) bool { return h.Rand().Float64() < p }

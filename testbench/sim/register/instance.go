@@ -491,9 +491,9 @@ func (p *Instance) effect(e ownership.Effect) {
 		p.Logs.Applied(e.Unit, e.Region, func(ends []ownership.Extent, ok bool) {
 			p.step(ownership.Applied{Unit: e.Unit, Ref: e.Ref, Ends: ends, OK: ok})
 		})
-	case ownership.AskClear:
-		p.Logs.Clear(e.Unit, func(logs []ownership.ClearLog) {
-			p.step(ownership.Cleared{Unit: e.Unit, Rev: e.Rev, Logs: logs, OK: true})
+	case ownership.AskJudged:
+		p.Logs.Judged(e.Unit, func(logs []ownership.JudgedLog) {
+			p.step(ownership.Judged{Unit: e.Unit, Rev: e.Rev, Logs: logs, OK: true})
 		})
 	case ownership.Persist:
 		p.Later(s.Quick(), func() {

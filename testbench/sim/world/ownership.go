@@ -336,13 +336,13 @@ func (p *proc) Applied(unit, origin string, done func([]ownership.Extent, bool))
 	})
 }
 
-// Clear implements register.Logs: what the committed steps of the region's folds show.
-func (p *proc) Clear(unit string, done func([]ownership.ClearLog)) {
+// Judged implements register.Logs: what the committed steps of the region's folds show.
+func (p *proc) Judged(unit string, done func([]ownership.JudgedLog)) {
 	w := p.w
 	p.after(w.Quick(), func() {
-		var out []ownership.ClearLog
+		var out []ownership.JudgedLog
 		for _, tp := range w.partitionsOf(unit) {
-			l := ownership.ClearLog{Topic: tp.Topic, Partition: tp.Partition}
+			l := ownership.JudgedLog{Topic: tp.Topic, Partition: tp.Partition}
 			if steps := w.committed(p.region, tp); len(steps) > 0 {
 				at := &steps[len(steps)-1].position
 				l.To = at.Validity.Decided(p.region.id, at.Vector[p.region.id])
