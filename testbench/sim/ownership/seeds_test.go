@@ -22,13 +22,13 @@ func play(t *testing.T, most uint64, o Options) map[string]int {
 
 func TestSeeds(t *testing.T) {
 	counts := play(t, 100, Options{})
-	// A world in which nothing happens proves nothing.
+	// A world in which nothing happens proves nothing; but few histories have not everything.
 	for _, k := range []string{
 		"fences", "unfences", "kills", "pauses", "suspends", "cuts", "exit 0", "exit 10", "exit 13", "orphans", "writes answered",
 		"rewatches", "elections", "late retries", "rolled-back registers", "rolled-back marks", "regressed",
 		"dropped extents", "joined epochs", "stops", "names taken over", "successions", "lies", "false rumours dropped",
 	} {
-		if counts[k] == 0 {
+		if counts[k] == 0 && !testing.Short() {
 			t.Errorf("no history has %s: %v", k, counts)
 		}
 	}
