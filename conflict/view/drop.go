@@ -3,7 +3,6 @@ package view
 import (
 	"bytes"
 	"encoding/binary"
-	"errors"
 	"fmt"
 	"math"
 	"slices"
@@ -273,29 +272,38 @@ func (j *Journal) dropCopiesOf(b *batch, k event.IdempotencyKey, value []byte, n
 	}
 }
 
-// twinsBelow lists up to most keys with twins, of which all copies lie at or below a vector.
-func (s *store) twinsBelow(v *event.Vector, most int) (twins []conflict.Twin, err error) {
-	err = each(s.db, s.space.key(spaceState, []byte{typeTwin}), func(key, value []byte) error {
-		if len(key) != len(event.IdempotencyKey{}) {
-			return nil
+// twinsBelow lists, among up to most keys with twins from a key on, those of which all copies lie
+// at or below a vector; next is where to go on, done that there are no more.
+func (s *store) twinsBelow(from event.IdempotencyKey, v *event.Vector, most int) (twins []conflict.Twin, next event.IdempotencyKey, done bool, err error) {
+	prefix := s.space.key(spaceState, []byte{typeTwin})
+	err = s.db.View(func(t *badger.Txn) error {
+		it := t.NewIterator(badger.DefaultIteratorOptions)
+		defer it.Close()
+		for it.Seek(append(slices.Clip(prefix), from[:]...)); it.ValidForPrefix(prefix); it.Next() {
+			key := it.Item().Key()[len(prefix):]
+			if len(key) != len(next) {
+				continue
+			}
+			if most--; most < 0 {
+				next = event.IdempotencyKey(key)
+				return nil
+			}
+			var twin conflict.Twin
+			err := it.Item().Value(func(value []byte) (err error) {
+				twin, err = parseTwin(event.IdempotencyKey(key), value)
+				return err
+			})
+			if err != nil {
+				return err
+			}
+			if !slices.ContainsFunc(twin.Copies, func(c conflict.TwinCopy) bool { return !v.Covers(c.At) }) {
+				twins = append(twins, conflict.Twin{Key: twin.Key})
+			}
 		}
-		t, err := parseTwin(event.IdempotencyKey(key), value)
-		if err != nil {
-			return err
-		}
-		if slices.ContainsFunc(t.Copies, func(c conflict.TwinCopy) bool { return !v.Covers(c.At) }) {
-			return nil
-		}
-		twins = append(twins, conflict.Twin{Key: t.Key})
-		if len(twins) == most {
-			return errEnough
-		}
+		done = true
 		return nil
 	})
-	if errors.Is(err, errEnough) {
-		err = nil
-	}
-	return twins, err
+	return twins, next, done, err
 }
 
 // deleted lists up to most entities, from one on, that were deleted and wait for being

@@ -43,13 +43,13 @@ const (
 // tidier is a pass over a partition's store. It is of Run's goroutine.
 type tidier struct {
 	phase tidyPhase
-	at    event.Vector // the frontier of this pass, or of the last one
-	all   bool         // every base is moved
-	left  error        // why one could not be moved
-	key   []byte       // where the phase goes on
-	copy  event.IdempotencyKey
-	limit event.Vector // for twins
-	bare  bool         // values of bases are left out: the state topic has refused one
+	at    event.Vector         // the frontier of this pass, or of the last one
+	all   bool                 // every base is moved
+	left  error                // why one could not be moved
+	key   []byte               // where the phase goes on
+	copy  event.IdempotencyKey // likewise, of keys
+	limit event.Vector         // for twins
+	bare  bool                 // values of bases are left out: the state topic has refused one
 	dueAt time.Time
 	allAt time.Time // of the next pass that moves every base
 }
@@ -199,7 +199,7 @@ func (v *View) tidyCopies(ctx context.Context) error {
 		t.phase, t.key = tidyingDeleted, nil
 		return nil
 	}
-	t.phase = tidyingTwins
+	t.phase, t.copy = tidyingTwins, event.IdempotencyKey{}
 	// A reader that comes to a record of the merged topic may know it by another copy: the
 	// aliases stay as long as the record does.
 	start, _, err := v.bounds(ctx, v.cfg.Merged)
@@ -214,15 +214,17 @@ func (v *View) tidyCopies(ctx context.Context) error {
 
 func (v *View) tidyTwins(ctx context.Context) error {
 	t := &v.tidying
-	twins, err := v.store.twinsBelow(&t.limit, tidyEntities)
+	twins, next, done, err := v.store.twinsBelow(t.copy, &t.limit, tidyEntities)
+	if err == nil && len(twins) > 0 {
+		err = v.commitTidied(ctx, &conflict.Output{Position: v.fold.Position(), Twins: twins})
+	}
 	if err != nil {
 		return err
 	}
-	if len(twins) == 0 {
+	if t.copy = next; done {
 		t.phase = tidyIdle
-		return nil
 	}
-	return v.commitTidied(ctx, &conflict.Output{Position: v.fold.Position(), Twins: twins})
+	return nil
 }
 
 // tidyDeleted forgets entities that were deleted.
