@@ -276,7 +276,10 @@ func (c *Core) generationRead(now time.Time, ev GenerationRead) []any {
 	if ev.Err != nil {
 		return c.recover(now, ev.Err)
 	}
-	if !ev.Found.Exists || ev.Found.Record != c.cfg.Generation || !ev.Found.Record.Fenced {
+	if !ev.Found.Exists {
+		return c.stop(errGenerationLost)
+	}
+	if ev.Found.Record != c.cfg.Generation || !ev.Found.Record.Fenced {
 		return c.stop(ErrGeneration)
 	}
 	c.phase = phasePositions

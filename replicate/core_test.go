@@ -160,7 +160,7 @@ func TestCoreTakesOverInOrder(t *testing.T) {
 
 func TestCoreStopsWhenTheGenerationHasChanged(t *testing.T) {
 	for _, found := range []Found{
-		{}, {Generation{Number: 2, Shards: 1, Cluster: "us", Fenced: true}, true}, {Generation{Number: 1, Shards: 1, Cluster: "us"}, true},
+		{Generation{Number: 2, Shards: 1, Cluster: "us", Fenced: true}, true}, {Generation{Number: 1, Shards: 1, Cluster: "us"}, true},
 	} {
 		h := newHand(t)
 		h.step(Start{}, Init{})
@@ -170,6 +170,13 @@ func TestCoreStopsWhenTheGenerationHasChanged(t *testing.T) {
 			t.Fatal(err)
 		}
 		h.step(Tick{})
+	}
+	h := newHand(t)
+	h.step(Start{}, Init{})
+	h.step(Inited{}, ReadGeneration{})
+	out := h.step(GenerationRead{}, Stop{})
+	if err := out[0].(Stop).Err; !errors.Is(err, errGenerationLost) || tookOver(err) {
+		t.Fatalf("without a generation record: %v", err)
 	}
 }
 

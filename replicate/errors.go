@@ -16,6 +16,10 @@ var (
 	// generation: another instance runs it now.
 	ErrGeneration = errors.New("replicate: the link has moved to another generation")
 
+	// errGenerationLost is returned by a shard when the target has no generation record any
+	// more: somebody has deleted it, and nobody else runs the link. The link starts again.
+	errGenerationLost = errors.New("replicate: the link's generation record at the target was deleted")
+
 	// ErrTakenOver is returned when another instance has taken a shard over.
 	ErrTakenOver = errors.New("replicate: another instance has taken the shard over")
 

@@ -509,3 +509,33 @@ func TestMalformedControlRecords(t *testing.T) {
 		t.Fatalf("a topic whose registry record does not parse is not blocked: %+v", rulings)
 	}
 }
+
+// TestGenerationRecordDeleted: somebody deletes the records that a link keeps at its target
+// while it runs. When it has to look at them again it starts again, and copies on; nothing
+// says that another instance runs it.
+func TestGenerationRecordDeleted(t *testing.T) {
+	t.Parallel()
+	from, to := fakeEnd(t, us), fakeEnd(t, eu)
+	from.create(t, 1, nil, "orders")
+	var away atomic.Bool
+	cfg := config(from, to)
+	cfg.TargetOptions = []kgo.Opt{lossy(&away, 1, 1)}
+	r := start(t, cfg)
+	from.produce(t, rows("orders", 0, 0, 5)...)
+	r.caughtUp(t, from, "orders")
+	admin := kadm.NewClient(to.client(t))
+	ends, err := admin.ListEndOffsets(t.Context(), control.PositionsFrom("us"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := admin.DeleteRecords(t.Context(), ends.Offsets()); err != nil {
+		t.Fatal(err)
+	}
+	away.Store(true)
+	from.produce(t, rows("orders", 0, 5, 40)...)
+	eventually(t, "lost answers", func() bool { return r.Status().Error != "" })
+	away.Store(false)
+	eventually(t, "lag 0", func() bool { st := r.Status(); return st.LagRecords != nil && *st.LagRecords == 0 && st.Error == "" })
+	equal(t, from, to, "orders")
+	r.stop(t)
+}

@@ -94,13 +94,26 @@ func (l *Link) Run(ctx context.Context) error {
 	if l.metrics != nil {
 		defer l.cfg.Registerer.Unregister(l.metrics)
 	}
-	gen, err := l.start(ctx, source, atTarget)
-	if err != nil || ctx.Err() != nil {
+	for {
+		gen, err := l.start(ctx, source, atTarget)
+		if err != nil || ctx.Err() != nil {
+			l.setErr(err)
+			return err
+		}
+		err = l.runShards(ctx, source, atTarget, gen)
+		if ctx.Err() != nil || !errors.Is(err, errGenerationLost) || tookOver(err) {
+			return err
+		}
+		l.cfg.Logger.Warn("records of the link at the target were deleted; the link starts again", "err", err)
 		l.setErr(err)
-		return err
+		if sleep.For(ctx, startRetry) != nil {
+			return nil
+		}
 	}
-	return l.runShards(ctx, source, atTarget, gen)
 }
+
+// tookOver tells whether an error of a link says that another instance runs it.
+func tookOver(err error) bool { return errors.Is(err, ErrTakenOver) || errors.Is(err, ErrGeneration) }
 
 // start tries until the clusters have answered and the generation is agreed on.
 func (l *Link) start(ctx context.Context, source *kgo.Client, target *leaderClient) (Generation, error) {
@@ -306,6 +319,9 @@ func (l *Link) agree(ctx context.Context, ask *leaderClient, cluster string) (Ge
 
 // runShards runs the shards and gives them their streams.
 func (l *Link) runShards(ctx context.Context, source *kgo.Client, target *leaderClient, gen Generation) error {
+	l.mu.Lock()
+	l.shards = nil
+	l.mu.Unlock()
 	for i := range gen.Shards {
 		s, err := newShard(&l.cfg, gen, i, source, target)
 		if err != nil {
@@ -328,8 +344,8 @@ func (l *Link) runShards(ctx context.Context, source *kgo.Client, target *leader
 			if errs[i] = l.runShard(wctx, s); errs[i] != nil {
 				l.cfg.Logger.Error("shard stopped", "shard", i, "err", errs[i])
 			}
-			if errors.Is(errs[i], ErrTakenOver) || errors.Is(errs[i], ErrGeneration) {
-				cancel() // another instance runs the link, all of it
+			if tookOver(errs[i]) || errors.Is(errs[i], errGenerationLost) {
+				cancel() // another instance runs the link, all of it, or it starts again
 			}
 		})
 	}

@@ -55,11 +55,15 @@ func Text(s string) string {
 	return s
 }
 
-// Attr is for [slog.HandlerOptions.ReplaceAttr]: errors are logged through [Text].
+// Attr is for [slog.HandlerOptions.ReplaceAttr]: errors are logged through [Text], and what
+// has a text is logged as that, where JSON would have a list of bytes or a number.
 func Attr(_ []string, a slog.Attr) slog.Attr {
 	if a.Value.Kind() == slog.KindAny {
-		if err, ok := a.Value.Any().(error); ok {
-			return slog.String(a.Key, Text(err.Error()))
+		switch v := a.Value.Any().(type) {
+		case error:
+			return slog.String(a.Key, Text(v.Error()))
+		case fmt.Stringer:
+			return slog.String(a.Key, v.String())
 		}
 	}
 	return a

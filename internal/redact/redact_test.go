@@ -92,3 +92,17 @@ func FuzzText(f *testing.F) {
 		}
 	})
 }
+
+// code is a number with a name.
+type code uint8
+
+func (c code) String() string { return "code " + string('a'+rune(c)) }
+
+// TestAttrOfANamedNumber: a reader of the log wants the name.
+func TestAttrOfANamedNumber(t *testing.T) {
+	var b bytes.Buffer
+	slog.New(slog.NewJSONHandler(&b, &slog.HandlerOptions{ReplaceAttr: redact.Attr})).Info("m", "kind", code(1), "level", slog.LevelWarn)
+	if s := b.String(); !strings.Contains(s, `"kind":"code b"`) || !strings.Contains(s, `"level":"WARN"`) {
+		t.Error(s)
+	}
+}
