@@ -167,7 +167,7 @@ var mutants = []mutant{
 		{"internal/control/links.go", " || l.runsNext[p.slot] < p.listing.upTo {", " {"},
 	}},
 	{"generation-not-read-again", "a shard does not read the generation again after its Init", []edit{
-		{"replicate/core.go", "if !ev.Found.Exists || ev.Found.Record != c.cfg.Generation || !ev.Found.Record.Fenced {", "if !ev.Found.Exists {"},
+		{"replicate/core.go", "if ev.Found.Record != c.cfg.Generation || !ev.Found.Record.Fenced {", "if !ev.Found.Exists {"},
 	}},
 	{"generation-not-announced", "the old ids are fenced before the new generation is announced", []edit{
 		{"replicate/agreement.go", "		a.phase = agreeAnnounce\n		a.now = Generation{\n			Number: a.now.Number + 1, Shards: a.shards,\n			Previous: a.now.Number, PreviousShards: a.now.Shards, Cluster: a.cluster,\n		}\n		return WriteGeneration{a.now}, nil", "		a.phase = agreeFence\n		a.now = Generation{\n			Number: a.now.Number + 1, Shards: a.shards,\n			Previous: a.now.Number, PreviousShards: a.now.Shards, Cluster: a.cluster,\n		}\n		return FenceShards{a.now.Previous, a.now.PreviousShards}, nil"},
