@@ -371,6 +371,9 @@ func (w *waitingBytes) leave(b *inbox, n int) {
 	w.mu.Lock()
 	w.bytes -= n
 	full := w.bytes > w.limit
+	if full {
+		w.held[b] = struct{}{} // it may rest because it was full itself
+	}
 	var all map[*inbox]struct{}
 	if w.bytes <= w.limit/2 && len(w.held) > 0 {
 		all, w.held = w.held, make(map[*inbox]struct{})
