@@ -143,8 +143,8 @@ func (s *step) base(key []byte) (b Base, since event.Vector, err error) {
 	return b, since, nil
 }
 
-// foldOn folds events on a base: live are the values that are live, without their events
-// where those are not in the base (found is false then).
+// foldOn folds events on a base: live says which of them and of the base's values are live.
+// stateOf has their events.
 func (s *step) foldOn(base *Base, metas []Meta) (live []Standing, cover event.Vector, err error) {
 	standing := make([]Standing, 0, len(base.Live)+len(metas))
 	for i := range base.Live {

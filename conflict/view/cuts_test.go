@@ -321,7 +321,7 @@ func TestProgressNamesRevision(t *testing.T) {
 }
 
 // TestJudged: a view tells up to which cut it has judged its own log, and from where on it
-// has met no orphan there, also when it has begun again with an empty store.
+// found no orphan in it, also after a restart with an empty store.
 func TestJudged(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, entities)

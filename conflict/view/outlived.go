@@ -11,7 +11,7 @@ import (
 )
 
 // outlived tells whether compaction may have removed tombstones of the state topic that came
-// after a cache was brought up to date, which would then have for ever what they removed.
+// after a cache was brought up to date: it would keep for good what they removed.
 func (v *View) outlived(ctx context.Context, topic string, at, now time.Time) bool {
 	age := now.Sub(at)
 	if !at.IsZero() && age >= -shortestMemory && age < shortestMemory {

@@ -214,7 +214,7 @@ func (a *ValidityTable) Known(v Vector) Vector {
 }
 
 // Over tells whether nothing that counts of an origin's log lies at or above a point, as
-// far as is known: its epoch was cut there or below, and no other has begun.
+// far as is known: its epoch was cut there or below, and no later one has started.
 func (a *ValidityTable) Over(origin RegionID, at Point) bool {
 	if a == nil || a.Revision == 0 {
 		return false // nothing is known

@@ -98,9 +98,9 @@ func TestJoinedTenures(t *testing.T) {
 		t.Errorf("what is joined takes something out from %v on", from)
 	}
 	if from, found := joined.NewlyCut(apart, 2); found {
-		t.Errorf("what is joined cuts anew at %v", from)
+		t.Errorf("joining epochs has made a new cut at %v", from)
 	}
-	// Who knew less has to look again only behind the cut of the last that is joined.
+	// A reader that knew only the first of them looks again for orphans past the last cut, no earlier.
 	before := &event.ValidityTable{Revision: 3}
 	before.Logs[2] = event.Tenures{Known: 18, List: []event.Tenure{{Epoch: 18}}}
 	if from, found := joined.Orphans(before, 2); !found || from.Next != 25 {
@@ -108,8 +108,8 @@ func TestJoinedTenures(t *testing.T) {
 	}
 }
 
-// A log is over where it was cut and nothing has begun since, and not while that cannot be
-// known.
+// A log is over at the cut of its last epoch as long as no later epoch has started, and is not
+// taken for over while the register may know a later one.
 func TestOverAndCutPending(t *testing.T) {
 	log := func(known event.Epoch, list ...event.Tenure) *event.ValidityTable {
 		a := &event.ValidityTable{Revision: 5}
@@ -132,7 +132,7 @@ func TestOverAndCutPending(t *testing.T) {
 		{"below the cut", log(33, cut), event.Point{Next: 9}, false, false},
 		{"at the cut", log(33, cut), event.Point{Next: 10}, true, false},
 		{"past the cut, which was known late", log(33, cut), event.Point{Next: 12}, true, false},
-		{"the next epoch has begun", fencedOnce(), event.Point{Next: 10}, false, false},
+		{"the next epoch has started", fencedOnce(), event.Point{Next: 10}, false, false},
 		{"in the next epoch", fencedOnce(), event.Point{Next: 15}, false, false},
 		{"it has never owned the unit", log(33), event.Point{}, true, false},
 		{"cut in a later incarnation", log(33, recreated), event.Point{Next: 99}, false, false},

@@ -57,6 +57,9 @@ func (s *Seats) tellJudgedOf(ctx context.Context, h *runningSeat) error {
 	if known, ok := s.cfg.Control.Judged(h.Topic, h.id, h.Partition); ok && known == x {
 		return nil
 	}
+	// A broker that does not answer must not keep the other partitions waiting.
+	ctx, cancel := context.WithTimeout(ctx, judgeEvery)
+	defer cancel()
 	// It was so when it was found out, and stays so, whoever has the seat when it is stored.
 	return control.Write(ctx, s.cfg.Client, control.TopicControl, x)
 }

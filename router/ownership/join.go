@@ -12,7 +12,7 @@ import (
 // needs to tell apart: where the next epoch of a region begins at the offset at which the
 // one before was cut, and all that lies in both counts, they can be one interval, in which
 // what was written under either counts. The owner joins them once its region has judged its
-// own log so far and has met no orphan there. Then no reader ever judges otherwise.
+// own log so far and found no orphan in it. Then no reader ever judges otherwise.
 
 const (
 	// joinFrom is how many ended epochs of the owner a record has before they are joined.
