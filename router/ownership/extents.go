@@ -42,10 +42,8 @@ const (
 	mostParts = 4096
 	// KeptRevisions is how many messages of a subject the register keeps.
 	KeptRevisions = 64
-	// repairSlot begins the slots of what a repair stores, inRepairSlot how much of one
-	// repair's goes into each.
-	repairSlot   = "repair"
-	inRepairSlot = KeptRevisions / 2
+	// repairSlot begins the slots of what a repair stores.
+	repairSlot = "repair"
 	// purposeExtents begins the purpose of writes of extents, see [Core.write].
 	purposeExtents = "extents "
 )
@@ -84,6 +82,14 @@ func DecodeExtents(b []byte) (ExtentsRecord, error) {
 
 // subject is where the record is stored.
 func (r *ExtentsRecord) subject(slot string) string { return slots(r.Unit) + slot }
+
+// repairSlotOf is the slot of a record that a repair stores. A repair goes by what the
+// register answers now and does not know what its slots hold, and other regions may repair
+// beside it. So each record has a slot of its own: what comes into it later is the same
+// again, and pushes nothing else out.
+func repairSlotOf(r *ExtentsRecord) string {
+	return fmt.Sprintf("%s-%.16s-%d", repairSlot, r.Sum, r.Part)
+}
 
 // slots begins the subjects of a unit's extents.
 func slots(unit string) string {

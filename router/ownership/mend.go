@@ -298,8 +298,12 @@ func (d *damage) mendUnit(unit string, remembered event.Epoch) (list []mending, 
 		step += fmt.Sprintf("; %s: %d is written", w, w.End)
 	}
 	next.bounds(func(_ *[]Extent, ref **ExtentsRef) { *ref = nil })
-	for i, r := range outside(&next, d.inline) {
-		list = append(list, mending{subject: r.subject(fmt.Sprint(repairSlot, i/inRepairSlot)), free: true, data: encode(r)})
+	stored := make(map[string]bool)
+	for _, r := range outside(&next, d.inline) {
+		if subject := r.subject(repairSlotOf(&r)); !stored[subject] {
+			stored[subject] = true
+			list = append(list, mending{subject: subject, free: true, data: encode(r)})
+		}
 	}
 	return append(list, mending{subject: UnitSubject(unit), expect: now.rev, data: encode(next), step: step}), last, ""
 }

@@ -103,3 +103,47 @@ func TestMend(t *testing.T) {
 		})
 	}
 }
+
+// TestRepairsShareNoSlot: however many starts and cuts two repairs of a unit store at the same
+// time, in whatever order, none pushes out what a record names: no subject has two of them.
+func TestRepairsShareNoSlot(t *testing.T) {
+	const unit, tenures = "air/us", 100
+	content := map[string]string{}
+	parts := 0
+	for shift := range int64(2) { // two regions have seen different ends of the same epochs
+		u := UnitRecord{Version: 1, Unit: unit, Epoch: 16*tenures + 2, State: UnitFenced, Scope: ScopeRegion, Last: "us"}
+		for i := range int64(tenures) {
+			at := func(n int64) []Extent { return []Extent{{Topic: "t", Offsets: []int64{n}}} }
+			u.Epochs = append(u.Epochs, Tenure{Epoch: event.Epoch(16*i + 1), Owner: "us", Start: at(10 * i), Cut: at(10*(i+1) - shift*(i%2)), Ended: true})
+		}
+		d := damage{
+			region: "us", id: 1, ids: map[string]event.RegionID{"us": 1, "eu": 2}, units: map[string]known[UnitRecord]{}, regions: map[string]known[RegionRecord]{},
+			memory: &Memory{Epochs: map[string]event.Epoch{}, Live: map[string]uint64{"us": 3}}, mark: &Mark{}, extents: &ExtentSets{},
+		}
+		d.memory.TakeUnit(&u, 12, encode(u))
+		writes, why := d.mend()
+		if why != "" {
+			t.Fatal(why)
+		}
+		for _, w := range writes {
+			if ExtentsKey(w.subject) == "" {
+				continue
+			}
+			parts++
+			r, err := DecodeExtents(w.data)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if !r.In(ExtentsKey(w.subject)) {
+				t.Errorf("%s is not a subject of its unit", w.subject)
+			}
+			if was, ok := content[w.subject]; ok && was != r.Sum {
+				t.Errorf("%s has parts of %s and %s", w.subject, was, r.Sum)
+			}
+			content[w.subject] = r.Sum
+		}
+	}
+	if parts < 2*tenures || len(content) < tenures {
+		t.Errorf("%d parts in %d slots", parts, len(content))
+	}
+}

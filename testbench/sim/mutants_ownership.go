@@ -30,7 +30,7 @@ var ownershipMutants = []mutant{
 	{"bump-before-fence", "a unit's fence bumps before the unit is FENCED", []edit{
 		{ownershipPlan, "p.stage, p.region = stageUnits, u.rec.Last", "p.stage, p.region = stageBump, u.rec.Last"},
 		{ownershipPlan, "	if !p.fenced(p.cmd.Unit) {\n", "	if p.rev > 0 {\n"},
-		{ownershipPlan, "		p.rev, p.waitFrom, p.stage = seq, now, stageDrain\n", "		p.rev, p.waitFrom, p.stage = seq, now, stageUnits\n"},
+		{ownershipPlan, "		if p.fenced(p.cmd.Unit) { // else it begins again\n			p.rev, p.waitFrom, p.stage = seq, now, stageDrain\n", "		if p.rev == 0 {\n			p.rev, p.waitFrom, p.stage = seq, now, stageUnits\n"},
 		{ownershipPlan, "		p.stage = stageBump\n", "		p.stage = stageDrain\n"},
 	}},
 	{"lease-from-retry", "the lease counts from the retry's send", []edit{
@@ -146,6 +146,9 @@ var ownershipMutants = []mutant{
 	}},
 	{"extents-pushed-out-early", "what a record is about to name is pushed out of the register", []edit{
 		{ownershipExtents, "s[0].epoch < newest.Epoch && !newest.named()[s[0].sum]", "s[0].epoch <= newest.Epoch && !newest.named()[s[0].sum]"},
+	}},
+	{"repairs-share-slots", "what repairs store of a unit has one slot, from which it may be pushed out before a record names it", []edit{
+		{ownershipExtents, "\"%s-%.16s-%d\", repairSlot,", "\"%s%.0s%.0d\", repairSlot,"},
 	}},
 	{"extents-slot-unguarded", "extents are stored without looking at what else was stored there", []edit{
 		{ownershipExtents, "Data: encode(r), Guard: subject, Expect: expect}", "Data: encode(r)}"},

@@ -53,6 +53,8 @@ var regressions = []struct {
 	{573, "an answer that comes after a long pause is to a write that was abandoned"},
 	{822, "a claim that waits in an election is stored after its process has died"},
 	{364, "a process hears of its successor before its own claim is acknowledged"},
+	{460, "regions that repair at a time push each other's starts and cuts out of their slot"},
+	{986, "a repair pushes its own starts and cuts out of their slot"},
 }
 
 func TestRegressions(t *testing.T) {

@@ -11,8 +11,9 @@ import (
 // nothing of the register but what it asks, loses a unit to a fence that stops
 // half-way. Just after it has renewed its lease it is cut off, and another instance of
 // its region, whose clock is fast, claims the unit. There the wait W has nothing to
-// spare, and nothing else goes wrong that would give it time. Last, an instance whose
-// watch is silent hears of its region and not of the unit that it loses.
+// spare, and nothing else goes wrong that would give it time. Once the renewal is answered
+// only when it is sent again. Last, an instance whose watch is silent hears of its region
+// and not of the unit that it loses.
 
 // drawTight draws whether a history is tight, from randomness of its own.
 func drawTight(seed uint64) bool { return rand.New(rand.NewPCG(seed, 0x7469676874)).IntN(8) == 0 }
@@ -23,12 +24,8 @@ func (s *sim) tighten() {
 	for _, p := range s.procs {
 		s.every(20*time.Millisecond, 300*time.Millisecond, p.clientWrite)
 	}
-	const last = turmoil - 55*time.Second
-	for at := 30 * time.Second; at <= last; at += 45 * time.Second {
-		steal := s.stealUnit
-		if at == last {
-			steal = s.stealOverheard
-		}
+	for i, steal := range []func(){s.stealUnit, s.stealAnsweredLate, s.stealUnit, s.stealOverheard} {
+		at := time.Duration(30+45*i) * time.Second
 		s.After(at+s.Between(0, 3*time.Second), steal)
 	}
 	s.After(turmoil, s.calm)
@@ -57,19 +54,51 @@ func (s *sim) cast() (victim, heir, fencer *proc, ok bool) {
 // stealUnit has a unit fenced half-way under an instance that holds it, and claimed by
 // another one of its region.
 func (s *sim) stealUnit() {
+	victim, heir, unit := s.fenceHalf()
+	if victim != nil {
+		s.After(50*time.Millisecond, func() { s.awaitRenewal(victim, heir, unit, s.Now()+10*time.Second) })
+	}
+}
+
+// stealAnsweredLate has a unit taken as stealUnit does, when the victim's renewal has been
+// stored and not answered: it hears of it by a retry, after its leases were made void. Its
+// lease ends when it would have ended without that.
+func (s *sim) stealAnsweredLate() {
+	victim, heir, unit := s.fenceHalf()
+	if victim == nil {
+		return
+	}
+	victim.LateRetry(func() {
+		s.ask(heir, ownership.Command{Verb: ownership.VerbUnfence, Unit: unit})
+		s.writeBoth(victim, heir, 18*time.Second, 21*time.Second)
+	})
+}
+
+// fenceHalf has a unit fenced half-way under an instance with a slow clock, which does not
+// hear of it. All others' clocks are fast, that of the heir, too, who may claim the unit. The
+// victim is nil where there is none.
+func (s *sim) fenceHalf() (victim, heir *proc, unit string) {
 	victim, heir, fencer, ok := s.cast()
 	if !ok {
-		return
+		return nil, nil, ""
 	}
 	for _, p := range s.procs {
 		p.SetRate(1 + drift)
 	}
 	victim.SetRate(1 - drift)
-	unit := victim.Home[0]
+	unit = victim.Home[0]
 	victim.Blind(4 * time.Second) // longer, and it would notice
 	s.reg.HalfFence(unit)
 	s.ask(fencer, ownership.Command{Verb: ownership.VerbFence, Unit: unit, Reason: "tight"})
-	s.After(50*time.Millisecond, func() { s.awaitRenewal(victim, heir, unit, s.Now()+10*time.Second) })
+	return victim, heir, unit
+}
+
+// writeBoth has clients write through both all the time, from some time on until another one.
+func (s *sim) writeBoth(victim, heir *proc, from, to time.Duration) {
+	for at := from; at < to; at += 5 * time.Millisecond {
+		s.After(at, victim.clientWrite)
+		s.After(at, heir.clientWrite)
+	}
 }
 
 // stealOverheard has a unit taken as stealUnit does. Of what is broadcast, the victim
@@ -103,9 +132,6 @@ func (s *sim) awaitRenewal(victim, heir *proc, unit string, end time.Duration) {
 		s.Logf("%s has renewed and is cut off; %s claims %s", victim.Name, heir.Name, unit)
 		victim.Cut(25 * time.Second)
 		s.ask(heir, ownership.Command{Verb: ownership.VerbUnfence, Unit: unit})
-		for at := 17 * time.Second; at < 19*time.Second; at += 5 * time.Millisecond {
-			s.After(at, victim.clientWrite)
-			s.After(at, heir.clientWrite)
-		}
+		s.writeBoth(victim, heir, 17*time.Second, 19*time.Second)
 	})
 }
