@@ -86,7 +86,7 @@ func (n *Node) assembleSeats() (err error) {
 		Region: n.cfg.Region, ID: n.own, Instance: n.cfg.Instance, Topology: n.topology, Policy: n.policy,
 		Topics: n.topics, Control: n.control, Client: n.client, Opts: n.kafkaOpts, Store: n.store, Decoder: n.decoder, Guard: n.guard(),
 		Admit: n.settings.admit, Incidents: n.incidents.keeper, Transactions: transactions,
-		Window: n.cfg.Idempotency.Window, MaxRecord: int(n.cfg.HTTP.MaxRecord), Uncompressed: n.deps.Uncompressed, Defects: &n.defects, Skipped: &n.skipped, Logger: n.log,
+		Window: n.cfg.Idempotency.Window, MaxRecord: int(n.cfg.HTTP.MaxRecord), WriteBytes: int64(n.cfg.HTTP.MaxInflight), Uncompressed: n.deps.Uncompressed, Defects: &n.defects, Skipped: &n.skipped, Logger: n.log,
 	})
 	if err != nil {
 		return err

@@ -171,7 +171,8 @@ type HTTPConfig struct {
 	MaxReaders     int `yaml:"max_readers"`
 	// MaxBody bounds a request's body, MaxRecord one record in it, MaxInflight
 	// what bodies of all requests have in memory, and likewise answers that wait
-	// to be taken. One address has at most half of that.
+	// to be taken. One address has at most half of that. So much are writes of all
+	// partitions that are not settled, too.
 	MaxBody     strict.Size `yaml:"max_body"`
 	MaxRecord   strict.Size `yaml:"max_record"`
 	MaxInflight strict.Size `yaml:"max_inflight"`

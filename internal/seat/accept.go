@@ -42,6 +42,10 @@ func (c *Core) accept(now time.Time, ws []Write) {
 		if c.replay(w, found[i], failed) {
 			continue
 		}
+		if !c.env.Room.take(c.bytes, w.size) {
+			c.reply(w, Answer{}, ErrOverloaded)
+			continue
+		}
 		if !w.Request.Idempotency.IsZero() {
 			w.looked = looked
 		}

@@ -51,6 +51,8 @@ type Surroundings struct {
 	// KeysLost tells whether the index may lack keys that are within the window: writes with
 	// a key are refused then. Nil: it never does.
 	KeysLost func() bool
+	// Room is what all seats of the instance have for writes; nil: there is no limit.
+	Room *Room
 }
 
 // What a seat takes at a time unless its CoreConfig says otherwise.
@@ -544,6 +546,13 @@ func (c *Core) free(w *write) {
 	c.accepted.remove(w)
 	c.unchain(w)
 	c.bytes -= w.size
+	c.env.Room.give(w.size)
+}
+
+// leave gives the room of what is held back; the core is not used any more.
+func (c *Core) leave() {
+	c.env.Room.give(c.bytes)
+	c.env.Room = nil
 }
 
 // Term is the offset of the barrier under which the seat writes, NoBarrier before

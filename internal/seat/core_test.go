@@ -32,6 +32,7 @@ type desk struct {
 	vector  event.Vector
 	closed  event.Stamp
 
+	room        *seat.Room
 	permit      seat.WritePermit
 	folded      *event.ValidityTable
 	lost        bool              // the index has not read what is committed
@@ -67,7 +68,7 @@ func (d *desk) restart(cfg seat.CoreConfig) {
 		Index: d.index, Clock: hlc.NewClock(func() time.Time { return d.now }, hlc.Bounds{}),
 		Committed: func() event.Vector { return d.vector }, Closed: func() event.Stamp { return d.closed },
 		NewID:  func() (event.ID, error) { d.ids++; return event.ID{d.ids}, nil },
-		Permit: d.permit, Folded: func() *event.ValidityTable { return d.folded },
+		Permit: d.permit, Folded: func() *event.ValidityTable { return d.folded }, Room: d.room,
 		Indexed: func() event.Vector {
 			v := d.index.Applied()
 			if !d.lost {

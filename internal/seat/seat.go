@@ -91,6 +91,8 @@ type Config struct {
 	Tail     *Tail
 	Producer *Producer
 	Opener   *Opener
+	// Room is what all seats of the instance have for writes; nil: there is no limit.
+	Room *Room
 	// Terms bounds how many seats of an instance write a barrier at a time; nil: nothing
 	// does.
 	Terms *semaphore.Weighted
@@ -356,7 +358,7 @@ func (s *Seat) begin(ctx context.Context) (*beginning, error) {
 		Committed: func() event.Vector { v, _ := s.cfg.Folder.Committed(); return v },
 		Context:   s.cfg.Folder.Context,
 		Closed:    func() event.Stamp { return s.Closed().Stamp },
-		Permit:    s.cfg.Permit, Indexed: s.cfg.Index.Applied, KeysLost: s.keysLost,
+		Permit:    s.cfg.Permit, Indexed: s.cfg.Index.Applied, KeysLost: s.keysLost, Room: s.cfg.Room,
 	}, b.tailFrom)
 	s.running = true
 	return b, nil
@@ -423,6 +425,7 @@ func (s *Seat) end() {
 		}
 	}
 	s.batch = nil
+	s.core.leave()
 	clear(s.sent)
 	s.acceptSome()
 }

@@ -12,6 +12,7 @@ import (
 var (
 	seatInFlight    = prometheus.NewDesc("geogate_seat_in_flight", "Writes accepted and not yet answered.", []string{"topic"}, nil)
 	seatQueued      = prometheus.NewDesc("geogate_seat_queued_writes", "Writes that wait for their seat to take them.", []string{"topic"}, nil)
+	seatHeld        = prometheus.NewDesc("geogate_seat_held_bytes", "Bytes of writes that seats have taken and that are not settled, also those that nobody waits for any more; the limit is http.max_inflight.", nil, nil)
 	seatRecords     = prometheus.NewDesc("geogate_seat_records_total", "Records judged by verdict since the start.", []string{"topic", "verdict"}, nil)
 	foldSteps       = prometheus.NewDesc("geogate_fold_steps_total", "Fold transactions committed.", []string{"topic"}, nil)
 	foldRestarts    = prometheus.NewDesc("geogate_fold_restarts_total", "Fold transactions whose outcome had to be read back.", []string{"topic"}, nil)
@@ -52,7 +53,7 @@ func (s *Seats) phasesOf(topic string) seat.Phases {
 // Describe implements prometheus.Collector.
 func (s *Seats) Describe(out chan<- *prometheus.Desc) {
 	s.phases.Describe(out)
-	for _, d := range []*prometheus.Desc{seatInFlight, seatQueued, seatRecords, foldSteps, foldRestarts, foldMerged, foldConflicts, foldTwins, foldOrphans, nativeOrphans, foldWaiting, foldQuarantined, foldReplaced, beyondLimits, foldQueued, foldLagRecords, foldLagSeconds, expiryLag, frontierAbove, frontierHeld, clockCarries} {
+	for _, d := range []*prometheus.Desc{seatInFlight, seatQueued, seatHeld, seatRecords, foldSteps, foldRestarts, foldMerged, foldConflicts, foldTwins, foldOrphans, nativeOrphans, foldWaiting, foldQuarantined, foldReplaced, beyondLimits, foldQueued, foldLagRecords, foldLagSeconds, expiryLag, frontierAbove, frontierHeld, clockCarries} {
 		out <- d
 	}
 }
@@ -107,6 +108,7 @@ func (s *Seats) Collect(out chan<- prometheus.Metric) {
 	gauge := func(d *prometheus.Desc, v float64, topic string) {
 		out <- prometheus.MustNewConstMetric(d, prometheus.GaugeValue, v, topic)
 	}
+	out <- prometheus.MustNewConstMetric(seatHeld, prometheus.GaugeValue, float64(s.writes.Held()))
 	for topic, t := range by {
 		gauge(seatInFlight, float64(t.inFlight), topic)
 		gauge(seatQueued, float64(t.submitted), topic)

@@ -111,6 +111,9 @@ type Config struct {
 	Window time.Duration
 	// MaxRecord is the largest record that the edge lets in, in bytes.
 	MaxRecord int
+	// WriteBytes bounds the bytes of writes that all seats hold at a time, until they are
+	// settled; what four records of the largest size take is there whatever it says.
+	WriteBytes int64
 	// Admit says whether the instance may run with its settings. It is asked once control
 	// was read, before anything is opened; nil: it may.
 	Admit func(ctx context.Context) error
@@ -143,6 +146,7 @@ type Seats struct {
 	clock    *hlc.Clock
 	fetcher  *fetcher
 	room     *view.Room // for what all folds have in hand
+	writes   *seat.Room // for the writes of all seats
 	lags     lags
 	absences absences
 	phases   *prometheus.HistogramVec // of writes, by topic and phase
@@ -183,7 +187,7 @@ func New(cfg Config) (*Seats, error) {
 	return &Seats{
 		terms: terms, folds: folds,
 		cfg: cfg, producer: producer, admin: kadm.NewClient(cfg.Client), ids: ids, tail: tail, clock: hlc.NewClock(time.Now, hlc.Bounds{}),
-		room:    view.NewRoom(foldBytes),
+		room: view.NewRoom(foldBytes), writes: seat.NewRoom(max(cfg.WriteBytes, 4*int64(BatchBytes(cfg.MaxRecord)))),
 		fetcher: &fetcher{own: cfg.ID, control: cfg.Control, topics: ids, decoder: cfg.Decoder},
 		lags:    lags{asked: make(chan struct{}, 1)}, phases: newPhases(),
 		requests: make(chan *runningSeat, openRequests), ended: make(chan struct{}), admitted: make(chan struct{}),
@@ -554,7 +558,7 @@ func (s *Seats) newSeat(ctx context.Context, at txn.TopicPartition, before *runn
 		Reads:   s.reads(topic),
 		Absent:  func() uint16 { return s.absent(at.Topic) },
 		Control: s.cfg.Control, Tail: s.tail, Producer: s.producer,
-		Opener: h.opener, Terms: s.terms,
+		Opener: h.opener, Terms: s.terms, Room: s.writes,
 		Index: h.index, Sinks: []seat.Sink{h.view.Journal()}, Joint: h.view.Journal(), Folder: h.view, Clock: s.clock, Phases: s.phasesOf(at.Topic),
 		TermTaken: h.view.Look,
 		Core:      seat.CoreConfig{MaxRecord: s.cfg.MaxRecord + recordRoom, IdleTerm: idleTerm},

@@ -298,14 +298,21 @@ func (d *damage) mendUnit(unit string, remembered event.Epoch) (list []mending, 
 		step += fmt.Sprintf("; %s: %d is written", w, w.End)
 	}
 	next.bounds(func(_ *[]Extent, ref **ExtentsRef) { *ref = nil })
+	list = storedByRepair(outside(&next, d.inline))
+	return append(list, mending{subject: UnitSubject(unit), expect: now.rev, data: encode(next), step: step}), last, ""
+}
+
+// storedByRepair gives the writes of records of extents, each once.
+func storedByRepair(records []ExtentsRecord) (list []mending) {
 	stored := make(map[string]bool)
-	for _, r := range outside(&next, d.inline) {
-		if subject := r.subject(repairSlotOf(&r)); !stored[subject] {
+	for i := range records {
+		r := &records[i]
+		if subject := r.subject(repairSlotOf(r)); !stored[subject] {
 			stored[subject] = true
 			list = append(list, mending{subject: subject, free: true, data: encode(r)})
 		}
 	}
-	return append(list, mending{subject: UnitSubject(unit), expect: now.rev, data: encode(next), step: step}), last, ""
+	return list
 }
 
 // mendRegion gives the write that fences a region, if anything of it was lost.
