@@ -10,6 +10,7 @@ import (
 func NewFront(ln net.Listener, held, connections int) net.Listener {
 	f := newFront(ln, slog.New(slog.DiscardHandler), newFailure())
 	f.maxHeld, f.maxConnections = held, connections
+	f.acceptClients(nil)
 	return f
 }
 

@@ -44,6 +44,14 @@ type front struct {
 	maxHeld        int
 	maxConnections int
 
+	// own is the server's side of a connection that is accepted before all others; starts is
+	// valid, and others are accepted, once open is closed.
+	own    chan net.Conn
+	open   chan struct{}
+	starts *starts
+	shut   chan struct{} // closed by Close
+	once   sync.Once
+
 	mu    sync.Mutex
 	conns map[*frontConn]struct{}
 	held  int    // bytes in the frames of all connections
@@ -51,11 +59,37 @@ type front struct {
 }
 
 func newFront(ln net.Listener, log *slog.Logger, failed *failure) *front {
-	return &front{Listener: ln, log: log, failed: failed, maxHeld: maxHeld, maxConnections: maxConnections, conns: make(map[*frontConn]struct{})}
+	return &front{
+		Listener: ln, log: log, failed: failed, maxHeld: maxHeld, maxConnections: maxConnections, conns: make(map[*frontConn]struct{}),
+		own: make(chan net.Conn), open: make(chan struct{}), shut: make(chan struct{}),
+	}
+}
+
+// acceptClients begins to accept clients, whose requests are checked with these starts of logs.
+func (f *front) acceptClients(s *starts) {
+	f.starts = s
+	close(f.open)
+}
+
+// Close implements net.Listener.
+func (f *front) Close() error {
+	f.once.Do(func() { close(f.shut) })
+	return f.Listener.Close()
 }
 
 // Accept implements net.Listener. Connections beyond the limit are closed.
 func (f *front) Accept() (net.Conn, error) {
+	select {
+	case <-f.open:
+	default:
+		select {
+		case <-f.open:
+		case c := <-f.own:
+			return c, nil
+		case <-f.shut:
+			return nil, net.ErrClosed
+		}
+	}
 	for {
 		c, err := f.Listener.Accept()
 		if err != nil {
@@ -193,7 +227,7 @@ func (c *frontConn) next() error {
 		c.drop()
 		return err
 	}
-	if err := check(c.frame, key, version); err != nil {
+	if err := c.front.check(c.frame, key, version); err != nil {
 		c.drop()
 		return err
 	}
@@ -237,8 +271,9 @@ const (
 )
 
 // check looks into a request, without taking memory for it. A fetch that asks for
-// more than the broker should gather for one answer is made to ask for less.
-func check(frame []byte, key, version int16) error {
+// more than the broker should gather for one answer is made to ask for less. What
+// is to be deleted is noted first.
+func (f *front) check(frame []byte, key, version int16) error {
 	w := walker{Reader: kbin.Reader{Src: frame[sizeAndKind:]}}
 	w.Int32() // correlation id
 	w.take(int64(w.Int16()))
@@ -252,6 +287,8 @@ func check(frame []byte, key, version int16) error {
 		return w.produce(version)
 	case kmsg.Fetch.Int16():
 		w.fetch(version)
+	case kmsg.DeleteRecords.Int16():
+		return w.deleteRecords(f.starts)
 	}
 	return nil
 }
@@ -302,7 +339,30 @@ func (w *walker) produce(version int16) error {
 	return nil
 }
 
-func errShort() error { return fmt.Errorf("%w: a produce request ends early", errRequest) }
+// deleteRecords notes which starts of logs are asked for, and puts in their place what
+// the broker is to be asked for. A start that cannot be noted is not asked for.
+func (w *walker) deleteRecords(s *starts) error {
+	for range w.array() {
+		topic := string(w.bytes(true))
+		for range w.array() {
+			partition, at := w.Int32(), w.Src
+			offset := w.Int64()
+			w.tags()
+			if !w.Ok() {
+				return errShort()
+			}
+			offset, err := s.note(topic, partition, offset)
+			if err != nil {
+				return fmt.Errorf("%w: note the start of log %s/%d: %w", errRequest, topic, partition, err)
+			}
+			binary.BigEndian.PutUint64(at, uint64(offset))
+		}
+		w.tags()
+	}
+	return nil
+}
+
+func errShort() error { return fmt.Errorf("%w: it ends early", errRequest) }
 
 // countEnd is the end of the field of a batch that counts its records.
 const countEnd = 61

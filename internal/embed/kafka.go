@@ -58,6 +58,7 @@ type KafkaServer struct {
 	id      string
 	dir     string
 	failure *failure
+	starts  *starts
 	release func() error
 
 	once sync.Once
@@ -74,6 +75,8 @@ type KafkaServer struct {
 // EndTxn is answered by what became of the transaction, and idempotent producers
 // go on with their sequences. This reads all segments once; after a clean stop
 // open transactions stay open.
+//
+// What DeleteRecords has deleted stays deleted, and no offset is assigned twice.
 //
 // Then logs are cleaned that have settings for it: compacted topics are compacted, and
 // segments dropped that retention.ms or retention.bytes of their topic give up.
@@ -132,7 +135,11 @@ func startLocked(c Kafka) (*KafkaServer, error) {
 	if err := cleanKafka(c.DataDir, log, time.Now()); err != nil {
 		return nil, err
 	}
+	if err := restoreEnds(c.DataDir, log); err != nil {
+		return nil, err
+	}
 	failed := newFailure()
+	var door *front
 	cluster, err := kfake.NewCluster(
 		kfake.NumBrokers(1),
 		kfake.ClusterID(id),
@@ -144,7 +151,8 @@ func startLocked(c Kafka) (*KafkaServer, error) {
 			if err != nil {
 				return nil, err
 			}
-			return newFront(ln, log, failed), nil
+			door = newFront(ln, log, failed)
+			return door, nil
 		}),
 		kfake.BrokerConfigs(map[string]string{
 			"message.max.bytes": fmt.Sprint(maxMessageBytes),
@@ -162,7 +170,24 @@ func startLocked(c Kafka) (*KafkaServer, error) {
 		err = fmt.Errorf("start embedded kafka on %s: %w", c.Listen, err)
 		return nil, errors.Join(err, replaceFile(filepath.Join(c.DataDir, cleanMark), nil))
 	}
-	return &KafkaServer{cluster: cluster, seeds: cluster.ListenAddrs(), id: id, dir: c.DataDir, failure: failed}, nil
+	s := &KafkaServer{cluster: cluster, seeds: cluster.ListenAddrs(), id: id, dir: c.DataDir, failure: failed, starts: &starts{dir: c.DataDir, cluster: cluster}}
+	if err := s.open(door); err != nil {
+		cluster.Close() // without the mark of a clean stop: starts of logs are not what they are to be
+		return nil, fmt.Errorf("start embedded kafka on %s: %w", c.Listen, err)
+	}
+	return s, nil
+}
+
+// open puts the logs right that only a running broker can, then accepts clients.
+func (s *KafkaServer) open(door *front) error {
+	mine, brokers := net.Pipe()
+	defer mine.Close()
+	door.own <- brokers
+	if err := s.starts.startLogs(mine); err != nil {
+		return err
+	}
+	door.acceptClients(s.starts)
+	return nil
 }
 
 // Seeds returns the broker's address, in the form that kgo.SeedBrokers takes.
@@ -191,6 +216,7 @@ func (s *KafkaServer) Run(ctx context.Context) error {
 // write everything leaves no mark of a clean stop.
 func (s *KafkaServer) Close() error {
 	s.once.Do(func() {
+		s.starts.close()
 		s.cluster.Close()
 		if !s.failure.happened() {
 			s.err = replaceFile(filepath.Join(s.dir, cleanMark), nil)

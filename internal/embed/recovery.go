@@ -100,7 +100,7 @@ func (r *recovery) read() error {
 	for _, t := range topics {
 		for n := range t.Partitions {
 			dir := partitionDir(r.dir, t.Name, n)
-			if err := r.readPartition(&partitionLog{topic: t.Name, partition: n, dir: dir}); err != nil {
+			if err := r.readPartition(&partitionLog{topic: t.Name, partition: n, dir: dir}, t.ID); err != nil {
 				return fmt.Errorf("partition %s/%d: %w", t.Name, n, err)
 			}
 		}
@@ -108,7 +108,7 @@ func (r *recovery) read() error {
 	return nil
 }
 
-func (r *recovery) readPartition(l *partitionLog) error {
+func (r *recovery) readPartition(l *partitionLog, topicID string) error {
 	// Ends before the last clean stop are not in pids.log any more.
 	var stop struct {
 		End int64 `json:"high_watermark"`
@@ -130,8 +130,14 @@ func (r *recovery) readPartition(l *partitionLog) error {
 			}
 		}
 	})
+	if err == nil {
+		err = l.dropLost(topicID, r.log)
+	}
 	if err != nil {
 		return err
+	}
+	if l.active < 0 {
+		return nil // nothing is left that a transaction could be in
 	}
 	for _, t := range open {
 		r.open[t] = append(r.open[t], l)
