@@ -36,8 +36,8 @@ type Config struct {
 	Opts []kgo.Opt
 	// Logger receives what could not be read; nil discards.
 	Logger *slog.Logger
-	// Secret is the deployment's idempotency secret, which proves records of incidents; nil:
-	// the public one.
+	// Secret is the deployment's idempotency secret, which proves records of incidents and
+	// of judged logs; nil: the public one.
 	Secret []byte
 	// ListEvery is the least time between two listings of what makes link
 	// positions usable; default 20 ms.

@@ -53,6 +53,7 @@ func codecs() []codec {
 	ack := control.Acceptance{Acceptance: incident.Acceptance{ID: lost.ID(), Until: 300, At: time.UnixMilli(1_796_083_260_000).UTC(), By: "alice", Reason: "old"}}
 	ack.Prove(1, []byte(event.DefaultIdempotencySecret))
 	jud := control.Judged{ID: topicA, Partition: 3, Topic: "flights", From: event.Point{Next: 12}, To: event.Point{Incarnation: 1, Next: 300}}
+	jud.Prove(1, []byte(event.DefaultIdempotencySecret))
 	rt := control.Topic{Name: "eu.flights", ID: topicA, Kind: control.KindRemote, Origin: 2, Link: "eu-us", Source: "flights", SourceID: topicB}
 	dt := control.Topic{Name: "flights.merged", ID: topicA, Kind: control.KindDerived, Use: control.UseMerged, Of: "flights"}
 	st := control.Topic{Name: "_geogate.state.flights", ID: topicA, Kind: control.KindDerived, Use: control.UseState, Of: "flights", Partitions: 6}
@@ -80,7 +81,7 @@ func codecs() []codec {
 			"07507aafe36612", "02ac02000001a22ee79a6005616c696365036f6c64935b806fbced62be87e36aee6256606c",
 		}, func(k, v []byte) (any, error) { return wrap(control.ParseAcceptance(k, v)) }},
 		{"judged", jud, jud.AppendKey(nil), jud.AppendValue(nil), [2]string{
-			"08aa00000000000000000000000000000103", "0107666c6967687473000c01ac02",
+			"08aa00000000000000000000000000000103", "0207666c6967687473000c01ac0218d448bc072a6b18f9b1f753155b3c1a",
 		}, func(k, v []byte) (any, error) { return wrap(control.ParseJudged(k, v)) }},
 		{"remote topic", rt, rt.AppendKey(nil), rt.AppendValue(nil), [2]string{
 			"65752e666c6967687473", "0101aa000000000000000000000000000001020565752d757307666c6967687473bb000000000000000000000000000002",

@@ -61,7 +61,7 @@ func (s *Seats) tellJudgedOf(ctx context.Context, h *runningSeat) error {
 	ctx, cancel := context.WithTimeout(ctx, judgeEvery)
 	defer cancel()
 	// It was so when it was found out, and stays so, whoever has the seat when it is stored.
-	return control.Write(ctx, s.cfg.Client, control.TopicControl, x)
+	return s.cfg.Control.WriteJudged(ctx, s.cfg.Client, x)
 }
 
 // Judged implements ownership.UnitLogs.
