@@ -61,6 +61,7 @@ var mayImport = map[string][]string{
 		"internal/loopback", "internal/sleep", "internal/warning", "internal/event", "internal/judged", "internal/hlc", "internal/txn", "internal/control", "internal/seat", "router",
 		"router/ownership", "conflict", "conflict/view",
 	},
+	"replicate/mm2": {"internal/strict", "router"},
 	"replicate": {
 		"internal/incident", "internal/sleep", "internal/warning", "internal/defect", "internal/event", "internal/offsets", "internal/txn", "internal/control", "router", "residency",
 	},
@@ -101,6 +102,7 @@ var confined = map[string][]string{
 	"github.com/nats-io/nats-server":        {"internal/embed"},
 	"github.com/nats-io/nats.go":            {"router/ownership/register"},
 	"github.com/twmb/franz-go/pkg/kmsg":     {"internal/txn", "internal/embed", "replicate", "testbench/..."},
+	"github.com/magiconair/properties":      {"replicate/mm2"},
 	"go.uber.org/fx":                        {"cmd/..."},
 	"go.uber.org/dig":                       {"cmd/..."},
 	"github.com/spf13/cobra":                {"cmd/..."},

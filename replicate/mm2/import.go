@@ -1,0 +1,414 @@
+package mm2
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/geogate/geogate/internal/strict"
+	"github.com/geogate/geogate/router"
+)
+
+// maxClusters is how many regions a deployment may have.
+const maxClusters = 15
+
+// DefaultExclude is what MirrorMaker 2 leaves out unless the file says something else, in
+// Apache Kafka 4 (KIP-1074); earlier versions left every topic out that ends in .internal
+// or -internal.
+const DefaultExclude = `mm2.*\.internal, .*\.replica, __.*`
+
+// Cluster is a cluster of the file.
+type Cluster struct {
+	Alias string   `json:"alias"`
+	Seeds []string `json:"seeds"`
+}
+
+// Flow is a direction of replication that the file enables.
+type Flow struct {
+	From    string   `json:"from"`
+	To      string   `json:"to"`
+	Include []string `json:"include"` // patterns of a link
+	Exclude []string `json:"exclude"`
+}
+
+// Result says what became of one setting.
+type Result struct {
+	// Line is where the setting stands; 0 is a default of MirrorMaker 2's that the file
+	// leaves as it is.
+	Line int    `json:"line"`
+	Key  string `json:"key"`
+	// Value is as in the file, *** in the place of a secret.
+	Value   string  `json:"value"`
+	Outcome Outcome `json:"outcome"`
+	// To is the member of geogate's configuration that holds it, or "".
+	To   string `json:"to,omitempty"`
+	Note string `json:"note,omitempty"`
+}
+
+// Import is what a file says to geogate.
+type Import struct {
+	Clusters []Cluster `json:"clusters"`
+	Flows    []Flow    `json:"flows"`
+	Results  []Result  `json:"settings"` // in the order of lines, then defaults
+}
+
+// Unknown are the settings that are probably misspelt.
+func (im *Import) Unknown() (out []Result) {
+	for _, r := range im.Results {
+		if r.Outcome == Unknown {
+			out = append(out, r)
+		}
+	}
+	return out
+}
+
+// importer holds what was read while settings are judged.
+type importer struct {
+	file     string
+	clusters []string
+	settings map[string]Setting // by key: the last one counts
+	results  []Result
+	bad      []error
+}
+
+// ReadFile reads a file and says what becomes of each setting. It fails with all mistakes
+// that keep a configuration from being written, each a [*LineError] among those that
+// [errors.Join] joins: no clusters, brokers that are missing, names that regions cannot
+// have, expressions that RE2 lacks, a policy of names other than <alias>.<topic>.
+func ReadFile(file string, src []byte) (*Import, error) {
+	settings, err := ReadProperties(file, src)
+	if err != nil {
+		return nil, err
+	}
+	m := importer{file: file, settings: make(map[string]Setting, len(settings))}
+	for _, s := range settings {
+		m.settings[s.Key] = s
+	}
+	if !m.readClusters() {
+		return nil, errors.Join(m.bad...)
+	}
+	im := Import{Clusters: m.seeds()}
+	for _, from := range m.clusters {
+		for _, to := range m.clusters {
+			if from != to && m.enabled(from, to) {
+				im.Flows = append(im.Flows, m.flow(from, to))
+			}
+		}
+	}
+	if len(im.Flows) == 0 && len(m.bad) == 0 {
+		m.fail(m.settings["clusters"], "no flow is enabled: write <from>-><to>.enabled = true")
+	}
+	if len(m.bad) > 0 {
+		return nil, errors.Join(m.bad...)
+	}
+	m.judge(settings)
+	im.Results = m.results
+	return &im, nil
+}
+
+func (m *importer) fail(at Setting, format string, args ...any) {
+	m.bad = append(m.bad, &LineError{File: m.file, Line: at.Line, Err: fmt.Errorf(format, args...)})
+}
+
+func (m *importer) readClusters() bool {
+	s, ok := m.settings["clusters"]
+	if !ok {
+		m.fail(s, "no clusters: write the aliases of the clusters, like clusters = us, eu")
+		return false
+	}
+	for _, alias := range splitList(s.Value) {
+		switch err := router.CheckAlias(alias); {
+		case err != nil:
+			m.fail(s, "alias %q cannot be a region's name, want 1 to 31 of a-z, 0-9 and -, first a letter; copies are called <alias>.<topic>, so another alias gives other names", alias)
+		case slices.Contains(m.clusters, alias):
+			m.fail(s, "alias %s comes twice", alias)
+		default:
+			m.clusters = append(m.clusters, alias)
+		}
+	}
+	if len(m.clusters) > maxClusters {
+		m.fail(s, "%d clusters, geogate knows at most %d regions", len(m.clusters), maxClusters)
+	}
+	return len(m.bad) == 0
+}
+
+func (m *importer) seeds() (out []Cluster) {
+	for _, alias := range m.clusters {
+		s, ok := m.clusterSetting(alias, "bootstrap.servers")
+		c := Cluster{Alias: alias, Seeds: splitList(s.Value)}
+		switch {
+		case !ok || len(c.Seeds) == 0:
+			m.fail(m.settings["clusters"], "cluster %s has no brokers: write %s.bootstrap.servers", alias, alias)
+		case strings.Contains(s.Value, "${"):
+			m.fail(s, "%s is taken from a configuration provider, which geogate does not have: write the addresses", s.Key)
+		}
+		out = append(out, c)
+	}
+	return out
+}
+
+// clusterSetting is a setting of a cluster: its own, or the one of the whole file.
+func (m *importer) clusterSetting(alias, name string) (Setting, bool) {
+	return m.firstOf(alias+"."+name, name)
+}
+
+// flowSetting is a setting of a flow: its own, or the one of the whole file.
+func (m *importer) flowSetting(from, to, name string) (Setting, bool) {
+	return m.firstOf(flowPrefix(from, to)+name, name)
+}
+
+func (m *importer) firstOf(keys ...string) (Setting, bool) {
+	for _, key := range keys {
+		if s, ok := m.settings[key]; ok {
+			return s, true
+		}
+	}
+	return Setting{}, false
+}
+
+func flowPrefix(from, to string) string { return from + "->" + to + "." }
+
+// enabled is as MirrorMaker 2 has it: only the flow's own setting counts, and only "true".
+func (m *importer) enabled(from, to string) bool {
+	return strings.EqualFold(m.settings[flowPrefix(from, to)+"enabled"].Value, "true")
+}
+
+func (m *importer) flow(from, to string) Flow {
+	f := Flow{From: from, To: to, Include: []string{"*"}}
+	if s, ok := m.flowSetting(from, to, "topics"); ok {
+		f.Include = m.patterns(s)
+		if len(splitList(s.Value)) == 0 {
+			m.fail(s, "%s is empty, so nothing is replicated: write topics, or set %senabled to false", s.Key, flowPrefix(from, to))
+		}
+	}
+	exclude, ok := m.flowSetting(from, to, "topics.exclude")
+	if !ok {
+		exclude, ok = m.flowSetting(from, to, "topics.blacklist") // its name before KIP-629
+	}
+	if !ok {
+		exclude.Value = DefaultExclude
+	}
+	f.Exclude = m.patterns(exclude)
+	for _, p := range m.ownTopics(from) {
+		if !slices.Contains(f.Exclude, p) {
+			f.Exclude = append(f.Exclude, p)
+		}
+	}
+	if s, ok := m.flowSetting(from, to, "replication.policy.class"); ok && policyName(s.Value) != "DefaultReplicationPolicy" {
+		m.fail(s, "%s: links call a copy <alias>.<topic>, as DefaultReplicationPolicy does, and cannot call it otherwise", s.Value)
+	}
+	if s, ok := m.flowSetting(from, to, "replication.policy.separator"); ok && s.Value != "." {
+		m.fail(s, "links call a copy <alias>.<topic>, with a dot, and cannot use the separator %q", s.Value)
+	}
+	return f
+}
+
+// ownTopics are patterns of what MirrorMaker 2 keeps in a cluster, or has copied to it, and
+// does not copy by its topics either, or only on to a third cluster, as links never do.
+func (m *importer) ownTopics(cluster string) []string {
+	out := []string{"heartbeats", "mm2*.internal", "*.checkpoints.internal"}
+	for _, alias := range m.clusters {
+		if alias != cluster {
+			out = append(out, router.RemoteName(alias, "*"))
+		}
+	}
+	return out
+}
+
+func policyName(class string) string { return class[strings.LastIndexByte(class, '.')+1:] }
+
+func (m *importer) patterns(s Setting) []string {
+	out, err := Patterns(s.Value)
+	if err != nil {
+		m.fail(s, "%s: %w", s.Key, err)
+	}
+	return out
+}
+
+// judge says of every setting what becomes of it.
+func (m *importer) judge(settings []Setting) {
+	for _, s := range settings {
+		r := m.result(s)
+		if last := m.settings[s.Key]; last.Line != s.Line {
+			r = Result{Outcome: NoEffect, Note: fmt.Sprintf("line %d sets it again", last.Line)}
+		}
+		r.Line, r.Key, r.Value = s.Line, s.Key, s.Value
+		if secret(s.Key) || r.Outcome == Unknown {
+			r.Value = "***"
+		}
+		m.results = append(m.results, r)
+	}
+	for _, d := range []struct{ name, value string }{
+		{"topics.exclude", DefaultExclude},
+		{"replication.factor", "2"},
+		{"sync.topic.configs.enabled", "true"},
+		{"sync.topic.acls.enabled", "true"},
+		{"emit.heartbeats.enabled", "true"},
+		{"emit.checkpoints.enabled", "true"},
+		{"emit.offset-syncs.enabled", "true"},
+	} {
+		if m.mentioned(d.name) {
+			continue
+		}
+		r := Result{Key: d.name, Value: d.value, Outcome: TakenOver, To: "links[].exclude"}
+		if rule, ok := flowRules[d.name]; ok {
+			r = Result{Key: d.name, Value: d.value, Outcome: rule.outcome, Note: rule.note}
+		}
+		m.results = append(m.results, r)
+	}
+}
+
+// mentioned tells whether the file sets something for all flows or for one.
+func (m *importer) mentioned(name string) bool {
+	for key := range m.settings {
+		if key == name || strings.HasSuffix(key, "."+name) && strings.Contains(key, "->") {
+			return true
+		}
+	}
+	return false
+}
+
+// result is what becomes of a setting, without the setting.
+func (m *importer) result(s Setting) Result {
+	switch scope, name := m.scope(s.Key); {
+	case name == "":
+		return m.unknown(s.Key, s.Key)
+	case scope.from != "":
+		return m.flowResult(s, scope, name)
+	case scope.cluster != "":
+		return m.clusterResult(s, scope.cluster, name)
+	case name == "clusters":
+		return Result{Outcome: TakenOver, To: "regions", Note: "ids by their order in the list; never give an id to another region"}
+	default:
+		return m.commonResult(s, name)
+	}
+}
+
+type scope struct{ cluster, from, to string }
+
+// scope splits a key where the prefix of a cluster or flow ends. The name is empty if the
+// key is about a cluster or flow that the file does not have.
+func (m *importer) scope(key string) (scope, string) {
+	if from, rest, ok := strings.Cut(key, "->"); ok {
+		for _, to := range m.clusters {
+			if name, ok := strings.CutPrefix(rest, to+"."); ok && to != from && slices.Contains(m.clusters, from) {
+				return scope{from: from, to: to}, name
+			}
+		}
+		return scope{}, ""
+	}
+	for _, alias := range m.clusters {
+		if name, ok := strings.CutPrefix(key, alias+"."); ok {
+			return scope{cluster: alias}, name
+		}
+	}
+	return scope{}, key
+}
+
+// unknown is the result of a setting that nobody has. name is the part of the key that may
+// be misspelt.
+func (m *importer) unknown(key, name string) Result {
+	r := Result{Outcome: Unknown, Note: "neither MirrorMaker 2 nor Kafka has this setting"}
+	if strings.Contains(key, "->") && key == name {
+		r.Note = "no two clusters of this file have these aliases (clusters = " + strings.Join(m.clusters, ", ") + ")"
+		return r
+	}
+	if near := strings.TrimSuffix(key, name) + strict.Nearest(name, knownNames()); near != strings.TrimSuffix(key, name) && near != key {
+		r.Note += "; did you mean " + near + "?"
+	}
+	return r
+}
+
+func (m *importer) flowResult(s Setting, of scope, name string) Result {
+	if !m.enabled(of.from, of.to) && name != "enabled" {
+		if _, known := ruleOf(name); known || slices.Contains(flowMembers, name) {
+			return Result{Outcome: NoEffect, Note: fmt.Sprintf("%s->%s is not enabled", of.from, of.to)}
+		}
+		return m.unknown(s.Key, name)
+	}
+	return m.memberResult(s, fmt.Sprintf("links[%s-%s].", of.from, of.to), name)
+}
+
+// flowMembers are the settings of flows that a link's configuration holds.
+var flowMembers = []string{"enabled", "topics", "topics.exclude", "topics.blacklist", "replication.policy.class", "replication.policy.separator"}
+
+// memberResult is the result of a setting of a flow, or of all: at is the link.
+func (m *importer) memberResult(s Setting, at, name string) Result {
+	switch name {
+	case "enabled":
+		switch {
+		case strings.EqualFold(s.Value, "true"):
+			return Result{Outcome: TakenOver, To: strings.TrimSuffix(at, ".")}
+		case strings.EqualFold(s.Value, "false"):
+			return Result{Outcome: TakenOver, Note: "no link"}
+		}
+		return Result{Outcome: Changed, Note: "neither true nor false, which MirrorMaker 2 takes for false: no link"}
+	case "topics":
+		return Result{Outcome: TakenOver, To: at + "include"}
+	case "topics.exclude", "topics.blacklist":
+		return Result{Outcome: TakenOver, To: at + "exclude"}
+	case "replication.policy.class", "replication.policy.separator":
+		return Result{Outcome: TakenOver, Note: "copies are called <alias>.<topic>"}
+	}
+	if r, ok := ruleOf(name); ok {
+		return Result{Outcome: r.outcome, Note: r.note}
+	}
+	return m.unknown(s.Key, name)
+}
+
+func (m *importer) clusterResult(s Setting, alias, name string) Result {
+	if name == "bootstrap.servers" {
+		return Result{Outcome: TakenOver, To: "regions." + alias + ".kafka.seeds"}
+	}
+	return m.connectionResult(s, name)
+}
+
+// commonResult is the result of a setting of the whole file.
+func (m *importer) commonResult(s Setting, name string) Result {
+	switch {
+	case name == "enabled":
+		return Result{Outcome: NoEffect, Note: "MirrorMaker 2 reads it of single flows only: <from>-><to>.enabled"}
+	case slices.Contains(flowMembers, name):
+		if !slices.ContainsFunc(m.flowsOf(), func(f scope) bool { return m.uses(f, s) }) {
+			return Result{Outcome: NoEffect, Note: "every flow that is enabled has its own"}
+		}
+		return m.memberResult(s, "links[].", name)
+	case name == "bootstrap.servers":
+		return Result{Outcome: TakenOver, To: "regions.*.kafka.seeds", Note: "of clusters that have none of their own"}
+	}
+	return m.connectionResult(s, name)
+}
+
+func (m *importer) flowsOf() (out []scope) {
+	for _, from := range m.clusters {
+		for _, to := range m.clusters {
+			if from != to && m.enabled(from, to) {
+				out = append(out, scope{from: from, to: to})
+			}
+		}
+	}
+	return out
+}
+
+func (m *importer) uses(f scope, s Setting) bool {
+	if s.Key == "topics.blacklist" {
+		if _, newer := m.flowSetting(f.from, f.to, "topics.exclude"); newer {
+			return false
+		}
+	}
+	used, _ := m.flowSetting(f.from, f.to, s.Key)
+	return used == s
+}
+
+// connectionResult is the result of a setting that says how to reach clusters, or of one
+// that needs nothing but its rule.
+func (m *importer) connectionResult(s Setting, name string) Result {
+	if name == "security.protocol" && strings.EqualFold(s.Value, "PLAINTEXT") {
+		return Result{Outcome: TakenOver, Note: "connections are not encrypted"}
+	}
+	if r, ok := ruleOf(name); ok {
+		return Result{Outcome: r.outcome, Note: r.note}
+	}
+	return m.unknown(s.Key, name)
+}

@@ -1,0 +1,204 @@
+package mm2_test
+
+import (
+	"encoding/json"
+	"errors"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/geogate/geogate/replicate/mm2"
+	"github.com/geogate/geogate/router"
+)
+
+// TestReadProperties holds the reader to java.util.Properties, whose rules are those of
+// its documentation, and to the lines of the file.
+func TestReadProperties(t *testing.T) {
+	src := "# a comment \\\n! another\n\na=1\r\n  b : 2\rc 3\nd\\ e=4\\\n   , 5\\\n\n f=\\u0041\\\\x\ng=${file:/x:y}\nh\na=6\nk=\\\n#7\nl=8\\"
+	want := []mm2.Setting{
+		{4, "a", "1"}, {5, "b", "2"}, {6, "c", "3"}, {7, "d e", "4, 5"}, {10, "f", `A\x`}, {11, "g", "${file:/x:y}"}, {12, "h", ""}, {13, "a", "6"}, {14, "k", "#7"}, {16, "l", "8"},
+	}
+	got, err := mm2.ReadProperties("x", []byte(src))
+	if err != nil || !slices.Equal(got, want) {
+		t.Errorf("read %v, %v\nwant %v", got, err, want)
+	}
+
+	_, err = mm2.ReadProperties("x", []byte("a=1\nb=\\u00zz\n"))
+	var at *mm2.LineError
+	if !errors.As(err, &at) || at.Line != 2 {
+		t.Errorf("a broken escape: %v", err)
+	}
+	if _, err := mm2.ReadProperties("x", make([]byte, 5<<20)); err == nil {
+		t.Error("a file of 5 MiB was read")
+	}
+}
+
+func TestPatterns(t *testing.T) {
+	names := []string{"orders", "orders.v1", "ordersXv1", "orders-v1", "audit12", "audit123", "a", "ab", "aab", "x.y.z", "mm2-x.internal", "mm2.internal", "b.replica", "__consumer"}
+	for _, tt := range []struct{ list, want string }{
+		{".*", "*"},
+		{"orders", "orders"},
+		{"orders.v1", "orders?v1"},
+		{`orders\.v1 , orders\-.+`, "orders.v1 orders-?*"},
+		{"audit[0-9]{2}", "/audit[0-9]{2}/"},
+		{"a*b", "/a*b/"},
+		{"a.?b", "/a.?b/"},
+		{".*+", "refused"},
+		{".*.*", "/.*.*/"},
+		{"(orders|audit).*", "/(orders|audit).*/"},
+		{"[]a]+", "/[]a]+/"},
+		{"[^]]+", "/[^]]+/"},
+		{mm2.DefaultExclude, "mm2*.internal *.replica __*"},
+		{"", ""},
+		{"a,,b", "refused"},
+		{"a{1,2}", "refused"}, // MirrorMaker 2 splits it too, and fails
+		{"{1}", "refused"},
+		{`\p{Lower}+`, "refused"}, // a class of Java's own
+		{`\p{L}+.x{2}`, `/\p{L}+.x{2}/`},
+		{"(?!x).*", "refused"},
+		{`(a)\1`, "refused"},
+		{"a++b", "refused"},
+		{"[a-z&&[^b]]+", "refused"},
+		{"[a[b]]", "refused"},
+		{"(", "refused"},
+		{"a\nb", "refused"},
+	} {
+		got, err := mm2.Patterns(tt.list)
+		if (err != nil) != (tt.want == "refused") || err == nil && strings.Join(got, " ") != tt.want {
+			t.Errorf("%q gives %q, %v; want %q", tt.list, got, err, tt.want)
+			continue
+		}
+		matcher, err := router.NewMatcher(got, nil)
+		if err != nil {
+			t.Errorf("%q gives a pattern that a link refuses: %v", tt.list, err)
+			continue
+		}
+		for _, name := range names {
+			want := false
+			for item := range strings.SplitSeq(tt.list, ",") {
+				re, err := regexp.Compile(`^(?:` + strings.TrimSpace(item) + `)$`)
+				want = want || err == nil && tt.list != "" && tt.want != "refused" && re.MatchString(name)
+			}
+			if got := matcher.Match(name).Included; got != want {
+				t.Errorf("%q as %q: %s is included: %v, want %v", tt.list, tt.want, name, got, want)
+			}
+		}
+	}
+}
+
+// TestImport tells what becomes of the settings of a file in which each kind occurs.
+func TestImport(t *testing.T) {
+	im, err := mm2.ReadFile("mm2.properties", []byte(`clusters = us, eu, ap
+bootstrap.servers = all:9092
+us.bootstrap.servers = us-1:9092, us-2:9092
+eu.bootstrap.servers = eu:9092
+us->eu.enabled = TRUE
+eu->us.enabled = true
+us->ap.enabled = yes
+ap->us.topics = x
+topics = orders, .*-log
+eu->us.topics = flights
+us->eu.topics.exclude = orders-tmp
+topics = orders
+us.consumer.max.poll.records = 5
+us->eu.producer.override.acks = all
+us.sasl.jaas.config = PlainLoginModule required password="hunter2";
+us.ssl.keystore.pasword = hunter2
+us->eu.tpoics = hunter2
+us->xx.topics = a
+security.protocol = PLAINTEXT
+offset.storage.topic = x
+heartbeats.topic.replication.factor = 1
+emit.checkpoints.enabled = false
+transforms.a.type = x
+enabled = true
+`))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if c := im.Clusters; len(c) != 3 || !slices.Equal(c[0].Seeds, []string{"us-1:9092", "us-2:9092"}) || !slices.Equal(c[2].Seeds, []string{"all:9092"}) {
+		t.Errorf("clusters %v", c)
+	}
+	if f := im.Flows; len(f) != 2 || !slices.Equal(f[0].Include, []string{"orders"}) || !slices.Equal(f[0].Exclude, []string{"orders-tmp", "heartbeats", "mm2*.internal", "*.checkpoints.internal", "eu.*", "ap.*"}) ||
+		!slices.Equal(f[1].Include, []string{"flights"}) || !slices.Equal(f[1].Exclude, []string{"mm2*.internal", "*.replica", "__*", "heartbeats", "*.checkpoints.internal", "us.*", "ap.*"}) {
+		t.Errorf("flows %v", f)
+	}
+	want := map[int]mm2.Outcome{
+		1: mm2.TakenOver, 2: mm2.TakenOver, 3: mm2.TakenOver, 4: mm2.TakenOver, 5: mm2.TakenOver, 6: mm2.TakenOver, 7: mm2.Changed, 8: mm2.NoEffect,
+		9: mm2.NoEffect, 10: mm2.TakenOver, 11: mm2.TakenOver, 12: mm2.TakenOver, 13: mm2.NoEffect, 14: mm2.NoEffect, 15: mm2.NoEquivalent, 16: mm2.Unknown,
+		17: mm2.Unknown, 18: mm2.Unknown, 19: mm2.TakenOver, 20: mm2.NoEffect, 21: mm2.Changed, 22: mm2.NoEquivalent, 23: mm2.NoEquivalent, 24: mm2.NoEffect,
+	}
+	got := make(map[int]mm2.Outcome)
+	for _, r := range im.Results {
+		if r.Line > 0 {
+			got[r.Line] = r.Outcome
+		}
+		if r.Outcome != mm2.TakenOver && r.Note == "" {
+			t.Errorf("line %d, %s: %s without a note", r.Line, r.Key, r.Outcome)
+		}
+	}
+	for line, outcome := range want {
+		if got[line] != outcome {
+			t.Errorf("line %d is %s, want %s", line, got[line], outcome)
+		}
+	}
+	for line, near := range map[int]string{16: "did you mean us.ssl.keystore.password?", 17: "did you mean us->eu.topics?", 18: "clusters = us, eu, ap"} {
+		if r := im.Results[line-1]; !strings.Contains(r.Note, near) {
+			t.Errorf("line %d: %q, want %q in it", line, r.Note, near)
+		}
+	}
+	if out, err := json.Marshal(im); err != nil || strings.Contains(string(out), "hunter2") {
+		t.Errorf("a secret is shown: %s, %v", out, err)
+	}
+}
+
+// TestRefused gives every mistake its line.
+func TestRefused(t *testing.T) {
+	const head = "clusters = us, eu\nus.bootstrap.servers = a:1\neu.bootstrap.servers = b:1\nus->eu.enabled = true\n"
+	for _, tt := range []struct{ src, want string }{
+		{"", "x: no clusters"},
+		{"clusters = A", `x:1: alias "A"`},
+		{"clusters = us, us", "x:1: alias us comes twice"},
+		{"clusters = a,b,c,d,e,f,g,h,i,j,k,l,m,n,o,p", "x:1: 16 clusters"},
+		{"clusters = us, eu\nus.bootstrap.servers = a:1\nus->eu.enabled = true", "x:1: cluster eu has no brokers"},
+		{"clusters = us, eu\nus.bootstrap.servers = ${env:US}\neu.bootstrap.servers = b:1", "x:2: us.bootstrap.servers is taken from a configuration provider"},
+		{strings.Replace(head, "true", "false", 1), "x:1: no flow is enabled"},
+		{head + "topics = (", `x:5: topics: "("`},
+		{head + "topics =", "x:5: topics is empty"},
+		{head + "topics.exclude = (?=a)", "x:5: topics.exclude"},
+		{head + "replication.policy.class = org.apache.kafka.connect.mirror.IdentityReplicationPolicy", "x:5: org.apache.kafka.connect.mirror.IdentityReplicationPolicy"},
+		{head + "us->eu.replication.policy.separator = __", `x:5: links call a copy <alias>.<topic>, with a dot, and cannot use the separator "__"`},
+	} {
+		if _, err := mm2.ReadFile("x", []byte(tt.src)); err == nil || !strings.Contains(err.Error(), tt.want) {
+			t.Errorf("%q: %v, want %q", tt.src, err, tt.want)
+		}
+	}
+	// Mistakes come all at once.
+	if _, err := mm2.ReadFile("x", []byte(head+"topics = (\ntopics.exclude = (")); err == nil || strings.Count(err.Error(), "x:") != 2 {
+		t.Errorf("two mistakes: %v", err)
+	}
+}
+
+// FuzzReadFile looks for panics, for patterns that a link refuses, and for secrets that
+// are shown.
+func FuzzReadFile(f *testing.F) {
+	f.Add("clusters = us, eu\nus.bootstrap.servers = a:1\neu.bootstrap.servers = b:1\nus->eu.enabled = true\ntopics = a.*, [b]+\nus.ssl.key.password = s3cr3t\n")
+	f.Add("clusters=a\\\n,b\nbootstrap.servers=x:1\na->b.enabled=true\na->b.topics=\\\\.\n")
+	f.Fuzz(func(t *testing.T, src string) {
+		im, err := mm2.ReadFile("x", []byte(src))
+		if err != nil {
+			return
+		}
+		for _, flow := range im.Flows {
+			if _, err := router.NewMatcher(flow.Include, flow.Exclude); err != nil {
+				t.Errorf("%v", err)
+			}
+		}
+		for _, r := range im.Results {
+			if r.Value != "***" && (strings.HasSuffix(r.Key, "password") || r.Outcome == mm2.Unknown) {
+				t.Errorf("%s is shown", r.Key)
+			}
+		}
+	})
+}
