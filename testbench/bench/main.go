@@ -36,6 +36,7 @@ type options struct {
 	idle       time.Duration
 	size       int           // bytes of a value
 	events     int           // native events
+	history    int           // records that are there before starts are measured
 	partitions int           // of the idle region
 	rate       int           // records each second of the load through kills
 	every      time.Duration // between kills
@@ -84,6 +85,7 @@ func main() {
 	flag.DurationVar(&o.idle, "idle", 10*time.Minute, "duration of the measurement of idleness; what rests writes every 10 minutes. An older program is measured for 2 minutes at most")
 	flag.IntVar(&o.size, "size", 1000, "bytes of a value")
 	flag.IntVar(&o.events, "events", 1_000_000, "native events to fold")
+	flag.IntVar(&o.history, "history", 0, "records that are written and folded before starts are measured: half native events, half entities by streams")
 	flag.IntVar(&o.rate, "rate", 10_000, "records each second of the load through kills, over both regions")
 	flag.DurationVar(&o.every, "every", 20*time.Second, "time between kills")
 	flag.DurationVar(&o.fences, "fences", time.Minute, "time between fences of the other region, of the years; 0: none")

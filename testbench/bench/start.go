@@ -108,6 +108,9 @@ func (r *run) starts(ctx context.Context) error {
 			return err
 		}
 	}
+	if err := r.history(ctx, int64(r.w.o.history)); err != nil {
+		return fmt.Errorf("write a history: %w", err)
+	}
 	for _, s := range []struct {
 		name   string
 		signal syscall.Signal
@@ -120,6 +123,29 @@ func (r *run) starts(ctx context.Context) error {
 		}
 	}
 	return nil
+}
+
+// history writes and folds records before anything is measured.
+func (r *run) history(ctx context.Context, n int64) error {
+	w := r.w
+	if n == 0 {
+		return nil
+	}
+	if err := w.produceNative(ctx, nativeTopic, n/2); err != nil {
+		return err
+	}
+	if _, err := w.fold(ctx, nativeTopic, n/2); err != nil {
+		return err
+	}
+	var t tally
+	write := streamLoad("history", 4096, func(s, i int) string { return fmt.Sprintf("key-%d-%d", s, i) }).prepare(w)
+	for t.ok.Load() < n/2 {
+		if err := write(ctx, &t, time.Now().Add(10*time.Second)); err != nil {
+			return err
+		}
+	}
+	fmt.Fprintf(r.rep.out, "  %d native events and %d writes of entities are there\n", n/2, t.ok.Load())
+	return w.settled(ctx)
 }
 
 // restart stops the gateway under load and starts it again at once.
@@ -145,7 +171,8 @@ func (r *run) restart(ctx context.Context, name string, signal syscall.Signal) e
 	if err := w.up(ctx, w.us); err != nil {
 		return err
 	}
-	f.Ready = time.Since(started).Seconds()
+	ready := time.Now()
+	f.Ready = ready.Sub(started).Seconds()
 	if err := sleep.For(ctx, calm); err != nil {
 		return err
 	}
@@ -173,7 +200,10 @@ func (r *run) restart(ctx context.Context, name string, signal syscall.Signal) e
 	if !ruled.IsZero() {
 		f.LeaderAfter = ruled.Sub(stopped).Seconds()
 	}
-	f.By = map[string]float64{"seconds from the signal to the end of the process": gone.Seconds()}
+	f.By = map[string]float64{
+		"seconds from the signal to the end of the process":                               gone.Seconds(),
+		"seconds to ready from the start, or from the register's leader if that is later": ready.Sub(latest(started, ruled)).Seconds(),
+	}
 	if lost != nil {
 		return lost
 	}
@@ -181,6 +211,13 @@ func (r *run) restart(ctx context.Context, name string, signal syscall.Signal) e
 		return err
 	}
 	return r.rep.add(f)
+}
+
+func latest(a, b time.Time) time.Time {
+	if b.After(a) {
+		return b
+	}
+	return a
 }
 
 // leader tells when eu had stored something in the register again after us stopped,
