@@ -52,7 +52,8 @@ type Config struct {
 	// FetchBytes bounds what all shards together fetch at once; they keep about
 	// three times that. Default 8 MiB.
 	FetchBytes int
-	// DiscoverEvery is how often topics are looked for; it is done sooner after some
+	// DiscoverEvery is how often topics are looked for, less often where there are thousands
+	// of partitions (txn.LookEvery); it is done sooner after some
 	// were found. Default 3 s.
 	DiscoverEvery time.Duration
 

@@ -90,6 +90,7 @@ type discovery struct {
 	version             uint64
 	announced           map[string]int64 // restricted topics: the control topic's offset after their Restriction
 	covered             func() int64     // source offset that the control stream has committed
+	lookEvery           time.Duration    // from one look to the next, as of the last one
 	announcementPending bool             // an announcement is on its way
 	facts               *Facts           // which control records cross
 	told                map[string]bool  // topics whose incarnations were announced
@@ -110,6 +111,7 @@ func (d *discovery) look(ctx context.Context) ([]Stream, []TopicRuling, error) {
 	if err != nil {
 		return nil, nil, fmt.Errorf("list target topics: %w", err)
 	}
+	d.lookEvery = txn.LookEvery(d.cfg.DiscoverEvery, here, there)
 	if _, ok := here[control.TopicTopics]; ok {
 		if err := d.sourceRegistry.sync(ctx); err != nil {
 			return nil, nil, err

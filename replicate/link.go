@@ -412,6 +412,7 @@ func (l *Link) discover(ctx context.Context, source, target *kgo.Client, gen Gen
 			blocked[r.Topic] = r.Blocked
 		}
 		l.assign(streams, rulings, gen)
+		looks.most = max(l.cfg.DiscoverEvery, d.lookEvery)
 		wait := looks.next(streams)
 		if d.announcementPending {
 			wait = min(wait, announceRetry)

@@ -70,7 +70,7 @@ var mayImport = map[string][]string{
 		"internal/warning", "internal/txn",
 	},
 	"internal/topics": {
-		"internal/retention", "internal/warning", "internal/sleep", "conflict", "internal/event", "internal/control", "internal/seat", "router", "router/ownership", "router/ownership/mirror", "gateway",
+		"internal/retention", "internal/warning", "internal/sleep", "conflict", "internal/event", "internal/txn", "internal/control", "internal/seat", "router", "router/ownership", "router/ownership/mirror", "gateway",
 	},
 	"internal/seats": {
 		"internal/retention", "internal/sleep", "internal/defect", "internal/warning", "internal/event", "internal/hlc", "internal/txn", "internal/control", "internal/seat", "internal/topics", "router", "router/ownership",

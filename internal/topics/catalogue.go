@@ -20,13 +20,15 @@ import (
 	"github.com/geogate/geogate/internal/event"
 	"github.com/geogate/geogate/internal/retention"
 	"github.com/geogate/geogate/internal/seat"
+	"github.com/geogate/geogate/internal/txn"
 	"github.com/geogate/geogate/internal/warning"
 	"github.com/geogate/geogate/router"
 	"github.com/geogate/geogate/router/ownership"
 )
 
 const (
-	// DiscoverEvery is how long a change of the topics may stay unknown.
+	// DiscoverEvery is how long a change of the topics may stay unknown; up to three times
+	// as long where there are more than a thousand partitions (txn.LookEvery).
 	DiscoverEvery = 2 * time.Second
 	// RoleLocal is the role of an entry that is the region's own.
 	RoleLocal = "local"
@@ -132,11 +134,13 @@ func describe(x control.Topic) string {
 
 // Run keeps the list of topics fresh.
 func (c *Catalogue) Run(ctx context.Context) error {
-	tick, settings := time.NewTicker(DiscoverEvery), time.NewTicker(followEvery)
-	defer tick.Stop()
+	look, settings := time.NewTimer(DiscoverEvery), time.NewTicker(followEvery)
+	defer look.Stop()
 	defer settings.Stop()
 	for {
-		if err := c.Refresh(ctx); err != nil && ctx.Err() == nil {
+		wait, err := c.refresh(ctx)
+		look.Reset(wait)
+		if err != nil && ctx.Err() == nil {
 			c.log.Warn("cannot list topics; will try again", "err", err)
 		} else if err := c.restore(ctx); err != nil && ctx.Err() == nil {
 			c.log.Warn("cannot restore deleted records of the registry; will try again", "err", err)
@@ -144,7 +148,7 @@ func (c *Catalogue) Run(ctx context.Context) error {
 		select {
 		case <-ctx.Done():
 			return nil
-		case <-tick.C:
+		case <-look.C:
 		case <-settings.C:
 			if err := c.followSettings(ctx); err != nil && ctx.Err() == nil {
 				c.log.Warn("cannot compare the settings of all topics; will try again", "err", err)
@@ -153,19 +157,26 @@ func (c *Catalogue) Run(ctx context.Context) error {
 	}
 }
 
+// Refresh lists the topics.
 func (c *Catalogue) Refresh(ctx context.Context) error {
-	all, err := c.admin.ListTopics(ctx)
+	_, err := c.refresh(ctx)
+	return err
+}
+
+// refresh lists the topics, and says when to do so again.
+func (c *Catalogue) refresh(ctx context.Context) (again time.Duration, err error) {
+	found, refused, err := txn.DescribeAll(ctx, c.client)
 	if err != nil {
-		return fmt.Errorf("list topics: %w", err)
+		return DiscoverEvery, fmt.Errorf("list topics: %w", err)
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if !sameTopics(c.known, all) {
+	if !sameTopics(c.known, found, refused) {
+		c.known = detailsOf(found, refused)
 		close(c.changed)
 		c.changed = make(chan struct{})
 	}
-	c.known = all
-	return nil
+	return txn.LookEvery(DiscoverEvery, found), nil
 }
 
 // Changed returns a channel that is closed when a list of topics has others than the one
@@ -176,18 +187,44 @@ func (c *Catalogue) Changed() <-chan struct{} {
 	return c.changed
 }
 
-// sameTopics tells whether two lists have the same topics with the same partitions.
-func sameTopics(a, b kadm.TopicDetails) bool {
-	if len(a) != len(b) {
-		return false
-	}
-	for name, x := range a {
-		y, ok := b[name]
-		if !ok || x.ID != y.ID || len(x.Partitions) != len(y.Partitions) || (x.Err == nil) != (y.Err == nil) {
+// sameTopics tells whether the known topics are those that were found, with the same
+// partitions, and those that the cluster has refused to tell of.
+func sameTopics(known kadm.TopicDetails, found map[string]txn.Topic, refused map[string]error) bool {
+	n := len(refused)
+	for name := range refused {
+		if known[name].Err == nil {
 			return false
 		}
 	}
-	return true
+	for name, t := range found {
+		if t.Internal {
+			continue
+		}
+		n++
+		if x, ok := known[name]; !ok || x.ID != t.ID || len(x.Partitions) != len(t.Leaders) || x.Err != nil {
+			return false
+		}
+	}
+	return n == len(known)
+}
+
+// detailsOf is what the catalogue keeps of topics. The brokers' own are none of them.
+func detailsOf(found map[string]txn.Topic, refused map[string]error) kadm.TopicDetails {
+	all := make(kadm.TopicDetails, len(found)+len(refused))
+	for name, t := range found {
+		if t.Internal {
+			continue
+		}
+		d := kadm.TopicDetail{Topic: name, ID: t.ID, Partitions: make(kadm.PartitionDetails, len(t.Leaders))}
+		for p := range t.Leaders {
+			d.Partitions[int32(p)] = kadm.PartitionDetail{Topic: name, Partition: int32(p)}
+		}
+		all[name] = d
+	}
+	for name, err := range refused {
+		all[name] = kadm.TopicDetail{Topic: name, Err: err}
+	}
+	return all
 }
 
 // Topic implements gateway.Topics: it finds a local topic, asking the cluster

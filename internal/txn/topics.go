@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"maps"
 	"sync"
+	"time"
 
 	"github.com/twmb/franz-go/pkg/kerr"
 	"github.com/twmb/franz-go/pkg/kgo"
@@ -131,6 +132,62 @@ func DescribeCluster(ctx context.Context, cl *kgo.Client, names ...string) (id s
 	return answer.cluster, answer.found, nil // where all were asked for, one odd topic must not hide the others
 }
 
+// metadata is what the cluster says of the named topics, or of all there are.
+//
+// A client keeps what it is told of topics, partition by partition, which costs it several
+// times as much as reading that does. All topics are asked for every few seconds, and nobody
+// needs the client to keep them, so that goes past it: to a broker by its id.
+func metadata(ctx context.Context, cl *kgo.Client, names []string) (*kmsg.MetadataResponse, error) {
+	req := kmsg.NewPtrMetadataRequest()
+	for _, n := range names {
+		rt := kmsg.NewMetadataRequestTopic()
+		rt.Topic = kmsg.StringPtr(n)
+		req.Topics = append(req.Topics, rt)
+	}
+	if len(names) == 0 {
+		for _, b := range cl.DiscoveredBrokers() {
+			if resp, err := req.RequestWith(ctx, b); err == nil {
+				return resp, nil
+			}
+			if ctx.Err() != nil {
+				break
+			}
+		}
+	}
+	resp, err := req.RequestWith(ctx, cl) // from any broker, again if that fails
+	if err != nil {
+		return nil, fmt.Errorf("describe topics: %w", err)
+	}
+	return resp, nil
+}
+
+// DescribeAll is Describe of all topics, and gives those with an error of their own, too. Each
+// topic is in one of the two answers.
+func DescribeAll(ctx context.Context, cl *kgo.Client) (found map[string]Topic, refused map[string]error, err error) {
+	answer, err := describe(ctx, cl, nil)
+	return answer.found, answer.refused, err
+}
+
+const (
+	// lookPartitions is of how many partitions a look at all topics may come as often as it is
+	// wanted, and mostLookFactor how many times as long it takes at most to the next one.
+	lookPartitions = 1000
+	mostLookFactor = 3
+)
+
+// LookEvery is how long to wait from one look at all topics to the next, if it should come
+// after every: the answer costs gateway and broker some microseconds a partition, so it is
+// longer in proportion where there are thousands of them.
+func LookEvery(every time.Duration, found ...map[string]Topic) time.Duration {
+	n := 0
+	for _, topics := range found {
+		for _, t := range topics {
+			n += len(t.Leaders)
+		}
+	}
+	return every * time.Duration(min(max(n, lookPartitions), mostLookFactor*lookPartitions)) / lookPartitions
+}
+
 // description is what a cluster answers about topics. One that does not exist is in neither
 // map.
 type description struct {
@@ -141,19 +198,9 @@ type description struct {
 
 // describe is Describe with an error for each topic.
 func describe(ctx context.Context, cl *kgo.Client, names []string) (d description, err error) {
-	req := kmsg.NewPtrMetadataRequest()
-	for _, n := range names {
-		rt := kmsg.NewMetadataRequestTopic()
-		rt.Topic = kmsg.StringPtr(n)
-		req.Topics = append(req.Topics, rt)
-	}
-	kresp, err := cl.Request(ctx, req)
+	resp, err := metadata(ctx, cl, names)
 	if err != nil {
-		return d, fmt.Errorf("describe topics: %w", err)
-	}
-	resp, ok := kresp.(*kmsg.MetadataResponse)
-	if !ok {
-		return d, fmt.Errorf("describe topics: answer %T", kresp)
+		return d, err
 	}
 	d.found, d.refused = make(map[string]Topic, len(resp.Topics)), map[string]error{}
 	if resp.ClusterID != nil {
