@@ -115,7 +115,7 @@ func (d *discovery) settleCopy(ctx context.Context, t txn.Topic, remote string, 
 	case errors.Is(err, kerr.TopicAuthorizationFailed) && len(described) == 1 && described[0].Err != nil:
 		// The link may neither see nor change it, so no link has made it compacted.
 	case concernsTopic(err):
-		return &blockedError{fmt.Sprintf("%s is compacted, a gateway writes its source, and the target does not let the link change that: %v; set cleanup.policy=delete, retention.ms=-1 and retention.bytes=-1 there", remote, err)}
+		return &blockedError{reason: fmt.Sprintf("%s is compacted, a gateway writes its source, and the target does not let the link change that: %v; set cleanup.policy=delete, retention.ms=-1 and retention.bytes=-1 there", remote, err)}
 	default:
 		return err
 	}

@@ -43,6 +43,7 @@ type TopicRuling struct {
 type registry struct {
 	ask  *leaderClient
 	log  *slog.Logger
+	id   event.TopicID // of the registry's topic
 	next int64
 
 	skipped *warning.Skipped
@@ -61,7 +62,22 @@ func newRegistry(ask *leaderClient, cfg *Config, region string) *registry {
 
 // sync reads to a high watermark listed now: only then does it count that a topic
 // is in no record.
-func (g *registry) sync(ctx context.Context) error {
+//
+// A registry that was deleted and made again, or that has lost its end, is read from its
+// start. What is known stays known, by the ids of topics: the target's gateway writes it again.
+func (g *registry) sync(ctx context.Context, id event.TopicID) error {
+	if g.id != id {
+		g.id, g.next = id, 0
+	}
+	err := g.read(ctx)
+	if errors.Is(err, kerr.OffsetOutOfRange) && g.next > 0 {
+		g.next = 0
+		err = g.read(ctx)
+	}
+	return err
+}
+
+func (g *registry) read(ctx context.Context) error {
 	next, err := g.ask.readToEnd(ctx, topicPartition{Topic: control.TopicTopics}, g.next, func(r *txn.Record) error {
 		if err := g.Apply(r.Key, r.Value); err != nil {
 			topic := strings.TrimSpace(g.region + " " + control.TopicTopics)
@@ -95,6 +111,7 @@ type discovery struct {
 	facts               *Facts           // which control records cross
 	told                map[string]bool  // topics whose incarnations were announced
 	copies              copies
+	lagUnknown          bool // what is blocked may be a copy that the link has to continue
 }
 
 // look makes one round. Topics are listed before the registry is read: a topic
@@ -103,6 +120,7 @@ func (d *discovery) look(ctx context.Context) ([]Stream, []TopicRuling, error) {
 	ctx, cancel := context.WithTimeout(ctx, adminWait)
 	defer cancel()
 	d.refresh()
+	d.lagUnknown = false
 	here, err := txn.Describe(ctx, d.source)
 	if err != nil {
 		return nil, nil, fmt.Errorf("list source topics: %w", err)
@@ -112,12 +130,12 @@ func (d *discovery) look(ctx context.Context) ([]Stream, []TopicRuling, error) {
 		return nil, nil, fmt.Errorf("list target topics: %w", err)
 	}
 	d.lookEvery = txn.LookEvery(d.cfg.DiscoverEvery, here, there)
-	if _, ok := here[control.TopicTopics]; ok {
-		if err := d.sourceRegistry.sync(ctx); err != nil {
+	if t, ok := here[control.TopicTopics]; ok {
+		if err := d.sourceRegistry.sync(ctx, t.ID); err != nil {
 			return nil, nil, err
 		}
 	}
-	if err := d.targetRegistry.sync(ctx); err != nil {
+	if err := d.targetRegistry.sync(ctx, there[control.TopicTopics].ID); err != nil {
 		return nil, nil, err
 	}
 	if err := d.findCompacted(ctx, d.wanted(here)); err != nil {
@@ -150,6 +168,8 @@ func (d *discovery) look(ctx context.Context) ([]Stream, []TopicRuling, error) {
 			}
 			if err != nil {
 				r.Carried, r.Blocked, r.Reason = false, true, err.Error()
+				var blocked *blockedError
+				d.lagUnknown = d.lagUnknown || errors.As(err, &blocked) && blocked.copied
 			}
 			streams = append(streams, mine...)
 			if len(mine) > 0 {
@@ -261,7 +281,10 @@ func (d *discovery) rule(t txn.Topic, here map[string]txn.Topic) TopicRuling {
 }
 
 // blockedError says why a wanted topic is not copied.
-type blockedError struct{ reason string }
+type blockedError struct {
+	reason string
+	copied bool // what is in its way may be the copy itself
+}
 
 // Error implements error.
 func (e *blockedError) Error() string { return e.reason }
@@ -283,11 +306,11 @@ func (d *discovery) carry(ctx context.Context, t txn.Topic, there map[string]txn
 	reg, registered := d.targetRegistry.Lookup(remote, now.ID)
 	switch {
 	case registered && reg.Kind == 0:
-		return nil, &blockedError{fmt.Sprintf("the target's record of %s is malformed or deleted; if the topic holds nothing else, delete it there, and it is copied again", remote)}
+		return nil, &blockedError{reason: fmt.Sprintf("the target's record of %s is malformed or deleted, and the gateway there has not found out yet that the topic is the copy; if the topic holds nothing else, delete it there, and it is copied again", remote), copied: true}
 	case registered && (reg.Kind != control.KindRemote || reg.Origin != d.cfg.From.ID || reg.Source != t.Name):
-		return nil, &blockedError{fmt.Sprintf("the target's registry has %s as another topic", remote)}
+		return nil, &blockedError{reason: fmt.Sprintf("the target's registry has %s as another topic", remote)}
 	case !registered && exists:
-		return nil, &blockedError{fmt.Sprintf("%s exists at the target as a local topic", remote)}
+		return nil, &blockedError{reason: fmt.Sprintf("%s exists at the target, whose registry has no record that it is the copy. If it is, the gateway there finds that out; else it is a local topic there, and one of the two needs another name", remote), copied: true}
 	case !registered:
 		reg = control.Topic{
 			Name: remote, Kind: control.KindRemote, Origin: d.cfg.From.ID, Link: d.cfg.Name, Source: t.Name, SourceID: t.ID,

@@ -46,6 +46,7 @@ type Link struct {
 	mu           sync.Mutex
 	shards       []*shard      // guarded by mu, as everything below
 	rulings      []TopicRuling // of the last look at the topics
+	lagUnknown   bool          // a copy was found that may be the link's to continue
 	dataTopics   int           // topics of data that are carried
 	discoveries  int           // how often topics were looked for
 	err          error
@@ -411,7 +412,7 @@ func (l *Link) discover(ctx context.Context, source, target *kgo.Client, gen Gen
 			}
 			blocked[r.Topic] = r.Blocked
 		}
-		l.assign(streams, rulings, gen)
+		l.assign(streams, rulings, d.lagUnknown, gen)
 		looks.most = max(l.cfg.DiscoverEvery, d.lookEvery)
 		wait := looks.next(streams)
 		if d.announcementPending {
@@ -473,7 +474,7 @@ func (l *Link) controlCovered() int64 {
 }
 
 // assign gives each shard the streams of its slots.
-func (l *Link) assign(streams []Stream, rulings []TopicRuling, gen Generation) {
+func (l *Link) assign(streams []Stream, rulings []TopicRuling, lagUnknown bool, gen Generation) {
 	by := make([][]Stream, gen.Shards)
 	for i := range streams {
 		n := int(streams[i].Slot()) % gen.Shards
@@ -486,7 +487,7 @@ func (l *Link) assign(streams []Stream, rulings []TopicRuling, gen Generation) {
 		}
 	}
 	l.mu.Lock()
-	l.rulings, l.dataTopics = rulings, data
+	l.rulings, l.dataTopics, l.lagUnknown = rulings, data, lagUnknown
 	l.discoveries++
 	l.mu.Unlock()
 	for i, s := range l.shards {

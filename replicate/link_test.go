@@ -155,7 +155,7 @@ func TestLoopGuard(t *testing.T) {
 	}
 	for topic, want := range map[string]replicate.TopicRuling{
 		"orders":                 {Topic: "orders", Remote: "us.orders", Carried: true, Reason: `include "*"`},
-		"taken":                  {Topic: "taken", Remote: "us.taken", Blocked: true, Reason: "us.taken exists at the target as a local topic"},
+		"taken":                  {Topic: "taken", Remote: "us.taken", Blocked: true, Reason: "us.taken exists at the target, whose registry has no record that it is the copy. If it is, the gateway there finds that out; else it is a local topic there, and one of the two needs another name"},
 		"skipped.one":            {Topic: "skipped.one", Reason: `exclude "skipped.*"`},
 		"eu.orders":              {Topic: "eu.orders", Reason: "remote topic of region 2"},
 		strings.Repeat("l", 248): {Topic: strings.Repeat("l", 248), Blocked: true},

@@ -203,6 +203,9 @@ func (l *Link) Status() Status {
 	defer l.mu.Unlock()
 	st.Topics = l.dataTopics
 	st.LagRecords, st.LagSeconds = l.lag.measure(now, views, l.discoveries > 0)
+	if l.lagUnknown {
+		st.LagRecords, st.LagSeconds = nil, nil
+	}
 	if b := l.cfg.Border; b != nil && b.Status().State == residency.Stopped {
 		// What a policy would let go waits, and nobody can tell how much that is.
 		st.LagRecords, st.LagSeconds = nil, nil

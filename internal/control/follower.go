@@ -557,6 +557,17 @@ func (f *Follower) Record(name string) (x Topic, ok bool) {
 	return f.topics.Record(name)
 }
 
+// CopyOf is the id of the topic at a region of which a topic of this region is the copy, as
+// that region's link has written it down; ok is false if the link has never written to it.
+func (f *Follower) CopyOf(origin event.RegionID, id event.TopicID) (source event.TopicID, ok bool) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if l := f.links[origin]; l != nil {
+		return l.sourceOf(id)
+	}
+	return source, false
+}
+
 // Deleted are the records that a tombstone has deleted, by name.
 func (f *Follower) Deleted() []Topic {
 	f.mu.Lock()

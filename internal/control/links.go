@@ -230,6 +230,25 @@ func (l *LinkIndex) ApplyPosition(slot int32, key, value []byte) (ok bool, err e
 	return true, nil
 }
 
+// sourceOf is the source topic of which a topic of this region is the copy, by what the link
+// wrote down of any of its partitions. A source that was created again was copied under its
+// first id; ok is false if that is not certain.
+func (l *LinkIndex) sourceOf(target event.TopicID) (source event.TopicID, ok bool) {
+	lowest := 0
+	for k, p := range l.positions {
+		if p.newest.Target != target {
+			continue
+		}
+		switch n := int(p.newest.Incarnation); {
+		case source == (event.TopicID{}) || n < lowest:
+			source, ok, lowest = k.topic, true, n
+		case n == lowest && k.topic != source:
+			ok = false
+		}
+	}
+	return source, ok
+}
+
 // takeChanged moves the copies of which something has been said since the last call.
 func (l *LinkIndex) takeChanged(into map[Copy]struct{}) {
 	for p := range l.changed {

@@ -95,7 +95,7 @@ func (s *Seats) warnOfTrouble(out *warning.List, h *runningSeat, st *seat.Status
 	case refused:
 		out.Add(warning.PartitionNotReady, subject, "the partition waits for what an earlier owner has written, or for the ownership register")
 	case !h.noLog && st.Ready && h.keysUnread():
-		out.Add(warning.PartitionNotReady, subject, "writes with an idempotency key are refused until the index of keys, whose store was lost, has read again what all regions wrote")
+		out.Add(warning.PartitionNotReady, subject, "writes with an idempotency key are refused until the index of keys has read all that the views have: its store was lost, or it cannot read a copy of another region's log")
 	}
 	if f := h.view.Status().Failing; f != "" {
 		out.Add(warning.FoldFailing, subject, "the fold is tried again after: %s", f)

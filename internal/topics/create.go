@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"strings"
 	"time"
 
@@ -370,6 +371,10 @@ func (c *Catalogue) ensureDerived(ctx context.Context, s *spec, use control.Use,
 	unpinned := use == control.UseState && x.Partitions == 0
 	if unpinned { // before the topic grows, which told it until then
 		x.Partitions = topic.Partitions
+		if folded && !recorded {
+			c.log.Warn("the registry has no record any more of over how many partitions keys of a topic are spread; it is as many as there are now",
+				"topic", of, "partitions", x.Partitions)
+		}
 	}
 	if !recorded || unpinned {
 		if err := c.enter(ctx, x); err != nil {
@@ -410,7 +415,41 @@ func (c *Catalogue) restore(ctx context.Context) error {
 			return err
 		}
 	}
+	for _, x := range c.unrecorded() {
+		c.log.Warn("the registry has no usable record of a topic that another region's link has written to; it is written again", "topic", x.Name, "is", describe(x))
+		if err := c.enter(ctx, x); err != nil {
+			return err
+		}
+	}
 	return nil
+}
+
+// unrecorded are the copies of other regions' topics without a usable record, because it was
+// deleted or written over before this instance has read it, or the whole registry was
+// deleted: what is called like a copy, and is what that region's link has noted its positions
+// in, is that copy.
+func (c *Catalogue) unrecorded() (out []control.Topic) {
+	c.mu.Lock()
+	known := maps.Clone(c.known)
+	c.mu.Unlock()
+	for _, r := range c.topology.Others(c.region) {
+		for name, detail := range known {
+			source, ok := strings.CutPrefix(name, router.RemoteName(r.Name, ""))
+			id := event.TopicID(detail.ID)
+			if !ok || detail.Err != nil || router.CheckTopic(source) != nil {
+				continue
+			}
+			if x, ok := c.follower.Topic(name, id); ok && x.Kind != 0 {
+				continue
+			}
+			if sourceID, ok := c.follower.CopyOf(r.ID, id); ok {
+				out = append(out, control.Topic{
+					Name: name, ID: id, Kind: control.KindRemote, Origin: r.ID, Link: r.Name + "-" + c.region, Source: source, SourceID: sourceID,
+				})
+			}
+		}
+	}
+	return out
 }
 
 // enter writes a record of the registry.

@@ -46,6 +46,12 @@ func onApache(t *testing.T, test func(*testing.T, *world.World)) {
 	}
 }
 
+// TestApacheLostRegistry is TestLostRegistry on Apache Kafka.
+func TestApacheLostRegistry(t *testing.T) {
+	apache.Require(t)
+	onApache(t, lostRegistry)
+}
+
 // awaitDeleted waits until a topic has lost everything that it had, or, with some, something
 // in any partition.
 func awaitDeleted(t *testing.T, w *world.World, r *world.Region, topic string, some bool) {
