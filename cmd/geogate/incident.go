@@ -31,7 +31,7 @@ func newIncidentList(env environment) *cobra.Command {
 		Use:   "list",
 		Short: "List the incidents of the gateway's region",
 		Long: `List the incidents of the gateway's region: offsets of its topics that were deleted before the fold, an index or a cut
-had read them.
+had read them, and of geogate's own topics that have lost their beginning.
 
 Exit codes: 0 listed, also if there are none; 12 the gateway cannot be reached.`,
 		Args: usageArgs(cobra.NoArgs),

@@ -35,12 +35,14 @@ const (
 	History Kind = 3
 	// Cut: the fold has had them, and a cut may have made orphans of some.
 	Cut Kind = 4
+	// Internal: an internal topic, which is read from its beginning, has lost it.
+	Internal Kind = 5
 	// Link: a link has not copied them, so the region Place.To has not got them.
 	Link Kind = 6
 )
 
 // Kinds are all kinds.
-func Kinds() []Kind { return []Kind{Fold, Keys, History, Cut, Link} }
+func Kinds() []Kind { return []Kind{Fold, Keys, History, Cut, Internal, Link} }
 
 // String is the kind's name in answers and commands.
 func (k Kind) String() string {
@@ -53,6 +55,8 @@ func (k Kind) String() string {
 		return "history"
 	case Cut:
 		return "cut"
+	case Internal:
+		return "internal"
 	case Link:
 		return "link"
 	}

@@ -24,6 +24,8 @@ func (x *Incident) Meaning(names Names) string {
 		return fmt.Sprintf("%s were deleted, and the store that had indexed them was lost: views show them as before, but if a later fence makes orphans of newer records, the region cannot bring back what those had replaced, and may show another value than other regions", x.lost(region))
 	case Cut:
 		return fmt.Sprintf("%s lie past a cut in the ownership register and were deleted before this region had taken out again what it had folded of them: its views go on showing orphans that other regions do not show", x.lost(region))
+	case Internal:
+		return fmt.Sprintf("%s were deleted, by kafka-delete-records.sh or under another cleanup.policy: this is a topic of geogate's own that is read from its beginning, so an instance that starts without its store does not know what they said", x.lost(region))
 	}
 	return fmt.Sprintf("%s were lost", x.lost(region))
 }
@@ -41,6 +43,8 @@ func (x *Incident) Remedy() string {
 		return "read in this region what was lost, and write the values that matter again: they are copied once the incident is accepted. Find out why the link lagged longer than this Kafka keeps records, and raise retention.ms or retention.bytes; then accept"
 	case Cut:
 		return "compare the entities with another region and write what is right again; then accept"
+	case Internal:
+		return "find out who deleted them; keep data_dir on a disk that survives; accept to take note"
 	}
 	return "accept to go on"
 }
@@ -55,7 +59,7 @@ func (x *Incident) Consequence(names Names) string {
 		return fmt.Sprintf("the fold goes on at offset %d; what was lost is in no view of this region, and nothing says so in reads any more", x.Until)
 	case Keys:
 		return "writes with an idempotency key are taken again; a retry with a key that was lost is stored a second time"
-	case History:
+	case History, Internal:
 		return "the warning ends; nothing else changes"
 	case Cut:
 		return "the cut comes into force; orphans that were lost stay in the views of this region"

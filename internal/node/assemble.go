@@ -51,7 +51,7 @@ func (n *Node) assemble(secret []byte) (err error) {
 	}
 	n.retention = retention.New(retention.Config{
 		Admin: kadm.NewClient(n.client), Server: n.seeds()[0], Window: n.cfg.Idempotency.Window, Every: n.deps.RetentionEvery,
-		Topics: n.topics.Needed, Needs: n.unread, Logger: n.log,
+		Topics: n.topics.Needed, Needs: n.unread, Lost: n.incidents.lostBeginning, Logger: n.log,
 	})
 	if err := registerMetrics(n.deps.Registry, "warnings", warningMetrics{n}); err != nil {
 		return err

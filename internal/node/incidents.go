@@ -11,6 +11,7 @@ import (
 	"github.com/geogate/geogate/gateway"
 	"github.com/geogate/geogate/internal/control"
 	"github.com/geogate/geogate/internal/incident"
+	"github.com/geogate/geogate/internal/retention"
 	"github.com/geogate/geogate/internal/warning"
 	"github.com/geogate/geogate/router"
 )
@@ -70,6 +71,18 @@ func (n *incidents) Accept(ctx context.Context, id string, to int64, by, reason 
 		err = fmt.Errorf("accept incident %s: %w: %w", id, gateway.ErrUpstream, err)
 	}
 	return n.show(&e), err
+}
+
+// lostBeginning keeps that a topic of geogate's own has lost its beginning. What was accepted
+// is no news; what was deleted since then is another incident.
+func (n *incidents) lostBeginning(t retention.Topic, partition int32, start int64) {
+	p := incident.Place{Kind: incident.Internal, Log: t.ID, Partition: partition}
+	from, until := n.keeper.Missing(p, start)
+	if from >= until {
+		return
+	}
+	p.From = from
+	n.keeper.Report(incident.Incident{Place: p, Topic: t.Name, Name: t.Name, Until: until, Found: time.Now()})
 }
 
 // show is an incident as operators see it.

@@ -22,8 +22,10 @@ import (
 )
 
 const (
-	// Every is the distance between two looks.
-	Every = time.Minute
+	// Every is the longest time between two looks; they are never further apart than an
+	// eighth of the idempotency window, nor closer than leastEvery.
+	Every      = time.Minute
+	leastEvery = time.Second
 	// atOnce bounds the topics of one request.
 	atOnce   = 300
 	lookTime = 30 * time.Second // for one look
@@ -35,11 +37,14 @@ type Config struct {
 	// Server is a broker of the cluster, for commands in warnings.
 	Server string
 	Window time.Duration // in which idempotency keys are remembered
-	Every  time.Duration // between two looks; 0: [Every]
+	Every  time.Duration // between two looks; 0: as the window asks, at most [Every]
 	// Topics are those that the gateway may need, Needs what readers still have to read. A
 	// log that nobody has to read is not looked at.
 	Topics func() []Topic
 	Needs  func() map[txn.TopicPartition][]Need
+	// Lost is told of a topic that is read from its beginning and begins at an offset above
+	// 0, at each look; nil: nobody is.
+	Lost   func(t Topic, partition int32, start int64)
 	Logger *slog.Logger
 }
 
@@ -68,7 +73,7 @@ type warned []string
 
 // New makes a watch, which knows nothing before it runs.
 func New(cfg Config) *Watch {
-	cfg.Every = cmp.Or(cfg.Every, Every)
+	cfg.Every = cmp.Or(cfg.Every, min(Every, max(leastEvery, cfg.Window/8)))
 	return &Watch{cfg: cfg, now: time.Now, partitions: make(map[txn.TopicPartition]*Partition)}
 }
 
@@ -174,7 +179,7 @@ func (w *Watch) lookAt(ctx context.Context, some []Topic, needs map[txn.TopicPar
 		byName[d.Name] = d
 	}
 	logs := make(map[string]log)
-	var whole []string // topics that are read from their beginning
+	whole := make(map[string]Topic) // those that are read from their beginning
 	for _, t := range some {
 		d, ok := byName[t.Name]
 		switch {
@@ -194,10 +199,10 @@ func (w *Watch) lookAt(ctx context.Context, some []Topic, needs map[txn.TopicPar
 		if t.Use == Log {
 			logs[t.Name] = logOf(have)
 		} else {
-			whole = append(whole, t.Name)
+			whole[t.Name] = t
 		}
 	}
-	if err := w.lookAtStarts(ctx, whole, out); err != nil {
+	if err := w.lookAtStarts(ctx, whole); err != nil {
 		return err
 	}
 	return w.lookAtLogs(ctx, logs, needs, seen, out)
@@ -205,17 +210,17 @@ func (w *Watch) lookAt(ctx context.Context, some []Topic, needs map[txn.TopicPar
 
 // lookAtStarts finds topics that are read from their beginning and have lost it: compaction
 // does not move where a log begins.
-func (w *Watch) lookAtStarts(ctx context.Context, topics []string, out *found) error {
-	if len(topics) == 0 {
+func (w *Watch) lookAtStarts(ctx context.Context, topics map[string]Topic) error {
+	if len(topics) == 0 || w.cfg.Lost == nil {
 		return nil
 	}
-	starts, err := w.cfg.Admin.ListStartOffsets(ctx, topics...)
+	starts, err := w.cfg.Admin.ListStartOffsets(ctx, slices.Sorted(maps.Keys(topics))...)
 	if err != nil {
 		return fmt.Errorf("list where internal topics begin: %w", err)
 	}
 	starts.Each(func(s kadm.ListedOffset) {
 		if s.Err == nil && s.Offset > 0 {
-			out.short[txn.TopicPartition{Topic: s.Topic, Partition: s.Partition}] = fmt.Sprintf("the log begins at %d: records below were deleted, by kafka-delete-records.sh or under another %s; keep data_dir, for an instance that starts without it does not know them, and find out who deleted them", s.Offset, cleanupPolicy)
+			w.cfg.Lost(topics[s.Topic], s.Partition, s.Offset)
 		}
 	})
 	return nil

@@ -304,13 +304,13 @@ func (c *Catalogue) Needed() (out []retention.Topic) {
 		compactable := func(topic string) bool { return c.policy.Domain(topic).Kind == conflict.Events }
 		switch use := internal[name]; {
 		case use != 0:
-			out = append(out, retention.Topic{Name: name, Use: use})
+			out = append(out, retention.Topic{Name: name, ID: detail.ID, Use: use})
 		case registered && x.Kind == control.KindDerived && x.Use == control.UseState:
-			out = append(out, retention.Topic{Name: name, Use: retention.Latest})
+			out = append(out, retention.Topic{Name: name, ID: detail.ID, Use: retention.Latest})
 		case registered && x.Kind == control.KindRemote:
-			out = append(out, retention.Topic{Name: name, Use: retention.Log, Compactable: compactable(x.Source)})
+			out = append(out, retention.Topic{Name: name, ID: detail.ID, Use: retention.Log, Compactable: compactable(x.Source)})
 		case !registered && !router.Internal(name):
-			out = append(out, retention.Topic{Name: name, Use: retention.Log, Compactable: compactable(name)})
+			out = append(out, retention.Topic{Name: name, ID: detail.ID, Use: retention.Log, Compactable: compactable(name)})
 		}
 	}
 	return out

@@ -278,6 +278,59 @@ func TestGapIsAnnounced(t *testing.T) {
 	warned(t, w, us, "RETENTION_SHORT undeclared/0: records less than")
 }
 
+// TestLostBeginning: a topic of geogate's own that does not begin at its beginning any more is
+// an incident, which ends when it is accepted, also over a start; what is deleted later is
+// another one.
+func TestLostBeginning(t *testing.T) {
+	t.Parallel()
+	const topic = "_geogate.state.flights"
+	w := world.Start(t, world.Options{Regions: 1, RetentionEvery: 100 * time.Millisecond})
+	us := w.Region("us")
+	gaps := func(want int) {
+		t.Helper()
+		w.Eventually(fmt.Sprintf("%d warnings of %s", want, topic), func() error {
+			var got []string
+			for _, x := range status(t, us).Warnings {
+				if strings.HasPrefix(x.Subject, topic) {
+					got = append(got, x.String())
+				}
+			}
+			if len(got) != want || want > 0 && !strings.HasPrefix(got[0], "GAP "+topic+"/") {
+				return fmt.Errorf("there are %q", got)
+			}
+			return nil
+		})
+	}
+	us.Put(flights, "a", `1`)
+	w.Settle()
+	gaps(0)
+	lose := func() (x gateway.Incident) {
+		t.Helper()
+		trim(t, us, topic, 0)
+		x = awaitIncidents(t, w, us, "internal", "open", 1)[0]
+		gaps(1)
+		if x.Topic != topic || x.Log != topic || x.Region != "" || !strings.Contains(x.Detail, "read from its beginning") {
+			t.Errorf("%+v", x)
+		}
+		if r := accept(t, us, x); r.Exit != 0 {
+			t.Fatalf("accepted: %+v", r)
+		}
+		gaps(0)
+		return x
+	}
+	first := lose()
+	w.Stop("us")
+	w.StartAgain("us")
+	us.AwaitReady()
+	awaitIncidents(t, w, us, "internal", "accepted", 1)
+	gaps(0)
+	us.Put(flights, "a", `2`) // of the same key, so in the same partition
+	w.Settle()
+	if second := lose(); first.From != 0 || second.From != first.To+1 || second.Partition != first.Partition {
+		t.Errorf("first %d to %d, second %d to %d", first.From, first.To, second.From, second.To)
+	}
+}
+
 // TestGapOfALink: retention deletes records before a link has copied them. The link stops
 // that partition and its region has an incident, which says where what will be missing. Once
 // it is accepted the link goes on; a start finds nothing new, and a later loss is another one.
