@@ -14,6 +14,7 @@ import (
 	"github.com/twmb/franz-go/pkg/kerr"
 	"github.com/twmb/franz-go/pkg/kgo"
 
+	"github.com/geogate/geogate/internal/connect"
 	"github.com/geogate/geogate/internal/event"
 	"github.com/geogate/geogate/internal/txn"
 )
@@ -84,7 +85,7 @@ func (p *pool) client() (*readClient, error) {
 		return cl, nil
 	}
 	l := &readClient{}
-	cl, err := kgo.NewClient(append(slices.Clone(p.opts), kgo.WithHooks(l), kgo.MetadataMinAge(100*time.Millisecond))...)
+	cl, err := connect.NewClient(append(slices.Clone(p.opts), kgo.WithHooks(l), kgo.MetadataMinAge(100*time.Millisecond))...)
 	if err != nil {
 		return nil, fmt.Errorf("make reading client: %w", err)
 	}
@@ -99,7 +100,7 @@ func (p *pool) lister() (*kgo.Client, error) {
 		return nil, newProblem(codeDraining, "the instance is stopping; send the request to another instance, or again later")
 	}
 	if p.admin == nil {
-		cl, err := kgo.NewClient(p.opts...)
+		cl, err := connect.NewClient(p.opts...)
 		if err != nil {
 			return nil, fmt.Errorf("make listing client: %w", err)
 		}

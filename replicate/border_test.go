@@ -81,7 +81,7 @@ func bordered(t testing.TB, from, to *end, p *residency.Policy) (*running, *resi
 	guard, seen := residency.NewGuard(p), &tap{}
 	cfg := config(from, to)
 	cfg.Border = guard
-	cfg.TargetOptions = []kgo.Opt{kgo.Dialer(seen.dial)}
+	cfg.Target = append(cfg.Target, kgo.Dialer(seen.dial))
 	return start(t, cfg), guard, seen
 }
 
@@ -410,7 +410,7 @@ func TestReloadWhileTheTargetIsAway(t *testing.T) {
 	seen, guard := &tap{}, residency.NewGuard(policy(t, 1, ordersOpen))
 	cfg := config(from, to)
 	cfg.Border, cfg.Shards = guard, 1
-	cfg.TargetOptions = []kgo.Opt{kgo.Dialer(seen.dial)}
+	cfg.Target = append(cfg.Target, kgo.Dialer(seen.dial))
 	var sending, tightened atomic.Bool
 	resent := make(chan struct{}) // closed once the shard has dropped what it was sending
 	once := sync.OnceFunc(func() { close(resent) })
@@ -618,7 +618,7 @@ func TestBorderKilledAtEveryStep(t *testing.T) {
 		cfg := config(from, to)
 		cfg.Shards = 2 + revision/10%2 // now and then in another generation
 		cfg.Border = residency.NewGuard(policy(t, revision, rules[revision%len(rules)]...))
-		cfg.TargetOptions = []kgo.Opt{kgo.Dialer(seen.dial)}
+		cfg.Target = append(cfg.Target, kgo.Dialer(seen.dial))
 		return cfg
 	}
 	for step := range int64(40) {

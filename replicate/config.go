@@ -11,6 +11,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/twmb/franz-go/pkg/kgo"
 
+	"github.com/geogate/geogate/internal/connect"
 	"github.com/geogate/geogate/internal/control"
 	"github.com/geogate/geogate/internal/defect"
 	"github.com/geogate/geogate/internal/event"
@@ -40,8 +41,10 @@ type Incidents interface {
 type Config struct {
 	Name     string // for people
 	From, To router.Region
-	Source   []string // seeds of the clusters
-	Target   []string
+
+	// Source and Target are the options of clients that reach the clusters: seeds, TLS, SASL,
+	// a dialler.
+	Source, Target []kgo.Opt
 
 	Include, Exclude []string // topic patterns; see router.NewMatcher
 
@@ -104,10 +107,6 @@ type Config struct {
 	// instance writes: the target is told of no other.
 	Settings func() []byte
 
-	// SourceOptions and TargetOptions are added to the clients' (TLS, SASL, a
-	// dialler).
-	SourceOptions, TargetOptions []kgo.Opt
-
 	// Incidents, if not nil, keeps what the source deleted before it was copied; the link
 	// goes on without what is accepted there.
 	Incidents Incidents
@@ -137,7 +136,7 @@ func (c Config) Validate() error {
 		addProblem("from and to are both %q; a link needs two regions", c.From.Name)
 	}
 	if len(c.Source) == 0 || len(c.Target) == 0 {
-		addProblem("no seeds for the source or the target cluster")
+		addProblem("nothing says how to reach the source or the target cluster")
 	}
 	if c.Shards < 0 || c.Shards > maxShards {
 		addProblem("%d shards, want 1 to %d", c.Shards, maxShards)
@@ -171,25 +170,22 @@ func (c Config) withDefaults() Config {
 }
 
 // client makes a client for one end of the link.
-func (c *Config) client(seeds []string, extra []kgo.Opt) (*kgo.Client, error) {
-	cl, err := kgo.NewClient(append([]kgo.Opt{
-		kgo.SeedBrokers(seeds...),
-		kgo.ClientID("geogate-link-" + c.Name),
+func (c *Config) client(reach []kgo.Opt) (*kgo.Client, error) {
+	cl, err := connect.NewClient(append([]kgo.Opt{
 		kgo.RequiredAcks(kgo.AllISRAcks()),
 		kgo.MetadataMinAge(50 * time.Millisecond),
 		kgo.RetryTimeout(10 * time.Second),
-		kgo.ProducerLinger(0),      // what it writes alone, a transaction waits for
-		txn.WatchBreaks(),          // the other region's embedded Kafka may start again meanwhile
-		kgo.DisableClientMetrics(), // closing would wait for a last push
-	}, extra...)...)
+		kgo.ProducerLinger(0), // what it writes alone, a transaction waits for
+		txn.WatchBreaks(),     // the other region's embedded Kafka may start again meanwhile
+	}, reach...)...)
 	if err != nil {
 		return nil, fmt.Errorf("make client: %w", err)
 	}
 	return cl, nil
 }
 
-func (c *Config) source() (*kgo.Client, error) { return c.client(c.Source, c.SourceOptions) }
-func (c *Config) target() (*kgo.Client, error) { return c.client(c.Target, c.TargetOptions) }
+func (c *Config) source() (*kgo.Client, error) { return c.client(c.Source) }
+func (c *Config) target() (*kgo.Client, error) { return c.client(c.Target) }
 
 func (c *Config) positions() string { return control.PositionsFrom(c.From.Name) }
 func (c *Config) runs() string      { return control.RunsFrom(c.From.Name) }

@@ -224,7 +224,7 @@ func TestCutKilledAtEveryStep(t *testing.T) {
 		cfg := config(from, to)
 		cfg.Shards = 2
 		cfg.Border = residency.NewGuard(policy(t, 1, ordersByK))
-		cfg.TargetOptions = []kgo.Opt{kgo.Dialer(seen.dial)}
+		cfg.Target = append(cfg.Target, kgo.Dialer(seen.dial))
 		reg.attach(&cfg)
 		return cfg
 	}

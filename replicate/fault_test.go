@@ -121,8 +121,8 @@ func TestLostAnswers(t *testing.T) {
 	from.create(t, 4, nil, "orders")
 	var on atomic.Bool
 	cfg := config(from, to)
-	cfg.TargetOptions = []kgo.Opt{lossy(&on, 7, 0.02)}
-	cfg.SourceOptions = []kgo.Opt{lossy(&on, 8, 0.02)}
+	cfg.Target = append(cfg.Target, lossy(&on, 7, 0.02))
+	cfg.Source = append(cfg.Source, lossy(&on, 8, 0.02))
 	r := start(t, cfg)
 	from.produce(t, rows("orders", 0, 0, 1)...)
 	r.caughtUp(t, from, "orders")
@@ -519,7 +519,7 @@ func TestGenerationRecordDeleted(t *testing.T) {
 	from.create(t, 1, nil, "orders")
 	var away atomic.Bool
 	cfg := config(from, to)
-	cfg.TargetOptions = []kgo.Opt{lossy(&away, 1, 1)}
+	cfg.Target = append(cfg.Target, lossy(&away, 1, 1))
 	r := start(t, cfg)
 	from.produce(t, rows("orders", 0, 0, 5)...)
 	r.caughtUp(t, from, "orders")

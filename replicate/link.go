@@ -23,9 +23,15 @@ import (
 )
 
 const (
-	startRetry = 500 * time.Millisecond
-	lagEvery   = time.Second
-	lagStale   = 10 * time.Second // without an answer from the source, lag is unknown
+	// startRetry and startRetryMost are the pause between two attempts to start, at first and
+	// at most.
+	startRetry     = 500 * time.Millisecond
+	startRetryMost = 4 * time.Second
+	// sayEvery is the least time between two lines of the log that say that the link does not start.
+	sayEvery = time.Minute
+
+	lagEvery = time.Second
+	lagStale = 10 * time.Second // without an answer from the source, lag is unknown
 
 	lookSoon     = 200 * time.Millisecond // after topics were found
 	lookSoonMost = time.Second
@@ -118,7 +124,8 @@ func tookOver(err error) bool { return errors.Is(err, ErrTakenOver) || errors.Is
 
 // start tries until the clusters have answered and the generation is agreed on.
 func (l *Link) start(ctx context.Context, source *kgo.Client, target *leaderClient) (Generation, error) {
-	for {
+	var said time.Time
+	for pause := startRetry; ; pause = min(2*pause, startRetryMost) {
 		var gen Generation
 		err := defect.Guard(func() (err error) {
 			gen, err = l.tryStart(ctx, source, target)
@@ -135,8 +142,11 @@ func (l *Link) start(ctx context.Context, source *kgo.Client, target *leaderClie
 			return Generation{}, err
 		}
 		l.setErr(err)
-		l.cfg.Logger.Warn("cannot start the link; will try again", "err", err)
-		_ = sleep.For(ctx, startRetry) // the loop looks at the context
+		if now := time.Now(); now.Sub(said) >= sayEvery {
+			l.cfg.Logger.Warn("cannot start the link; will try again", "err", err)
+			said = now
+		}
+		_ = sleep.For(ctx, pause) // the loop looks at the context
 	}
 }
 

@@ -345,7 +345,7 @@ func TestLagWhileTheTargetIsAway(t *testing.T) {
 	from.create(t, 1, nil, "orders")
 	var away atomic.Bool
 	cfg := config(from, to)
-	cfg.TargetOptions = []kgo.Opt{lossy(&away, 1, 1)}
+	cfg.Target = append(cfg.Target, lossy(&away, 1, 1))
 	registry := prometheus.NewRegistry()
 	cfg.Registerer = registry
 	l, err := replicate.New(cfg)
@@ -399,7 +399,7 @@ func sample(t testing.TB, g prometheus.Gatherer, name string) *float64 {
 }
 
 func TestConfigIsChecked(t *testing.T) {
-	good := replicate.Config{From: us, To: eu, Source: []string{"a:1"}, Target: []string{"b:1"}, Include: []string{"*"}}
+	good := replicate.Config{From: us, To: eu, Source: []kgo.Opt{kgo.SeedBrokers("a:1")}, Target: []kgo.Opt{kgo.SeedBrokers("b:1")}, Include: []string{"*"}}
 	if _, err := replicate.New(good); err != nil {
 		t.Fatal(err)
 	}

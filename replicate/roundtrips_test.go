@@ -98,7 +98,7 @@ func restart(t *testing.T, cfg replicate.Config, to *end) (took int, keys [][]in
 	}
 	defer func() { _ = proxy.Close() }()
 	rounds := proxy.CountRounds(300 * time.Millisecond)
-	cfg.Target = proxy.Seeds()[:1]
+	cfg.Target = []kgo.Opt{kgo.SeedBrokers(proxy.Seeds()[0])}
 	var goesOn atomic.Int64
 	r := start(t, cfg, func(l *replicate.Link) {
 		l.SetBefore(func(_ int, effect any) error {

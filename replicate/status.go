@@ -50,6 +50,8 @@ type Status struct {
 	Stopped []StoppedEntry `json:"standing,omitempty"`
 	Rules   []RuleCount    `json:"rules,omitempty"` // of the residency policy, by rule and verdict
 	Error   string         `json:"error,omitempty"`
+	// Cause is the error that Error is the text of.
+	Cause error `json:"-"`
 
 	commits, resets int64
 }
@@ -272,7 +274,7 @@ func (l *Link) addErrors(now time.Time, st *Status) {
 		s.mu.Unlock()
 	}
 	if err != nil {
-		st.Error = err.Error()
+		st.Error, st.Cause = err.Error(), err
 	}
 	if !since.IsZero() && now.Sub(since) >= failAfter {
 		st.State = Failed

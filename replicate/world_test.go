@@ -227,7 +227,7 @@ func config(from, to *end) replicate.Config {
 		level = slog.LevelDebug
 	}
 	return replicate.Config{
-		From: from.region, To: to.region, Source: from.seeds, Target: to.seeds, Include: []string{"*"},
+		From: from.region, To: to.region, Source: []kgo.Opt{kgo.SeedBrokers(from.seeds...)}, Target: []kgo.Opt{kgo.SeedBrokers(to.seeds...)}, Include: []string{"*"},
 		Shards:        4, // more than a link has by itself: what they share must be tested
 		DiscoverEvery: 100 * time.Millisecond,
 		Logger:        slog.New(slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{Level: level})),

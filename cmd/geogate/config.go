@@ -12,6 +12,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/geogate/geogate/internal/connect"
 	"github.com/geogate/geogate/internal/node"
 	"github.com/geogate/geogate/internal/strict"
 )
@@ -35,6 +36,7 @@ func (f *configFlags) bind(cmd *cobra.Command, env environment) {
 // configuration is what the sources together say.
 type configuration struct {
 	node.Config
+	doc      *strict.Document // for places
 	warnings []string
 }
 
@@ -63,6 +65,7 @@ func (f *configFlags) load(env environment) (configuration, error) {
 	if err != nil {
 		return c, &exitError{code: exitPrecondition, err: err}
 	}
+	c.doc = doc
 	resolvePaths(&c.Config, doc, filepath.Dir(f.file))
 	c.Config = c.Complete()
 	if err := doc.Locate(c.Validate()); err != nil {
@@ -119,6 +122,12 @@ func resolvePaths(c *node.Config, doc *strict.Document, dir string) {
 	if e := c.NATS.Embedded; e != nil {
 		resolvePath(&e.SecretFile, doc, dir, "nats", "embedded", "secret_file")
 	}
+	for region, r := range c.Regions {
+		connection := r.Kafka.Connection()
+		for _, file := range connection.Files() {
+			resolvePath(file.Name, doc, dir, strict.At("regions", region, "kafka").And(file.At...)...)
+		}
+	}
 	for _, p := range []struct {
 		value *string
 		at    strict.Path
@@ -158,6 +167,12 @@ func configWarnings(c node.Config) []string {
 			taken[seed] = name
 		}
 	}
+	for _, name := range slices.Sorted(maps.Keys(c.Regions)) {
+		k := c.Regions[name].Kafka
+		if k.SASL != nil && k.TLS == nil && (k.SASL.Mechanism == connect.Plain || k.SASL.Mechanism == connect.OAuthBearer) {
+			out = append(out, fmt.Sprintf("regions.%s.kafka.sasl: mechanism %s without tls sends what a reader of the network can use to log in; add tls: {}", name, k.SASL.Mechanism))
+		}
+	}
 	return out
 }
 
@@ -173,7 +188,8 @@ func (c configuration) checkFiles() error {
 		ownershipErr = fmt.Errorf("policies.ownership: %w", ownershipErr)
 	}
 	_, residencyErr := c.Residency()
-	if err := errors.Join(secretErr, natsErr, ownershipErr, residencyErr); err != nil {
+	connectionErr := c.doc.Locate(c.CheckConnections())
+	if err := errors.Join(connectionErr, secretErr, natsErr, ownershipErr, residencyErr); err != nil {
 		return &exitError{code: exitPrecondition, err: err}
 	}
 	return nil

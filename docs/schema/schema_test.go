@@ -231,6 +231,35 @@ func TestSchemaAndProgramAgree(t *testing.T) {
 		"id 16":             {config, strings.Replace(validConfig, "id: 2", "id: 16", 1), false},
 		"region name":       {config, strings.Replace(validConfig, "  eu:", "  EU:", 1), false},
 		"both kafkas":       {config, strings.Replace(validConfig, "seeds: [127.0.0.1:29092]", "seeds: [\"a:1\"], embedded: {listen: \"127.0.0.1:1\"}", 1), false},
+		"tls":               {config, reached("tls: {}"), true},
+		"mutual TLS":        {config, reached("tls: {ca_file: ca.pem, cert_file: c.pem, key_file: k.pem, server_name: kafka.example, min_version: \"1.3\"}, address_map: {\"broker-1.internal:9093\": \"tunnel.example:19093\"}"), true},
+		"certificate alone": {config, reached("tls: {cert_file: c.pem}"), false},
+		"key alone":         {config, reached("tls: {key_file: c.pem}"), false},
+		"TLS 1.1":           {config, reached("tls: {min_version: \"1.1\"}"), false},
+		"unchecked TLS":     {config, reached("tls: {insecure_skip_verify: true}"), false},
+		"server name":       {config, reached("tls: {server_name: \"http://a\"}"), false},
+		"mapped host":       {config, reached("address_map: {broker-1: \"tunnel.example:19093\"}"), false},
+		"mapped to a host":  {config, reached("address_map: {\"broker-1:9092\": tunnel.example}"), false},
+		"plain":             {config, reached("sasl: {mechanism: plain, username: a, password_file: p}"), true},
+		"scram":             {config, reached("sasl: {mechanism: scram-sha-512, username: a, password_file: p}"), true},
+		"gssapi":            {config, reached("sasl: {mechanism: gssapi, username: a, password_file: p}"), false},
+		"no mechanism":      {config, reached("sasl: {username: a, password_file: p}"), false},
+		"password":          {config, reached("sasl: {mechanism: plain, username: a, password: p}"), false},
+		"no user":           {config, reached("sasl: {mechanism: plain, password_file: p}"), false},
+		"no password":       {config, reached("sasl: {mechanism: scram-sha-256, username: a}"), false},
+		"token file":        {config, reached("sasl: {mechanism: oauthbearer, token_file: t, extensions: {logicalCluster: lkc}}"), true},
+		"token endpoint":    {config, reached("sasl: {mechanism: oauthbearer, token_url: \"https://id.example/token\", client_id: a, client_secret_file: s, scopes: [kafka], audience: b, token_ca_file: ca.pem}"), true},
+		"both tokens":       {config, reached("sasl: {mechanism: oauthbearer, token_file: t, token_url: \"https://id.example/token\", client_id: a, client_secret_file: s}"), false},
+		"no token":          {config, reached("sasl: {mechanism: oauthbearer}"), false},
+		"no client secret":  {config, reached("sasl: {mechanism: oauthbearer, token_url: \"https://id.example/token\", client_id: a}"), false},
+		"token scheme":      {config, reached("sasl: {mechanism: oauthbearer, token_url: \"ftp://id.example/token\", client_id: a, client_secret_file: s}"), false},
+		"user of a token":   {config, reached("sasl: {mechanism: oauthbearer, token_file: t, username: a}"), false},
+		"extension auth":    {config, reached("sasl: {mechanism: oauthbearer, token_file: t, extensions: {auth: x}}"), false},
+		"iam":               {config, reached("sasl: {mechanism: aws-msk-iam}"), true},
+		"iam file":          {config, reached("sasl: {mechanism: aws-msk-iam, credentials_file: c, profile: p}"), true},
+		"iam profile":       {config, reached("sasl: {mechanism: aws-msk-iam, profile: p}"), false},
+		"iam user":          {config, reached("sasl: {mechanism: aws-msk-iam, username: a}"), false},
+		"embedded tls":      {config, strings.Replace(validConfig, "seeds: [127.0.0.1:29092]", "tls: {}", 1), false},
 		"seed without port": {config, strings.Replace(validConfig, "[127.0.0.1:29092]", "[kafka]", 1), false},
 		"quorum alone":      {config, validConfig + "nats: {mode: quorum}\n", false},
 		"quorum":            {config, validConfig + "nats: {mode: quorum, embedded: {name: n, cluster: \"127.0.0.1:1\", routes: [\"nats-route://127.0.0.1:2\", \"nats-route://127.0.0.1:3\"], advertise: \"127.0.0.1:4\", secret_file: s}, lease: {duration: 30s, margin: 3s}}\n", true},
@@ -288,6 +317,11 @@ func TestSchemaAndProgramAgree(t *testing.T) {
 			}
 		})
 	}
+}
+
+// reached is validConfig with more members for the other region's Kafka.
+func reached(members string) string {
+	return strings.Replace(validConfig, "seeds: [127.0.0.1:29092]", "seeds: [127.0.0.1:29092], "+members, 1)
 }
 
 // accept reads a file as the program does.

@@ -12,6 +12,7 @@ import (
 	"github.com/twmb/franz-go/pkg/kerr"
 	"github.com/twmb/franz-go/pkg/kgo"
 
+	"github.com/geogate/geogate/internal/connect"
 	"github.com/geogate/geogate/internal/txn"
 )
 
@@ -55,7 +56,7 @@ type fetched struct {
 }
 
 func newConsumer(cfg *Config, committed bool, wanted []string, log *slog.Logger) (*consumer, error) {
-	cl, err := kgo.NewClient(append(append([]kgo.Opt(nil), cfg.Opts...), kgo.MetadataMinAge(100*time.Millisecond))...)
+	cl, err := connect.NewClient(append(append([]kgo.Opt(nil), cfg.Opts...), kgo.MetadataMinAge(100*time.Millisecond))...)
 	if err != nil {
 		return nil, fmt.Errorf("make client for control topics: %w", err)
 	}

@@ -34,6 +34,7 @@ var mayImport = map[string][]string{
 	"internal/dirlock":  {},
 	"internal/redact":   {},
 	"internal/warning":  {"internal/redact"},
+	"internal/connect":  {"internal/loopback", "internal/secret", "internal/strict", "internal/warning"},
 	"internal/defect":   {"internal/warning"},
 	"internal/embed":    {"internal/dirlock", "internal/loopback", "internal/sleep", "internal/txn"},
 	"docs/schema":       {},
@@ -44,8 +45,8 @@ var mayImport = map[string][]string{
 	"internal/offsets":  {"internal/event"},
 	"internal/expr":     {"internal/event"},
 	"internal/txn":      {"internal/sleep", "internal/event"},
-	"internal/control":  {"internal/incident", "internal/sleep", "internal/warning", "internal/defect", "internal/event", "internal/offsets", "internal/txn"},
-	"internal/seat":     {"internal/incident", "internal/sleep", "internal/defect", "internal/event", "internal/judged", "internal/hlc", "internal/txn", "internal/control"},
+	"internal/control":  {"internal/connect", "internal/incident", "internal/sleep", "internal/warning", "internal/defect", "internal/event", "internal/offsets", "internal/txn"},
+	"internal/seat":     {"internal/connect", "internal/incident", "internal/sleep", "internal/defect", "internal/event", "internal/judged", "internal/hlc", "internal/txn", "internal/control"},
 	"conflict":          {"internal/event", "internal/judged", "internal/hlc"},
 	"conflict/view": {
 		"internal/warning", "internal/defect", "conflict", "internal/sleep", "internal/event", "internal/judged", "internal/hlc", "internal/txn", "internal/control", "internal/seat", "internal/keyset",
@@ -58,12 +59,12 @@ var mayImport = map[string][]string{
 	"router/ownership/register": {"router/ownership"},
 	"router/ownership/mirror":   {"internal/sleep", "internal/warning", "internal/defect", "internal/event", "internal/txn", "router/ownership"},
 	"gateway": {
-		"internal/loopback", "internal/sleep", "internal/warning", "internal/event", "internal/judged", "internal/hlc", "internal/txn", "internal/control", "internal/seat", "router",
+		"internal/connect", "internal/loopback", "internal/sleep", "internal/warning", "internal/event", "internal/judged", "internal/hlc", "internal/txn", "internal/control", "internal/seat", "router",
 		"router/ownership", "conflict", "conflict/view",
 	},
 	"replicate/mm2": {"internal/strict", "router"},
 	"replicate": {
-		"internal/incident", "internal/sleep", "internal/warning", "internal/defect", "internal/event", "internal/offsets", "internal/txn", "internal/control", "router", "residency",
+		"internal/connect", "internal/incident", "internal/sleep", "internal/warning", "internal/defect", "internal/event", "internal/offsets", "internal/txn", "internal/control", "router", "residency",
 	},
 	"residency/policyfile": {"internal/sleep", "residency"},
 	"internal/retention": {
@@ -94,7 +95,10 @@ var confined = map[string][]string{
 	"github.com/google/uuid":                {"internal/event"},
 	"cel.dev/cel-go":                        {"internal/expr"},
 	"github.com/go-json-experiment/json":    {"gateway"},
-	"github.com/fsnotify/fsnotify":          {"residency/policyfile"},
+	"github.com/fsnotify/fsnotify":          {"internal/connect", "residency/policyfile"},
+	"github.com/twmb/franz-go/pkg/sasl":     {"internal/connect"},
+	"github.com/aws/aws-sdk-go-v2":          {"internal/connect"},
+	"golang.org/x/oauth2":                   {"internal/connect"},
 	"github.com/dgraph-io/badger":           {"conflict/view", "dedupe", "internal/seats", "internal/node"},
 	"github.com/twmb/franz-go/pkg/kfake":    {"internal/embed"},
 	"github.com/klauspost/compress":         {"internal/txn"},
@@ -395,6 +399,61 @@ func TestPackageDocs(t *testing.T) {
 			t.Errorf("package %s has %d package comments, want one: %s", pkg, len(files), strings.Join(files, ", "))
 		}
 	}
+}
+
+// connectionOnly are functions of the Kafka client that decide how a cluster is reached. Only
+// internal/connect calls them, so that no client goes round the configured connection.
+var connectionOnly = []string{"NewClient", "SeedBrokers", "Dialer", "DialTLS", "DialTLSConfig", "SASL", "Rack"}
+
+// TestOneConnection wants all clients of the program, test benches apart, to be made by
+// internal/connect.
+func TestOneConnection(t *testing.T) {
+	for _, s := range sources(t) {
+		if s.pkg == "internal/connect" || strings.HasPrefix(s.pkg, "testbench/") {
+			continue
+		}
+		for _, at := range goesRound(s.ast, s.fset) {
+			t.Errorf("%s: use the options of a connect.Cluster, and connect.NewClient", at)
+		}
+	}
+}
+
+// TestGoesRound proves that the rule catches what it is for, whatever the import is called.
+func TestGoesRound(t *testing.T) {
+	const src = `package p
+import k "github.com/twmb/franz-go/pkg/kgo"
+import "other/kgo"
+var _, _, _ = k.NewClient(k.SeedBrokers("a:1"), k.ClientID("x")), kgo.NewClient(), k.Offset{}`
+	fset := token.NewFileSet()
+	f, err := parser.ParseFile(fset, "p.go", src, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got := goesRound(f, fset); len(got) != 2 {
+		t.Errorf("found %v, want NewClient and SeedBrokers", got)
+	}
+}
+
+// goesRound gives the places where a file calls what connectionOnly names.
+func goesRound(f *ast.File, fset *token.FileSet) (out []string) {
+	name := ""
+	for _, spec := range f.Imports {
+		if spec.Path.Value == `"github.com/twmb/franz-go/pkg/kgo"` {
+			name = "kgo"
+			if spec.Name != nil {
+				name = spec.Name.Name
+			}
+		}
+	}
+	ast.Inspect(f, func(n ast.Node) bool {
+		if sel, ok := n.(*ast.SelectorExpr); ok && name != "" && slices.Contains(connectionOnly, sel.Sel.Name) {
+			if pkg, ok := sel.X.(*ast.Ident); ok && pkg.Name == name {
+				out = append(out, fset.Position(n.Pos()).String()+": "+sel.Sel.Name)
+			}
+		}
+		return true
+	})
+	return out
 }
 
 // TestNoInit refuses init functions: what a package does when it is imported

@@ -115,8 +115,8 @@ func (n *Node) assembleLink(l LinkConfig) error {
 	link, err := replicate.New(replicate.Config{
 		Name: l.Name,
 		From: router.Region{Name: n.cfg.Region, ID: n.own}, To: router.Region{Name: l.To, ID: to},
-		Source: n.seeds(), Target: n.cfg.Regions[l.To].Kafka.Seeds,
-		Include: l.Include, Exclude: l.Exclude, SourceOptions: opts, TargetOptions: opts,
+		Source: append(n.clusters[n.cfg.Region].Opts("geogate-link-"+l.Name), opts...), Target: append(n.clusters[l.To].Opts("geogate-link-"+l.Name), opts...),
+		Include: l.Include, Exclude: l.Exclude,
 		Border: n.guard(), Restrictable: n.restrictable,
 		Topology: n.topology,
 		Decoder:  n.decoder,

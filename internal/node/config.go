@@ -13,7 +13,6 @@ import (
 	"time"
 
 	"github.com/geogate/geogate/gateway"
-	"github.com/geogate/geogate/internal/event"
 	"github.com/geogate/geogate/internal/loopback"
 	"github.com/geogate/geogate/internal/secret"
 	"github.com/geogate/geogate/internal/strict"
@@ -52,29 +51,6 @@ type Config struct {
 	// Drain is how long a stopping instance may take to answer what it has
 	// accepted and to finish its transactions.
 	Drain time.Duration `yaml:"drain"`
-}
-
-// RegionConfig is one region of the deployment.
-type RegionConfig struct {
-	// ID is the region's id, 1 to 15, never reused.
-	ID event.RegionID `yaml:"id"`
-	// Kafka is the region's cluster.
-	Kafka KafkaConfig `yaml:"kafka"`
-}
-
-// KafkaConfig says where a region's Kafka cluster is. The own region has either
-// member, the target of a link has seeds, any other region may have none.
-type KafkaConfig struct {
-	// Seeds are host:port addresses of brokers.
-	Seeds []string `yaml:"seeds"`
-	// Embedded runs the cluster inside the process.
-	Embedded *EmbeddedKafka `yaml:"embedded"`
-}
-
-// EmbeddedKafka is a single-node Kafka inside the process.
-type EmbeddedKafka struct {
-	// Listen is a loopback host:port; port 0 takes a free one.
-	Listen string `yaml:"listen"`
 }
 
 // LinkConfig is one direction of replication.
@@ -329,9 +305,6 @@ func (c Config) Topology() (*router.Topology, error) {
 	return router.NewTopology(regions...)
 }
 
-// Own gives the own region's entry.
-func (c Config) Own() RegionConfig { return c.Regions[c.Region] }
-
 // Outgoing gives the links that begin in the own region, in the order of the
 // file: those that the instance runs.
 func (c Config) Outgoing() []LinkConfig {
@@ -409,49 +382,6 @@ func (c Config) validateSelf(bad *strict.Problems) {
 	}
 	if c.DataDir == "" {
 		bad.Add(strict.At("data_dir"), "must name a directory")
-	}
-}
-
-func (c Config) validateRegions(bad *strict.Problems) {
-	if len(c.Regions) == 0 {
-		bad.Add(strict.At("regions"), "needs at least the own region")
-	}
-	taken := make(map[event.RegionID]string)
-	for _, name := range slices.Sorted(maps.Keys(c.Regions)) {
-		r, at := c.Regions[name], strict.At("regions", name)
-		if router.CheckAlias(name) != nil {
-			bad.Add(at, "%q is not a region name, want 1 to 31 of a-z, 0-9 and -, first a letter", name)
-		}
-		switch other := taken[r.ID]; {
-		case !r.ID.Valid():
-			bad.Add(at.And("id"), "must be within 1 and %d", event.MaxRegion)
-		case other != "":
-			bad.Add(at.And("id"), "%d is already the id of %s", r.ID, other)
-		default:
-			taken[r.ID] = name
-		}
-		c.validateKafka(bad, at.And("kafka"), name, r.Kafka)
-	}
-}
-
-func (c Config) validateKafka(bad *strict.Problems, at strict.Path, name string, k KafkaConfig) {
-	own := name == c.Region
-	_, known := c.Regions[c.Region] // else one message about that is enough
-	switch {
-	case own && k.Embedded == nil && len(k.Seeds) == 0:
-		bad.Add(at, "the own region needs seeds or embedded")
-	case k.Embedded != nil && len(k.Seeds) > 0:
-		bad.Add(at, "give either seeds or embedded, not both")
-	case !own && known && k.Embedded != nil:
-		bad.Add(at.And("embedded"), "only the own region's Kafka can be embedded; give seeds for another region's")
-	}
-	if k.Embedded != nil {
-		checkLoopback(bad, at.And("embedded", "listen"), k.Embedded.Listen, "the embedded Kafka has no authentication")
-	}
-	for i, seed := range k.Seeds {
-		if host, _, err := splitAddress(seed); err != nil || host == "" {
-			bad.Add(at.And("seeds", i), "%q is not host:port", seed)
-		}
 	}
 }
 

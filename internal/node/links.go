@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/geogate/geogate/gateway"
+	"github.com/geogate/geogate/internal/connect"
 	"github.com/geogate/geogate/internal/retention"
 	"github.com/geogate/geogate/internal/txn"
 	"github.com/geogate/geogate/internal/warning"
@@ -74,6 +75,9 @@ func (l *linkRun) Warnings(out *warning.List) {
 	s := l.Status()
 	if s.Error != "" {
 		out.Add(warning.LinkFailed, l.name, "%s", s.Error)
+	}
+	if s.Cause != nil && connect.KindOf(s.Cause) == connect.NotAuthorized {
+		out.Add(warning.KafkaAuthorization, l.name, "%s", connect.Explain(s.Cause, "link "+l.name))
 	}
 	for _, p := range s.Parked {
 		out.Add(warning.LinkParked, fmt.Sprintf("%s %s/%d", l.name, p.Topic, p.Partition), "%s", p.Reason)

@@ -18,9 +18,9 @@ import (
 	"github.com/dgraph-io/badger/v4"
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/twmb/franz-go/pkg/kgo"
-	"github.com/twmb/franz-go/plugin/kslog"
 
 	"github.com/geogate/geogate/gateway"
+	"github.com/geogate/geogate/internal/connect"
 	"github.com/geogate/geogate/internal/control"
 	"github.com/geogate/geogate/internal/defect"
 	"github.com/geogate/geogate/internal/event"
@@ -41,9 +41,6 @@ const (
 	// reachTimeout is how long a starting instance waits for its own cluster,
 	// which may be starting too.
 	reachTimeout = 30 * time.Second
-	// retryStep and retryMost are how clients of the own cluster space retries.
-	retryStep = 50 * time.Millisecond
-	retryMost = 500 * time.Millisecond
 )
 
 // ErrSuperseded is returned by an instance's components when another instance of
@@ -69,7 +66,8 @@ type Node struct {
 	own      event.RegionID
 
 	store     *badger.DB
-	client    *kgo.Client // carries administration, transactions and what is not a write
+	clusters  map[string]*connect.Cluster // by region: the own one, and the targets of links
+	client    *kgo.Client                 // carries administration, transactions and what is not a write
 	control   *control.Follower
 	incidents *incidents
 	topics    *topics.Catalogue
@@ -113,6 +111,9 @@ func New(cfg Config, deps Deps) (_ *Node, err error) {
 	if err != nil {
 		return nil, err
 	}
+	if err = n.openClusters(); err != nil {
+		return nil, err
+	}
 	if err = n.disk.look(); err != nil {
 		return nil, err
 	}
@@ -131,11 +132,11 @@ func New(cfg Config, deps Deps) (_ *Node, err error) {
 
 // reach connects to the own cluster and makes the internal topics.
 func (n *Node) reach() (err error) {
-	n.client, err = kgo.NewClient(append(n.kafkaOpts("shared"), seat.ProducerOpts(seats.BatchBytes(int(n.cfg.HTTP.MaxRecord)), n.deps.Uncompressed)...)...)
+	n.client, err = connect.NewClient(append(n.kafkaOpts("shared"), seat.ProducerOpts(seats.BatchBytes(int(n.cfg.HTTP.MaxRecord)), n.deps.Uncompressed)...)...)
 	if err != nil {
 		return fmt.Errorf("make kafka client: %w", err)
 	}
-	n.kafka = &watch{client: n.client, region: n.cfg.Region}
+	n.kafka = &watch{client: n.client, region: n.cfg.Region, cluster: n.clusters[n.cfg.Region]}
 	within := cmp.Or(n.deps.ReachTimeout, reachTimeout)
 	ctx, cancel := context.WithTimeout(context.Background(), within)
 	defer cancel()
@@ -148,12 +149,12 @@ func (n *Node) reach() (err error) {
 		case refusal != nil:
 			return refusal
 		case ctx.Err() != nil:
-			return fmt.Errorf("within %s: %w", within, err)
+			return fmt.Errorf("within %s: %w", within, n.refusedBy(err))
 		case !said:
-			n.log.Warn("the region's own Kafka does not answer yet; trying again", "seeds", n.seeds(), "within", within.String(), "err", err)
+			n.log.Warn("the region's own Kafka cannot be used yet; trying again", "seeds", n.seeds(), "within", within.String(), "err", n.refusedBy(err))
 		}
 		if sleep.For(ctx, retryMost) != nil {
-			return fmt.Errorf("within %s: %w", within, err)
+			return fmt.Errorf("within %s: %w", within, n.refusedBy(err))
 		}
 	}
 }
@@ -197,31 +198,6 @@ func (n *Node) noRegister(ctx context.Context) error {
 	return nil
 }
 
-// seeds are the brokers of the own region.
-func (n *Node) seeds() []string {
-	if len(n.deps.Seeds) > 0 {
-		return n.deps.Seeds
-	}
-	return n.cfg.Own().Kafka.Seeds
-}
-
-// kafkaOpts reach the own cluster; purpose is for the broker's logs.
-func (n *Node) kafkaOpts(purpose string) []kgo.Opt {
-	return []kgo.Opt{
-		kgo.SeedBrokers(n.seeds()...),
-		kgo.ClientID("geogate-" + n.cfg.Instance + "-" + purpose),
-		kgo.WithLogger(kslog.New(quiet(n.log.With("client", purpose)))),
-		kgo.MetadataMinAge(250 * time.Millisecond),
-		kgo.MetadataMaxAge(30 * time.Second),
-		// The cluster is near: after an outage nobody should have to wait for
-		// the end of a pause that has grown to seconds.
-		kgo.RetryBackoffFn(func(tries int) time.Duration { return min(time.Duration(tries)*retryStep, retryMost) }),
-		// A client that pushes its metrics waits a second for the last push when it
-		// closes, which an instance with many clients and no broker cannot afford.
-		kgo.DisableClientMetrics(),
-	}
-}
-
 // Close closes a node whose components are not run.
 func (n *Node) Close() {
 	if n.server != nil {
@@ -251,6 +227,7 @@ func (n *Node) Components() []Component {
 			n.closeShared()
 			return nil
 		}},
+		{Name: "connections", Run: n.runConnections},
 		{Name: "control", Run: n.control.Run},
 		{Name: "incidents", Run: n.incidents.keeper.Run},
 		{Name: "topics", Run: n.topics.Run},

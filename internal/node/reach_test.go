@@ -5,6 +5,8 @@ import (
 	"errors"
 	"log/slog"
 	"net"
+	"os"
+	"path/filepath"
 	"strings"
 	"sync"
 	"testing"
@@ -13,6 +15,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/twmb/franz-go/pkg/kfake"
 
+	"github.com/geogate/geogate/internal/connect"
 	"github.com/geogate/geogate/internal/node"
 )
 
@@ -34,16 +37,20 @@ func (s *said) Write(line []byte) (int, error) {
 	return s.text.Write(line)
 }
 
-const waiting = "does not answer yet"
+const waiting = "cannot be used yet"
 
 // open makes a node over the Kafka at a port.
-func open(t *testing.T, port int, log *said, within time.Duration) (*node.Node, error) {
+func open(t *testing.T, port int, log *said, within time.Duration, change ...func(*node.KafkaConfig)) (*node.Node, error) {
 	t.Helper()
 	c := node.Defaults()
 	c.Version, c.Region, c.DataDir = 1, "us", t.TempDir()
 	c.HTTP.Listen, c.Management.Listen = "127.0.0.1:0", "127.0.0.1:0"
 	seed := (&net.TCPAddr{IP: net.IPv4(127, 0, 0, 1), Port: port}).String()
-	c.Regions = map[string]node.RegionConfig{"us": {ID: 1, Kafka: node.KafkaConfig{Seeds: []string{seed}}}}
+	kafka := node.KafkaConfig{Seeds: []string{seed}}
+	for _, f := range change {
+		f(&kafka)
+	}
+	c.Regions = map[string]node.RegionConfig{"us": {ID: 1, Kafka: kafka}}
 	c = c.Complete()
 	if err := c.Validate(); err != nil {
 		t.Fatal(err)
@@ -92,6 +99,37 @@ func TestNoKafka(t *testing.T) {
 	}
 	if !errors.Is(err, node.ErrUnreachable) {
 		t.Fatalf("got %v", err)
+	}
+	if said := strings.Count(log.text.String(), waiting); said != 1 {
+		t.Errorf("said %d times:\n%s", said, &log.text)
+	}
+}
+
+// A Kafka that refuses the password is tried for as long as one that does not answer, since
+// it may be starting; then the start is refused, with what to correct.
+func TestKafkaThatRefuses(t *testing.T) {
+	port := freePort(t)
+	c, err := kfake.NewCluster(kfake.NumBrokers(1), kfake.Ports(port), kfake.EnableSASL(), kfake.Superuser("SCRAM-SHA-256", "geogate", "right"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.Close()
+	file := filepath.Join(t.TempDir(), "pw")
+	if err := os.WriteFile(file, []byte("wrong-secret"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	log := &said{}
+	n, err := open(t, port, log, 1500*time.Millisecond, func(k *node.KafkaConfig) {
+		k.SASL = &connect.SASL{Mechanism: connect.Scram256, Username: "geogate", PasswordFile: file}
+	})
+	if err == nil {
+		n.Close()
+	}
+	if !errors.Is(err, node.ErrRefused) || !strings.Contains(err.Error(), "correct regions.us.kafka.sasl") {
+		t.Fatalf("got %v", err)
+	}
+	if text := err.Error() + log.text.String(); strings.Contains(text, "wrong-secret") {
+		t.Errorf("the password was told: %s", text)
 	}
 	if said := strings.Count(log.text.String(), waiting); said != 1 {
 		t.Errorf("said %d times:\n%s", said, &log.text)

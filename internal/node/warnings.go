@@ -15,7 +15,7 @@ type warner interface {
 // warnings asks all parts.
 func (n *Node) warnings() *warning.List {
 	out := new(warning.List)
-	parts := []warner{n.kafka, n.disk, (*registerWarnings)(n), (*residencyWarnings)(n), (*peers)(n), &n.defects, &n.skipped, n.settings, n.topics, n.retention, n.incidents, n.seats, n.starting}
+	parts := []warner{n.kafka, (*connections)(n), n.disk, (*registerWarnings)(n), (*residencyWarnings)(n), (*peers)(n), &n.defects, &n.skipped, n.settings, n.topics, n.retention, n.incidents, n.seats, n.starting}
 	for _, l := range n.links {
 		parts = append(parts, l)
 	}
@@ -27,9 +27,14 @@ func (n *Node) warnings() *warning.List {
 
 // Warnings implements warner.
 func (w *watch) Warnings(out *warning.List) {
-	if w.down.Load() {
-		out.Add(warning.KafkaUnreachable, w.region, "the region's own Kafka does not answer; nothing is stored until it does")
+	if !w.down.Load() || w.cluster.Refusal() != nil { // a refusal has a warning of its own
+		return
 	}
+	because := ""
+	if r := w.cluster.Reason(); r != "" {
+		because = " (" + r + ")"
+	}
+	out.Add(warning.KafkaUnreachable, w.region, "the region's own Kafka does not answer; nothing is stored until it does%s", because)
 }
 
 // warningMetrics are the warnings, and what was skipped, as metrics.

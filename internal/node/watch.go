@@ -3,11 +3,12 @@ package node
 import (
 	"context"
 	"errors"
-	"log/slog"
 	"sync/atomic"
 	"time"
 
 	"github.com/twmb/franz-go/pkg/kgo"
+
+	"github.com/geogate/geogate/internal/connect"
 )
 
 const (
@@ -17,9 +18,10 @@ const (
 
 // watch reports whether the region's own Kafka answers.
 type watch struct {
-	client *kgo.Client
-	region string
-	down   atomic.Bool
+	client  *kgo.Client
+	region  string
+	cluster *connect.Cluster
+	down    atomic.Bool
 }
 
 // Run pings the cluster every two seconds.
@@ -48,22 +50,3 @@ func (w *watch) Ready(context.Context) error {
 	}
 	return nil
 }
-
-// quiet lets a client's warnings and errors through and drops its information:
-// a client logs every reconnection, and these clients reconnect by design.
-func quiet(log *slog.Logger) *slog.Logger { return slog.New(quietHandler{log.Handler()}) }
-
-type quietHandler struct{ slog.Handler }
-
-// Enabled implements slog.Handler.
-func (q quietHandler) Enabled(ctx context.Context, l slog.Level) bool {
-	return l >= slog.LevelWarn && q.Handler.Enabled(ctx, l)
-}
-
-// WithAttrs implements slog.Handler.
-func (q quietHandler) WithAttrs(as []slog.Attr) slog.Handler {
-	return quietHandler{q.Handler.WithAttrs(as)}
-}
-
-// WithGroup implements slog.Handler.
-func (q quietHandler) WithGroup(g string) slog.Handler { return quietHandler{q.Handler.WithGroup(g)} }

@@ -27,6 +27,21 @@ const (
 // everybody on the machine may read or write, and for a secret that can be guessed. No
 // error has any of the secret.
 func Read(path string) ([]byte, error) {
+	b, err := ReadIssued(path)
+	switch {
+	case err != nil:
+		return nil, err
+	case len(b) < least:
+		return nil, fmt.Errorf("the secret in %s has %d bytes, at least %d are needed; make one with: openssl rand -hex 32", path, len(b), least)
+	case entropy(b) < leastEntropy || periodic(b):
+		return nil, fmt.Errorf("the secret in %s can be guessed: it repeats itself; make one with: openssl rand -hex 32", path)
+	}
+	return b, nil
+}
+
+// ReadIssued is Read for a secret that another system has issued, such as a password or a
+// private key: it may be short, and is not empty.
+func ReadIssued(path string) ([]byte, error) {
 	f, err := os.Open(path)
 	if err != nil {
 		return nil, err
@@ -47,12 +62,8 @@ func Read(path string) ([]byte, error) {
 	if err != nil {
 		return nil, err
 	}
-	b = bytes.TrimRight(b, "\r\n")
-	switch {
-	case len(b) < least:
-		return nil, fmt.Errorf("the secret in %s has %d bytes, at least %d are needed; make one with: openssl rand -hex 32", path, len(b), least)
-	case entropy(b) < leastEntropy || periodic(b):
-		return nil, fmt.Errorf("the secret in %s can be guessed: it repeats itself; make one with: openssl rand -hex 32", path)
+	if b = bytes.TrimRight(b, "\r\n"); len(b) == 0 {
+		return nil, fmt.Errorf("the secret in %s has 0 bytes", path)
 	}
 	return b, nil
 }

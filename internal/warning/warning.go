@@ -23,7 +23,9 @@ type Code string
 // The codes.
 const (
 	BeyondLimits        Code = "BEYOND_LIMITS"
+	CertificateExpires  Code = "CERTIFICATE_EXPIRES"
 	ClockAhead          Code = "CLOCK_AHEAD"
+	ConnectionFile      Code = "CONNECTION_FILE"
 	CopyKeepsAll        Code = "COPY_KEEPS_ALL"
 	CutPending          Code = "CUT_PENDING"
 	Defect              Code = "DEFECT"
@@ -35,6 +37,9 @@ const (
 	GapNear             Code = "GAP_NEAR"
 	GatewayGone         Code = "GATEWAY_GONE"
 	IntervalPastEnd     Code = "INTERVAL_PAST_END"
+	KafkaAuthentication Code = "KAFKA_AUTHENTICATION"
+	KafkaAuthorization  Code = "KAFKA_AUTHORIZATION"
+	KafkaTLS            Code = "KAFKA_TLS"
 	KafkaUnreachable    Code = "KAFKA_UNREACHABLE"
 	LinkFailed          Code = "LINK_FAILED"
 	LinkParked          Code = "LINK_PARKED"
@@ -70,8 +75,8 @@ const (
 // Codes are all codes.
 func Codes() []Code {
 	return []Code{
-		BeyondLimits, ClockAhead, CopyKeepsAll, CutPending, Defect, DiskLow, ExpiryHeld, FoldFailing, ForeignRecords, Gap, GapNear, GatewayGone,
-		IntervalPastEnd, KafkaUnreachable, LinkFailed, LinkParked, MalformedRecord, MoreWarnings, NativeOrphans, OutputReplaced,
+		BeyondLimits, CertificateExpires, ClockAhead, ConnectionFile, CopyKeepsAll, CutPending, Defect, DiskLow, ExpiryHeld, FoldFailing, ForeignRecords, Gap, GapNear, GatewayGone,
+		IntervalPastEnd, KafkaAuthentication, KafkaAuthorization, KafkaTLS, KafkaUnreachable, LinkFailed, LinkParked, MalformedRecord, MoreWarnings, NativeOrphans, OutputReplaced,
 		PartitionHeld, PartitionNotReady, PartitionsDiffer, PartitionsUneven, PartitionsUnused, PatternUnmatched, Quarantined,
 		RegisterDegraded, RegisterRecordLong, RegisterRegressed, RegisterRumour, RegisterUnreachable, ResidencyInvalid, ResidencyStopped, RetentionShort,
 		SettingsDiffer, SettingsDisagree, Starting, TopicBlocked, UnknownRecord, UnprovenRecord, ViewIncomplete, WaitsForRegister,

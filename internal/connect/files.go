@@ -1,0 +1,127 @@
+package connect
+
+import (
+	"crypto/sha256"
+	"crypto/tls"
+	"crypto/x509"
+	"encoding/pem"
+	"fmt"
+	"io"
+	"os"
+	"time"
+
+	"github.com/twmb/franz-go/pkg/sasl"
+
+	"github.com/geogate/geogate/internal/secret"
+	"github.com/geogate/geogate/internal/strict"
+)
+
+// loaded is what connections are made with: a configuration with what its files hold. It does
+// not change.
+type loaded struct {
+	tls       *tls.Config    // nil: in the clear
+	mechanism sasl.Mechanism // nil: no SASL
+	sum       [sha256.Size]byte
+	expires   time.Time // when the own certificate ends; zero: there is none
+}
+
+// maxFile bounds a file of certificates: a wrong name may be that of a log.
+const maxFile = 4 << 20
+
+// contents are the files of a configuration by the last part of their paths.
+type contents map[string][]byte
+
+// read reads all files that c names.
+func (c *Config) read() (contents, error) {
+	var bad strict.Problems
+	out := contents{}
+	for _, f := range c.Files() {
+		if *f.Name == "" {
+			continue
+		}
+		key := f.At[len(f.At)-1].(string)
+		var b []byte
+		var err error
+		switch key {
+		case "ca_file", "cert_file", "token_ca_file":
+			b, err = readPublic(*f.Name)
+		default:
+			b, err = secret.ReadIssued(*f.Name)
+		}
+		if err != nil {
+			bad.Add(f.At, "%v", err)
+		}
+		out[key] = b
+	}
+	return out, bad.Err()
+}
+
+func readPublic(name string) ([]byte, error) {
+	f, err := os.Open(name)
+	if err != nil {
+		return nil, err
+	}
+	defer f.Close()
+	b, err := io.ReadAll(io.LimitReader(f, maxFile+1))
+	if err == nil && len(b) > maxFile {
+		err = fmt.Errorf("%s has more than %d bytes, which no file of certificates needs", name, maxFile)
+	}
+	return b, err
+}
+
+// sum tells whether files have changed.
+func (c contents) sum() [sha256.Size]byte {
+	h := sha256.New()
+	for _, key := range []string{"ca_file", "cert_file", "key_file", "password_file", "token_file", "client_secret_file", "token_ca_file", "credentials_file"} {
+		fmt.Fprintf(h, "%s %d\n", key, len(c[key]))
+		h.Write(c[key])
+	}
+	return [sha256.Size]byte(h.Sum(nil))
+}
+
+// load makes of the files what connections need. Errors are [strict.Problems].
+func (c *Config) load(files contents) (*loaded, error) {
+	var bad strict.Problems
+	l := &loaded{sum: files.sum()}
+	if c.TLS != nil {
+		l.tls, l.expires = c.TLS.load(&bad, files)
+	}
+	if c.SASL != nil {
+		l.mechanism = c.SASL.load(&bad, files)
+	}
+	if err := bad.Err(); err != nil {
+		return nil, err
+	}
+	return l, nil
+}
+
+func (t *TLS) load(bad *strict.Problems, files contents) (cfg *tls.Config, expires time.Time) {
+	at := strict.At("tls")
+	cfg = &tls.Config{MinVersion: versions()[t.MinVersion], ServerName: t.ServerName}
+	if t.CAFile != "" {
+		cfg.RootCAs = pool(bad, at.And("ca_file"), t.CAFile, files["ca_file"])
+	}
+	if t.CertFile == "" {
+		return cfg, time.Time{}
+	}
+	if block, _ := pem.Decode(files["key_file"]); block != nil && (block.Type == "ENCRYPTED PRIVATE KEY" || block.Headers["DEK-Info"] != "") {
+		bad.Add(at.And("key_file"), "the key in %s is encrypted; decrypt it with openssl pkey -in %s -out PLAIN, and let nobody else read the result", t.KeyFile, t.KeyFile)
+		return cfg, time.Time{}
+	}
+	pair, err := tls.X509KeyPair(files["cert_file"], files["key_file"])
+	if err != nil {
+		bad.Add(at.And("cert_file"), "%s and key_file, %s, are not a certificate and its key in PEM: %v", t.CertFile, t.KeyFile, err)
+		return cfg, time.Time{}
+	}
+	cfg.Certificates = []tls.Certificate{pair}
+	return cfg, pair.Leaf.NotAfter
+}
+
+// pool gives the certificates of a file.
+func pool(bad *strict.Problems, at strict.Path, name string, pemText []byte) *x509.CertPool {
+	p := x509.NewCertPool()
+	if !p.AppendCertsFromPEM(pemText) {
+		bad.Add(at, "%s has no certificate in PEM; convert one in another form with openssl x509 -inform der", name)
+	}
+	return p
+}

@@ -1,0 +1,161 @@
+package connect
+
+import (
+	"context"
+	"crypto/sha256"
+	"path/filepath"
+	"sync"
+	"time"
+
+	"github.com/fsnotify/fsnotify"
+)
+
+const (
+	// lookEvery is how often the files are read where nobody tells that they have changed.
+	lookEvery = 5 * time.Second
+	// settle is how long files that do not fit are given: a certificate and its key are
+	// replaced one after the other.
+	settle = time.Second
+	// coalesce is how long changes of a directory are collected.
+	coalesce = 100 * time.Millisecond
+)
+
+// reload is what is known of the files since they were read first.
+type reload struct {
+	seen [sha256.Size]byte // what is in use; only Run touches it
+
+	mu   sync.Mutex
+	err  error // why the files as they are cannot be used
+	wake chan struct{}
+}
+
+// failed says why the files as they are now cannot be used.
+func (r *reload) failed() error {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.err
+}
+
+func (r *reload) set(err error) (changed bool) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	changed = (err == nil) != (r.err == nil) || err != nil && err.Error() != r.err.Error()
+	r.err = err
+	return changed
+}
+
+// channel is what look wakes.
+func (r *reload) channel() chan struct{} {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.wake == nil {
+		r.wake = make(chan struct{}, 1)
+	}
+	return r.wake
+}
+
+// look has the files read soon.
+func (r *reload) look() {
+	select {
+	case r.channel() <- struct{}{}:
+	default:
+	}
+}
+
+// Run reads the files again when they change, until ctx ends, and returns nil.
+func (c *Cluster) Run(ctx context.Context) error {
+	dirs := c.directories()
+	if len(dirs) == 0 {
+		<-ctx.Done()
+		return nil
+	}
+	// Without a watch, which some file systems do not offer, the files are read every few
+	// seconds alone.
+	events := make(<-chan fsnotify.Event)
+	errs := make(<-chan error)
+	if w, err := fsnotify.NewWatcher(); err == nil {
+		defer w.Close()
+		for _, dir := range dirs {
+			if err := w.Add(dir); err != nil {
+				c.log.Warn("cannot watch a directory; its files are read every few seconds", "directory", dir, "err", err)
+			}
+		}
+		events, errs = w.Events, w.Errors
+	}
+	tick := time.NewTicker(lookEvery)
+	defer tick.Stop()
+	wake := c.reload.channel()
+	var failing time.Time // since when the files do not fit
+	for {
+		var retry <-chan time.Time
+		if err := c.look(); err == nil {
+			failing = time.Time{}
+			c.reload.set(nil)
+		} else if failing.IsZero() {
+			failing = c.now()
+			retry = time.After(settle)
+		} else if c.now().Sub(failing) >= settle && c.reload.set(err) {
+			c.log.Warn("files of the connection to Kafka have changed and cannot be used; those as they were before stay in use", "err", err)
+		}
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-retry:
+		case <-events:
+			pause(ctx, events)
+		case <-errs:
+		case <-wake:
+		case <-tick.C:
+		}
+	}
+}
+
+// pause lets what changes together change, and a directory of many changes not be looked at
+// for each.
+func pause(ctx context.Context, events <-chan fsnotify.Event) {
+	end := time.After(coalesce)
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-events:
+		case <-end:
+			return
+		}
+	}
+}
+
+// directories are those of the files: a file is mostly replaced by renaming another.
+func (c *Cluster) directories() []string {
+	seen := make(map[string]bool)
+	for _, f := range c.cfg.Files() {
+		if *f.Name != "" {
+			seen[filepath.Dir(*f.Name)] = true
+		}
+	}
+	out := make([]string, 0, len(seen))
+	for dir := range seen {
+		out = append(out, dir)
+	}
+	return out
+}
+
+// look reads the files, and has connections made with them if they have changed.
+func (c *Cluster) look() error {
+	files, err := c.cfg.read()
+	if err != nil {
+		return below(err, c.path)
+	}
+	if sum := files.sum(); sum == c.reload.seen {
+		return nil
+	}
+	l, err := c.cfg.load(files)
+	if err != nil {
+		return below(err, c.path)
+	}
+	c.reload.seen = l.sum
+	c.files.Store(l)
+	c.brokers.release()
+	c.log.Info("files of the connection to Kafka have changed; new connections use them")
+	return nil
+}
