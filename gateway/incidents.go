@@ -63,18 +63,15 @@ type IncidentList struct {
 }
 
 // AcceptResult is the answer of POST /v1/incidents/{id}/accept: Exit is the exit code of
-// the command.
+// the command, 0. What was not accepted is a problem, INCIDENT_CHANGED.
 type AcceptResult struct {
 	Exit     int      `json:"exit"`
 	Incident Incident `json:"incident"`
 	Detail   string   `json:"detail"`
 }
 
-// Exit codes of AcceptResult, those of the command line.
-const (
-	accepted    = 0
-	notAccepted = 3
-)
+// accepted is the exit code of the command line for what was done.
+const accepted = 0
 
 // acceptTime bounds the writing of two records.
 const acceptTime = 30 * time.Second
@@ -143,7 +140,7 @@ func (s *Server) acceptIncident(c *call) error {
 	result.Incident, err = s.deps.Incidents.Accept(ctx, c.args[0], last, by, reason)
 	switch {
 	case errors.Is(err, ErrNotAccepted):
-		result.Exit, result.Detail = notAccepted, strings.TrimPrefix(err.Error(), ErrNotAccepted.Error()+": ")
+		return newProblem(codeIncidentChanged, "%s", strings.TrimPrefix(err.Error(), ErrNotAccepted.Error()+": "))
 	case err != nil:
 		return err
 	default:

@@ -38,6 +38,7 @@ const (
 	codeNotOwner             code = "NOT_OWNER"
 	codeKeyInUse             code = "IDEMPOTENCY_KEY_IN_USE"
 	codeTopicBlocked         code = "TOPIC_BLOCKED"
+	codeIncidentChanged      code = "INCIDENT_CHANGED"
 	codeCursorExpired        code = "CURSOR_EXPIRED"
 	codeValueGone            code = "VALUE_GONE"
 	codeBodyTooLarge         code = "BODY_TOO_LARGE"
@@ -99,6 +100,8 @@ func (c code) kind() kind {
 		return kind{409, "A write with this idempotency key is in flight", true, 1}
 	case codeTopicBlocked:
 		return kind{409, "Something stands in the way of this topic", false, 0}
+	case codeIncidentChanged:
+		return kind{409, "The incident is not as it was seen", false, 0}
 	case codeCursorExpired:
 		return kind{410, "Records after the cursor are no longer kept", false, 0}
 	case codeValueGone:

@@ -92,7 +92,8 @@ func problemError(resp *http.Response, body []byte) error {
 			code = exitUsage
 		case resp.StatusCode == http.StatusServiceUnavailable:
 			code = exitUnreachable
-		case resp.StatusCode == http.StatusNotFound: // no register, no such thing there
+		case resp.StatusCode == http.StatusNotFound, // no register, no such thing there
+			resp.StatusCode == http.StatusConflict: // it is not as it has to be
 			code = exitPrecondition
 		}
 		return exitWith(code, "gateway answers %s: %s: %s", cell(problem.Code), cell(problem.Title), cell(problem.Detail))

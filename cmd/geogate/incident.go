@@ -154,14 +154,11 @@ shown; 12 the gateway, or its region's Kafka, cannot be reached.`,
 			}
 			if output == "json" {
 				err = printJSON(cmd, body)
-			} else if result.Exit == exitOK {
+			} else {
 				p.line("%s", result.Detail)
 			}
 			if err == nil {
 				err = p.flush()
-			}
-			if err == nil && result.Exit != exitOK {
-				err = exitWith(result.Exit, "not accepted: %s", visible(result.Detail, ""))
 			}
 			return err
 		},

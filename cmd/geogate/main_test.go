@@ -49,6 +49,9 @@ func TestScripts(t *testing.T) {
 				env.Defer(server.Close)
 				env.Setenv("STATUS_"+name, server.URL)
 			}
+			server := httptest.NewServer(http.HandlerFunc(grown))
+			env.Defer(server.Close)
+			env.Setenv("INCIDENT_GROWN", server.URL)
 			kept, err := filepath.Abs("../../testbench/data/kept")
 			if err != nil {
 				return fmt.Errorf("find the kept configuration: %w", err)
@@ -57,6 +60,18 @@ func TestScripts(t *testing.T) {
 			return setPorts(env, "DATA", "MANAGEMENT", "KAFKA")
 		},
 	})
+}
+
+// grown answers with an incident that has grown whenever somebody accepts it.
+func grown(w http.ResponseWriter, r *http.Request) {
+	if r.Method == http.MethodGet {
+		w.Header().Set("Content-Type", "application/json")
+		_, _ = w.Write([]byte(`{"id":"0123456789ab","kind":"fold","topic":"flights","log":"us.flights","from":2,"to":9,"count":8,"since":"2026-11-30T12:00:00.000Z","state":"open"}`))
+		return
+	}
+	w.Header().Set("Content-Type", "application/problem+json")
+	w.WriteHeader(http.StatusConflict)
+	_, _ = w.Write([]byte(`{"code":"INCIDENT_CHANGED","title":"The incident is not as it was seen","status":409,"detail":"it has grown to offset 12 since; look at it again"}`))
 }
 
 // exits runs a program and checks its exact exit code.

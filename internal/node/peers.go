@@ -36,22 +36,28 @@ type heard struct {
 
 // peer is what is known of another region's gateway.
 type peer struct {
-	fenced   bool  // its instances renew no leases then
-	lease    heard // through the register
-	stopped  bool  // the newest lease record is an instance's last
-	progress heard // through the link from there
+	fenced bool // its instances renew no leases then
+	// fencedFor is how long ago the region was fenced, 0 if that is not known.
+	fencedFor time.Duration
+	lease     heard // through the register
+	stopped   bool  // the newest lease record is an instance's last
+	progress  heard // through the link from there
 }
 
 // judge gives the state of the gateway and, unless that is unknown, how long it has been
 // silent. Leases say more than progress: they are renewed whether the region has
-// something to tell or not.
+// something to tell or not. A fence ends them, and is no sign of life: who was gone before
+// stays gone until something comes.
 func (p peer) judge() (state string, silent time.Duration) {
+	wasGone := p.lease.ok && p.fencedFor > 0 && p.lease.ago-p.fencedFor > leaseSilence
 	switch {
 	case p.lease.ok && p.stopped:
 		return gatewayStopped, p.lease.ago
 	case p.lease.ok && !p.fenced && p.lease.ago <= leaseSilence:
 		return gatewayRunning, p.lease.ago
 	case p.lease.ok && !p.fenced:
+		return gatewayGone, p.lease.ago
+	case p.fenced && wasGone && !(p.progress.ok && p.progress.ago < p.fencedFor):
 		return gatewayGone, p.lease.ago
 	case p.progress.ok && p.progress.ago <= progressSilence:
 		return gatewayRunning, p.progress.ago
@@ -64,7 +70,9 @@ func (p peer) judge() (state string, silent time.Duration) {
 // peerOf asks what is known of another region's gateway.
 func (n *Node) peerOf(region string) (p peer) {
 	if n.ownership != nil {
-		p.lease.ago, p.stopped, p.lease.ok = n.ownership.Heard(region)
+		var s ownership.Silence
+		s, p.lease.ok = n.ownership.Heard(region)
+		p.lease.ago, p.stopped, p.fencedFor = s.Ago, s.Gone, s.Fenced
 		r, ok := n.ownership.Tokens().Regions[region]
 		p.fenced = ok && r.Record.State == ownership.RegionFenced
 	}

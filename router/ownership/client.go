@@ -574,16 +574,27 @@ type RegisterStatus struct {
 	Regressed         string
 }
 
-// Heard is how long ago an instance of a region was heard of last, and whether it said
-// that it has stopped. ok is false where nothing can be said: a region's instances were
-// not heard of at all, or the register is silent.
-func (c *Client) Heard(region string) (ago time.Duration, gone, ok bool) {
+// Silence is for how long nothing was heard of a region's instances through the register.
+type Silence struct {
+	Ago    time.Duration // since the newest lease record
+	Gone   bool          // which says that its instance has stopped
+	Fenced time.Duration // since the region was fenced after that; 0 if it was not
+}
+
+// Heard is how long ago an instance of a region was heard of last. ok is false where nothing
+// can be said: a region's instances were not heard of at all, or the register is silent.
+func (c *Client) Heard(region string) (s Silence, ok bool) {
 	t := c.tokens.Load()
 	h, ok := t.Heard[region]
 	if !ok || t.WatchSilent || t.Regressed != "" || c.Status().State != "ok" {
-		return 0, false, false
+		return s, false
 	}
-	return max(0, leaseTime()-h.At), h.Gone, true
+	now := leaseTime()
+	s = Silence{Ago: max(0, now-h.At), Gone: h.Gone}
+	if h.Fenced > 0 {
+		s.Fenced = max(1, now-h.Fenced)
+	}
+	return s, true
 }
 
 // Status says how the register is.

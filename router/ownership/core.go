@@ -475,6 +475,7 @@ func (c *Core) noteRegion(now time.Duration, seq uint64, data []byte) error {
 	if old != nil && r.Live < old.rec.Live {
 		return fmt.Errorf("the liveness epoch of region %s goes back from %d to %d", r.Region, old.rec.Live, r.Live)
 	}
+	c.noteFence(now, &r)
 	c.changes++
 	c.regions[r.Region] = &known[RegionRecord]{rev: seq, data: data, rec: r}
 	if r.Region == c.cfg.Region {

@@ -91,7 +91,10 @@ type ownName struct {
 type Heard struct {
 	At   time.Duration // when it came, on the clock of Step
 	Gone bool          // the instance that wrote it has stopped
-	seq  uint64
+	// Fenced is when the region was fenced after that, 0 if it was not: from then on no
+	// instance of it writes a lease, however well it is.
+	Fenced time.Duration
+	seq    uint64
 }
 
 // livesUnder gives what is known of a name.
@@ -112,6 +115,14 @@ func (c *Core) eachLife(region string, visit func(name instanceName, id string, 
 				return
 			}
 		}
+	}
+}
+
+// noteFence notes when a region was fenced whose instances were heard of.
+func (c *Core) noteFence(now time.Duration, r *RegionRecord) {
+	if h, ok := c.heard[r.Region]; ok && h.Fenced == 0 && r.State == RegionFenced {
+		h.Fenced = now
+		c.heard[r.Region] = h
 	}
 }
 

@@ -335,6 +335,31 @@ func TestHearsOfOtherRegions(t *testing.T) {
 	if h := m.c.Tokens().Heard["eu"]; h.At != m.now || !h.Gone {
 		t.Errorf("heard %+v, want gone at %v", h, m.now)
 	}
+	// A fence is noted with when it was, once; the next lease is news of a region that is up.
+	fence := func(live uint64, state ownership.RegionState) {
+		data, err := json.Marshal(ownership.RegionRecord{Version: 1, Region: "eu", ID: 2, Live: live, State: state, By: "us", Reason: "drill"})
+		if err != nil {
+			t.Fatal(err)
+		}
+		m.seq++
+		m.step(ownership.Seen{Subject: ownership.RegionSubject("eu"), Seq: m.seq, Data: data})
+	}
+	m.seq++
+	at = m.now
+	m.pass(time.Minute)
+	fenced := m.now
+	for live := range uint64(2) { // the second one touches it
+		fence(5+live, ownership.RegionFenced)
+		if h := m.c.Tokens().Heard["eu"]; h.At != at || h.Fenced != fenced {
+			t.Errorf("heard %+v, fenced at %v", h, fenced)
+		}
+		m.pass(time.Second)
+	}
+	fence(7, ownership.RegionUp)
+	see(m.seq+1, false)
+	if h := m.c.Tokens().Heard["eu"]; h.At != m.now || h.Fenced != 0 {
+		t.Errorf("heard %+v after the end of the fence", h)
+	}
 }
 
 // TestWaitsForLongerLeases: who takes over waits for as long as the other side says

@@ -57,6 +57,9 @@ func accept(t *testing.T, r *world.Region, x gateway.Incident) (result gateway.A
 		t.Fatal(err)
 	}
 	raw, _, err := r.Client().DoManagement(limit(t), "POST", "/v1/incidents/"+x.ID+"/accept", body, http.Header{"Content-Type": {"application/json"}})
+	if client.Code(err) == "INCIDENT_CHANGED" {
+		return gateway.AcceptResult{Exit: 3, Detail: err.Error()}
+	}
 	if err == nil {
 		err = client.Decode(raw, &result)
 	}
