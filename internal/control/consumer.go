@@ -42,9 +42,12 @@ type consumer struct {
 	// below it were taken. Both run in run's goroutine.
 	take   func(*txn.Record)
 	readTo func(p txn.TopicPartition, next int64)
+	// resume, if not nil, tells where to begin in a topic whose partitions begin at starts.
+	resume func(ctx context.Context, topic string, starts map[int32]int64) (map[int32]int64, error)
 
 	mu       sync.Mutex
 	next     map[txn.TopicPartition]int64 // read below it
+	epoch    map[txn.TopicPartition]int32 // leader epoch of the last batch that was taken
 	consumed map[string]bool              // topics that are consumed
 	advanced chan struct{}                // closed and replaced at every move
 }
@@ -66,7 +69,7 @@ func newConsumer(cfg *Config, committed bool, wanted []string, log *slog.Logger)
 			Committed: committed, PartitionBytes: fetchPartitionBytes, Earliest: true, Logger: log,
 		}),
 		fetched: make(chan fetched), decoder: cfg.Decoder,
-		next: make(map[txn.TopicPartition]int64), consumed: make(map[string]bool), advanced: make(chan struct{}),
+		next: make(map[txn.TopicPartition]int64), epoch: make(map[txn.TopicPartition]int32), consumed: make(map[string]bool), advanced: make(chan struct{}),
 	}, nil
 }
 
@@ -98,7 +101,23 @@ func (c *consumer) takeAll(f fetched) {
 			}
 		}
 	}
+	if n := len(f.Batches); n > 0 {
+		c.mu.Lock()
+		c.epoch[f.TopicPartition] = f.Batches[n-1].Batch.LeaderEpoch()
+		c.mu.Unlock()
+	}
 	c.advance(f.TopicPartition, f.Next)
+}
+
+// epochOf is the leader epoch of the last batch that was taken of a partition, -1 if there
+// was none.
+func (c *consumer) epochOf(p txn.TopicPartition) int32 {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if epoch, ok := c.epoch[p]; ok {
+		return epoch
+	}
+	return -1
 }
 
 // open begins to read a partition; what comes of it is handed over until the context
@@ -189,6 +208,14 @@ func (c *consumer) discoverOnce(ctx context.Context) (missing int, err error) {
 		if froms == nil {
 			missing++
 			continue
+		}
+		if c.resume != nil {
+			var failed error
+			if froms, failed = c.resume(ctx, t, froms); failed != nil {
+				missing++
+				err = errors.Join(err, failed)
+				continue
+			}
 		}
 		add[t] = froms
 	}

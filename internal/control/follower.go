@@ -48,6 +48,9 @@ type Config struct {
 	Defects *defect.Log
 	// Decoder opens batches; nil: one with default limits.
 	Decoder *txn.Decoder
+	// Runs is where the runs of the link from a region are kept, so that a start reads on and
+	// memory does not grow with them; nil: in memory.
+	Runs func(from event.RegionID) SavedRuns
 }
 
 // Validate says what is missing.
@@ -70,6 +73,7 @@ type Follower struct {
 	committed  *consumer // all topics, read committed
 
 	listingWanted chan struct{} // holds one: a position waits for a listing
+	broken        chan error    // holds one: what kept runs from being read or written
 	ready         chan struct{}
 	syncs         *coalescer[struct{}] // callers that want everything read to its end
 	decisions     *coalescer[int64]    // callers that want the own control topic read to its end, which it gives
@@ -86,6 +90,8 @@ type Follower struct {
 	restricted    map[string]uint16           // by topic, bit r: records of origin r may be denied to the own region
 	settings      map[event.RegionID]Settings // by the region that wrote them
 	links         map[event.RegionID]*LinkIndex
+	saved         map[event.RegionID]SavedRuns // of the links, where runs outlive the process
+	runsTopics    map[event.RegionID]event.TopicID
 	incidents     incident.Set // of the own region
 	judged        map[progressKey]Judged
 	restore       map[string]bool // keys of records of incidents that were written over
@@ -113,6 +119,7 @@ func New(cfg Config) (*Follower, error) {
 		return nil, err
 	}
 	f.ownControl.take, f.ownControl.readTo = f.takeUncommitted, f.uncommittedReadTo
+	f.committed.resume = f.resumeRuns
 	routes := f.routes()
 	f.committed.take = func(r *txn.Record) { f.takeCommitted(routes[r.Topic], r) }
 	f.committed.readTo = func(p txn.TopicPartition, next int64) { f.committedReadTo(routes[p.Topic], p, next) }
@@ -123,7 +130,7 @@ func New(cfg Config) (*Follower, error) {
 func newFollower(cfg Config) *Follower {
 	f := &Follower{
 		cfg: cfg, log: cmp.Or(cfg.Logger, slog.New(slog.DiscardHandler)),
-		listingWanted: make(chan struct{}, 1), ready: make(chan struct{}), changed: make(chan struct{}),
+		listingWanted: make(chan struct{}, 1), broken: make(chan error, 1), ready: make(chan struct{}), changed: make(chan struct{}),
 		syncs: newCoalescer[struct{}](), decisions: newCoalescer[int64](),
 		highestClosed: make(map[progressKey]event.Stamp),
 		progress:      make(map[progressKey][]Progress),
@@ -136,12 +143,19 @@ func newFollower(cfg Config) *Follower {
 		restore:       make(map[string]bool),
 		restoring:     make(chan struct{}, 1),
 		links:         make(map[event.RegionID]*LinkIndex),
+		saved:         make(map[event.RegionID]SavedRuns),
+		runsTopics:    make(map[event.RegionID]event.TopicID),
 		judged:        make(map[progressKey]Judged),
 		subscriptions: make(map[*Subscription]struct{}),
 	}
 	for id := range cfg.Regions {
-		if id != cfg.Region {
+		switch {
+		case id == cfg.Region:
+		case cfg.Runs == nil:
 			f.links[id] = NewLinkIndex()
+		default:
+			f.saved[id] = cfg.Runs(id)
+			f.links[id] = NewLinkIndexOver(f.saved[id])
 		}
 	}
 	return f
@@ -192,6 +206,14 @@ func (f *Follower) Run(ctx context.Context) error {
 	})
 	g.Go(func() error { f.decisions.run(ctx, f.readBarriers); return nil })
 	g.Go(func() error { f.awaitReady(ctx); return nil })
+	g.Go(func() error {
+		select {
+		case <-ctx.Done():
+			return nil
+		case err := <-f.broken:
+			return err
+		}
+	})
 	return g.Wait()
 }
 
@@ -342,7 +364,7 @@ func (f *Follower) committedReadTo(rt route, p txn.TopicPartition, next int64) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	if rt.kind == routeRuns {
-		f.links[rt.from].RunsReadTo(p.Partition, next)
+		f.runsReadTo(rt.from, p, next)
 	}
 	f.notify()
 }

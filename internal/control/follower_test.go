@@ -65,11 +65,13 @@ func (b *broker) produce(topic string, partition int32, key, value []byte) {
 	}
 }
 
-func (b *broker) follow() (*control.Follower, func()) {
+func (b *broker) follow() (*control.Follower, func()) { return b.followOver(nil) }
+
+func (b *broker) followOver(runs func(event.RegionID) control.SavedRuns) (*control.Follower, func()) {
 	b.t.Helper()
 	f, err := control.New(control.Config{
 		Region: 1, Regions: map[event.RegionID]string{1: "us", 2: "eu"}, Opts: []kgo.Opt{kgo.SeedBrokers(b.cluster.ListenAddrs()...)},
-		Skipped: &b.skipped, Ahead: func(s event.Stamp) bool { return s >= farAhead },
+		Skipped: &b.skipped, Ahead: func(s event.Stamp) bool { return s >= farAhead }, Runs: runs,
 	})
 	if err != nil {
 		b.t.Fatal(err)

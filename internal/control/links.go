@@ -1,9 +1,7 @@
 package control
 
 import (
-	"cmp"
 	"fmt"
-	"slices"
 	"strings"
 
 	"github.com/geogate/geogate/internal/event"
@@ -51,39 +49,12 @@ type Covered struct {
 // target-covered whose position was read before a high watermark of the runs slot
 // was listed, and the slot was read to it.
 type LinkIndex struct {
-	runs      map[partition]*runMap            // by target topic id
+	runs      *runTable                        // by target topic id
 	positions map[partition]*position          // by source topic id
 	byTarget  map[partition]*position          // the newest position that names the target
 	waiting   map[int32]map[*position]struct{} // by slot: positions not usable yet
 	runsNext  map[int32]int64                  // by slot: runs read below it
 	changed   map[partition]struct{}           // by target topic id: what has been said since takeChanged
-}
-
-// runMap is a partition's runs, and the records that they came in.
-type runMap struct {
-	offsets.Map
-	records []runRecord // in force, by their first targets
-}
-
-// runRecord is a record of the runs topic: where its runs begin and end at the target.
-type runRecord struct{ first, end int64 }
-
-// find is the index of the first record that begins at or above a target offset. It looks at
-// the end first, where a link writes.
-func (m *runMap) find(first int64) int {
-	n := len(m.records)
-	if n == 0 || m.records[n-1].first < first {
-		return n
-	}
-	at, _ := slices.BinarySearchFunc(m.records, first, func(r runRecord, first int64) int { return cmp.Compare(r.first, first) })
-	return at
-}
-
-// drop removes the record that begins at first from those in force.
-func (m *runMap) drop(first int64) {
-	if at := m.find(first); at < len(m.records) && m.records[at].first == first {
-		m.records = slices.Delete(m.records, at, at+1)
-	}
 }
 
 // position of one source partition. A position becomes usable in two steps so
@@ -103,10 +74,13 @@ type pendingListing struct {
 	upTo int64 // high watermark of the runs slot listed after pos was read; -1 not listed
 }
 
-// NewLinkIndex makes an empty index.
-func NewLinkIndex() *LinkIndex {
+// NewLinkIndex makes an index that keeps everything in memory.
+func NewLinkIndex() *LinkIndex { return NewLinkIndexOver(NewMemoryRuns()) }
+
+// NewLinkIndexOver makes an index of the runs that are in a store, and of those to come.
+func NewLinkIndexOver(store RunStore) *LinkIndex {
 	return &LinkIndex{
-		runs:      make(map[partition]*runMap),
+		runs:      newRunTable(store),
 		positions: make(map[partition]*position),
 		byTarget:  make(map[partition]*position),
 		waiting:   make(map[int32]map[*position]struct{}),
@@ -123,56 +97,23 @@ func (l *LinkIndex) ApplyRuns(key, value []byte) error {
 		return fmt.Errorf("apply runs record: %w", err)
 	}
 	l.changed[partition{topic, num}] = struct{}{}
+	c := Copy{topic, num}
 	if value == nil {
-		// Either folded into a block, which then replaces it, or cut
-		// off: then target-covered fell in the same transaction.
-		if m := l.runs[partition{topic, num}]; m != nil {
-			m.drop(first)
-		}
+		l.runs.tombstone(c, first)
 		return nil
 	}
 	runs, err := offsets.ParseRuns(first, value)
 	if err != nil {
 		return fmt.Errorf("apply runs record: %w", err)
 	}
-	m := l.runs[partition{topic, num}]
-	if m == nil {
-		m = &runMap{}
-		l.runs[partition{topic, num}] = m
-	}
-	m.put(first, runs)
+	l.runs.put(c, first, runs)
 	return nil
-}
-
-// put adds a record's runs. Runs of a later record win over those they
-// contradict: a link cuts its runs only after the remote log was truncated, and
-// then everything above is gone.
-//
-// The cost does not depend on how many records there are: those that change are at the end
-// or, for a block that replaces others, right after its own place.
-func (m *runMap) put(first int64, runs []offsets.Run) {
-	end := runs[len(runs)-1].TargetEnd()
-	if at := m.find(first); at < len(m.records) && m.records[at].first == first && m.records[at].end > end {
-		m.Cut(end)
-		m.records = m.records[:m.find(end)]
-	}
-	for _, r := range runs {
-		if m.Add(r) != nil {
-			m.Cut(r.Target)
-			_ = m.Add(r) // nothing is left that it could contradict
-		}
-	}
-	at := m.find(first)
-	next := at
-	for next < len(m.records) && (m.records[next].first == first || m.records[next].first < end && m.records[next].end <= end) {
-		next++ // the record itself as it was, and those folded into it
-	}
-	m.records = slices.Replace(m.records, at, next, runRecord{first, end})
 }
 
 // RunsReadTo notes that the runs records of a slot below next were applied.
 func (l *LinkIndex) RunsReadTo(slot int32, next int64) {
 	l.runsNext[slot] = max(l.runsNext[slot], next)
+	l.runs.store.ReadTo(slot, l.runsNext[slot])
 	for p := range l.waiting[slot] {
 		l.promote(p)
 	}
@@ -328,18 +269,17 @@ func (l *LinkIndex) Confirmed(topic event.TopicID, num int32, epoch int32) bool 
 // batch, -1 if unknown: a record of a later epoch than the link has confirmed is
 // not judged yet.
 func (l *LinkIndex) Locate(topic event.TopicID, num int32, target int64, epoch int32) Location {
-	k := partition{topic, num}
-	p := l.byTarget[k]
+	p := l.byTarget[partition{topic, num}]
 	if !l.Confirmed(topic, num, epoch) {
 		return Location{State: Pending}
 	}
 	if p.lowered && (p.usable == nil || target >= p.usable.TargetCovered) {
 		return Location{State: Pending}
 	}
-	if m := l.runs[k]; m != nil {
-		if r, ok := m.Locate(target); ok {
-			return Location{Mapped, r.Incarnation, r.Source + target - r.Target, r.Barrier, r.Restricted}
-		}
+	if r, known, ok := l.runs.locate(Copy{topic, num}, target); ok {
+		return Location{Mapped, r.Incarnation, r.Source + target - r.Target, r.Barrier, r.Restricted}
+	} else if !known {
+		return Location{State: Pending}
 	}
 	if p.usable != nil && target < p.usable.TargetCovered {
 		return Location{State: Foreign}
@@ -349,19 +289,13 @@ func (l *LinkIndex) Locate(topic event.TopicID, num int32, target int64, epoch i
 
 // TargetOffset is the target offset of a source offset, if it was copied.
 func (l *LinkIndex) TargetOffset(topic event.TopicID, num int32, incarnation uint16, source int64) (target int64, ok bool) {
-	if m := l.runs[partition{topic, num}]; m != nil {
-		return m.Target(incarnation, source)
-	}
-	return 0, false
+	return l.runs.target(Copy{topic, num}, incarnation, source)
 }
 
 // TargetOffsetFrom is the first target offset whose record lies at or after a source
 // offset, if there is one yet.
 func (l *LinkIndex) TargetOffsetFrom(topic event.TopicID, num int32, incarnation uint16, source int64) (target int64, ok bool) {
-	if m := l.runs[partition{topic, num}]; m != nil {
-		return m.TargetFrom(incarnation, source)
-	}
-	return 0, false
+	return l.runs.targetFrom(Copy{topic, num}, incarnation, source)
 }
 
 // Covered is the newest position, by its target partition, that a reader may rely

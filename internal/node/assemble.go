@@ -31,6 +31,7 @@ func (n *Node) assemble(secret []byte) (err error) {
 		Region: n.own, Regions: names, Names: n.topology,
 		Ahead: func(s event.Stamp) bool { return hlc.Bounds{}.Ahead(s, time.Now()) },
 		Opts:  n.kafkaOpts("control"), Skipped: &n.skipped, Defects: &n.defects, Decoder: n.decoder, Secret: secret, Logger: n.log,
+		Runs: func(from event.RegionID) control.SavedRuns { return newSavedRuns(n.store, from) },
 	})
 	if err != nil {
 		return err

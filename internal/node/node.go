@@ -246,7 +246,7 @@ func (n *Node) Components() []Component {
 	for _, l := range n.links {
 		cs = append(cs, Component{Name: "link " + l.name, Run: l.Run})
 	}
-	cs = append(cs, Component{Name: "retention", Run: n.retention.Run})
+	cs = append(cs, Component{Name: "retention", Run: n.retention.Run}, Component{Name: "needless runs", Run: newNeedlessRuns(n).Run})
 	return append(cs, Component{Name: "start", Run: n.starting.Run}, Component{Name: "gateway", Run: n.server.Run})
 }
 

@@ -1,105 +1,90 @@
 package offsets
 
 import (
+	"errors"
 	"fmt"
 	"slices"
 )
 
-// BlockRuns is how many runs a Map packs into one block: large enough that a run
-// costs a few bytes, small enough that a look-up decodes little.
-const BlockRuns = 256
+// Limits of what a Map keeps in memory of one partition. What lies further back is read
+// from its store.
+const (
+	// tailRuns is how many of the newest runs are kept.
+	tailRuns = 1 << 10
+	// runBytes is about what a run takes in memory.
+	runBytes = 80
+	// mostReplaced bounds how many runs one record may take the place of: a link folds
+	// some thousands.
+	mostReplaced = 1 << 16
+)
 
-// Map holds the runs of one remote partition, packed, and answers in both
-// directions. It is not safe for concurrent use.
+// Map holds the runs of one remote partition in a store, packed into records, and
+// answers in both directions. In memory it has the newest runs and the record that it
+// looked at last. It is not safe for concurrent use. The zero Map has a store in memory.
+//
+// Invariant: the records of the store are disjoint.
 type Map struct {
-	blocks []block // in target order, disjoint
-	tail   []Run   // the newest runs, not packed yet
-
-	cached int // index of the block that decoded holds, valid when decoded != nil
-	decode []Run
+	store Store
+	end   int64
+	known bool // end is known
+	tail  []Run
+	block packed
 }
 
-type block struct {
-	target, targetEnd int64 // range of target offsets, gaps included
-	sourceEnd         int64 // its source offsets lie below
-	incarnation       uint16
-	runs              int
-	value             []byte
+// packed is a record of the store, opened.
+type packed struct {
+	first int64
+	runs  []Run
+}
+
+// NewMap makes a map of what is in a store.
+func NewMap(s Store) *Map { return &Map{store: s} }
+
+func (m *Map) open() Store {
+	if m.store == nil {
+		m.store = new(Memory)
+	}
+	return m.store
 }
 
 // Add takes runs in target order. Runs that are already there are passed over, so
 // that a folded block may follow the records it replaces; runs that contradict
 // what is there are an error, and none of them is added.
 func (m *Map) Add(runs ...Run) error {
-	fresh := make([]Run, 0, len(runs))
-	for i, r := range runs {
-		if i > 0 && r.Target < runs[i-1].TargetEnd() {
-			return fmt.Errorf("add run at target %d: overlaps the run that ends at %d", r.Target, runs[i-1].TargetEnd())
-		}
-		old, ok := m.overlap(r)
-		switch {
-		case !ok:
-			fresh = append(fresh, r)
-		case !old.same(r):
-			return fmt.Errorf("add run %+v: contradicts %+v", r, old)
+	for i := 1; i < len(runs); i++ {
+		if runs[i].Target < runs[i-1].TargetEnd() {
+			return fmt.Errorf("add run at target %d: overlaps the run that ends at %d", runs[i].Target, runs[i-1].TargetEnd())
 		}
 	}
-	for _, r := range fresh {
-		m.insert(r)
+	if len(runs) == 0 {
+		return nil
 	}
+	end := m.End()
+	if runs[0].Target < end {
+		return m.replace(runs)
+	}
+	m.pack(runs)
+	m.end = runs[len(runs)-1].TargetEnd()
+	if n := len(m.tail) + len(runs); n > 2*tailRuns {
+		m.tail = append([]Run(nil), m.tail[min(len(m.tail), n-tailRuns):]...)
+	}
+	if len(runs) > tailRuns {
+		runs = runs[len(runs)-tailRuns:]
+	}
+	m.tail = append(m.tail, runs...)
 	return nil
 }
 
-// overlap finds a run that shares a target offset with r.
-func (m *Map) overlap(r Run) (Run, bool) {
-	if r.Target >= m.End() {
-		return Run{}, false
-	}
-	old, ok := m.atOrAfter(r.Target)
-	return old, ok && old.Target < r.TargetEnd()
-}
-
-func (m *Map) insert(r Run) {
-	if len(m.tail) == 0 || r.Target >= m.tail[0].Target {
-		at, _ := slices.BinarySearchFunc(m.tail, r.Target, func(o Run, t int64) int { return int(o.Target - t) })
-		m.tail = slices.Insert(m.tail, at, r)
-		if len(m.tail) >= 2*BlockRuns {
-			m.pack()
-		}
-		return
-	}
-	at, _ := slices.BinarySearchFunc(m.blocks, r.Target, func(b block, t int64) int {
-		if b.targetEnd <= t {
-			return -1
-		}
-		return 1
-	})
-	// An old run between others: give it a block of its own, splitting the
-	// one around it.
-	m.decode = nil
-	if at < len(m.blocks) && m.blocks[at].target < r.Target {
-		runs := m.unpack(at)
-		cut, _ := slices.BinarySearchFunc(runs, r.Target, func(o Run, t int64) int { return int(o.Target - t) })
-		m.blocks = slices.Replace(m.blocks, at, at+1, newBlock(runs[:cut]), newBlock([]Run{r}), newBlock(runs[cut:]))
-		m.decode = nil
-		return
-	}
-	m.blocks = slices.Insert(m.blocks, at, newBlock([]Run{r}))
-}
-
-// pack moves the older half of the tail into blocks of runs that follow on each
-// other.
-func (m *Map) pack() {
-	old := m.tail[:BlockRuns]
-	for len(old) > 0 {
+// pack writes runs that lie where nothing is.
+func (m *Map) pack(runs []Run) {
+	for len(runs) > 0 {
 		n := 1
-		for n < len(old) && follows(old[n-1], old[n]) {
+		for n < len(runs) && n < MaxBlockRuns && follows(runs[n-1], runs[n]) {
 			n++
 		}
-		m.blocks = append(m.blocks, newBlock(old[:n]))
-		old = old[n:]
+		m.open().Put(runs[0].Target, AppendRuns(nil, runs[:n]))
+		runs = runs[n:]
 	}
-	m.tail = slices.Delete(m.tail, 0, BlockRuns)
 }
 
 // follows tells whether b may follow a in one encoded block: there a run
@@ -109,40 +94,106 @@ func follows(a, b Run) bool {
 		(len(b.Barriers) > 0 && b.Barriers[0] >= a.SourceEnd() || len(b.Barriers) == 0 && b.Barrier == a.Barrier)
 }
 
-func newBlock(runs []Run) block {
-	last := runs[len(runs)-1]
-	return block{
-		target: runs[0].Target, targetEnd: last.TargetEnd(),
-		sourceEnd:   last.SourceEnd(),
-		incarnation: runs[0].Incarnation,
-		runs:        len(runs),
-		value:       AppendRuns(nil, runs),
+// replace puts runs in the place of all records that they overlap, together with what
+// these have beside.
+func (m *Map) replace(runs []Run) error {
+	var old []Run
+	var keys []int64
+	for p, ok := m.overlapped(runs[0].Target); ok && p.first < runs[len(runs)-1].TargetEnd(); p, ok = m.from(p.first + 1) {
+		keys, old = append(keys, p.first), append(old, p.runs...)
+		if len(old) > mostReplaced {
+			return errors.New("add runs: they take the place of too many")
+		}
 	}
+	all := make([]Run, 0, len(old)+len(runs))
+	i, fresh := 0, false
+	for _, r := range runs {
+		for ; i < len(old) && old[i].TargetEnd() <= r.Target; i++ {
+			all = append(all, old[i])
+		}
+		switch {
+		case i == len(old) || old[i].Target >= r.TargetEnd():
+			all, fresh = append(all, r), true
+		case !old[i].same(r):
+			return fmt.Errorf("add run %+v: contradicts %+v", r, old[i])
+		default:
+			all = append(all, old[i])
+			i++
+		}
+	}
+	all = append(all, old[i:]...)
+	if !fresh && len(keys) == 1 {
+		return nil
+	}
+	for _, first := range keys {
+		m.store.Delete(first)
+	}
+	m.pack(all)
+	m.forget()
+	return nil
 }
 
-func (m *Map) unpack(i int) []Run {
-	if m.decode != nil && m.cached == i {
-		return m.decode
+// overlapped is the first record that ends above target.
+func (m *Map) overlapped(target int64) (packed, bool) {
+	if first, value, ok := m.open().Floor(target); ok {
+		if p, ok := m.unpack(first, value); ok && p.runs[len(p.runs)-1].TargetEnd() > target {
+			return p, true
+		}
 	}
-	runs, err := ParseRuns(m.blocks[i].target, m.blocks[i].value)
+	return m.from(target)
+}
+
+// from is the first record that begins at or above target.
+func (m *Map) from(target int64) (packed, bool) {
+	first, value, ok := m.open().Ceil(target)
+	if !ok {
+		return packed{}, false
+	}
+	return m.unpack(first, value)
+}
+
+// unpack opens a record of the store.
+func (m *Map) unpack(first int64, value []byte) (packed, bool) {
+	runs, err := ParseRuns(first, value)
 	if err != nil {
-		panic(fmt.Sprintf("offsets: a block that this map packed does not parse: %v", err))
+		m.store.Broken(fmt.Errorf("record of runs at %d: %w", first, err))
+		return packed{}, false
 	}
-	m.cached, m.decode = i, runs
-	return runs
+	return packed{first, runs}, true
+}
+
+// forget takes everything out of memory.
+func (m *Map) forget() { m.tail, m.block, m.known = nil, packed{}, false }
+
+// Forget takes what can be read again out of memory.
+func (m *Map) Forget() { m.tail, m.block = nil, packed{} }
+
+// Held is about how many bytes of memory it would free to Forget.
+func (m *Map) Held() int {
+	n := (cap(m.tail) + cap(m.block.runs)) * runBytes
+	return n
+}
+
+func (p *packed) holds(target int64) bool {
+	n := len(p.runs)
+	return n > 0 && p.first <= target && target < p.runs[n-1].TargetEnd()
 }
 
 // atOrAfter finds the run that holds target, or else the first after it.
 func (m *Map) atOrAfter(target int64) (Run, bool) {
-	i, _ := slices.BinarySearchFunc(m.blocks, target, func(b block, t int64) int {
-		if b.targetEnd <= t {
-			return -1
+	if target >= m.End() {
+		return Run{}, false
+	}
+	runs := m.block.runs
+	switch {
+	case len(m.tail) > 0 && target >= m.tail[0].Target:
+		runs = m.tail
+	case !m.block.holds(target):
+		p, ok := m.overlapped(target)
+		if !ok {
+			return Run{}, false
 		}
-		return 1
-	})
-	runs := m.tail
-	if i < len(m.blocks) {
-		runs = m.unpack(i)
+		m.block, runs = p, p.runs
 	}
 	j, _ := slices.BinarySearchFunc(runs, target, func(r Run, t int64) int {
 		if r.TargetEnd() <= t {
@@ -193,59 +244,181 @@ func (m *Map) TargetFrom(incarnation uint16, source int64) (target int64, ok boo
 	return r.Target, true
 }
 
+// place is a place in the source's log.
+type place struct {
+	incarnation uint16
+	offset      int64
+}
+
+func (p place) atMost(q place) bool {
+	return p.incarnation < q.incarnation || p.incarnation == q.incarnation && p.offset <= q.offset
+}
+
+// begin and end are where a run begins and ends in the source's log.
+func (r Run) begin() place { return place{r.Incarnation, r.Source} }
+
+func (r Run) endPlace() place { return place{r.Incarnation, r.SourceEnd()} }
+
 // sourceAtOrAfter finds, in target order, the first run of a later incarnation or
 // of this one that ends above source. A link copies in order, so within an
 // incarnation sources rise with targets.
 func (m *Map) sourceAtOrAfter(incarnation uint16, source int64) (Run, bool) {
-	below := func(inc uint16, end int64) int {
-		if inc < incarnation || inc == incarnation && end <= source {
+	at := place{incarnation, source}
+	within := func(runs []Run) bool { // the run cannot lie before them
+		return len(runs) > 0 && runs[0].begin().atMost(at)
+	}
+	runs := m.block.runs
+	switch n := len(runs); {
+	case within(m.tail):
+		runs = m.tail
+	case within(runs) && !runs[n-1].endPlace().atMost(at):
+	default:
+		p, ok := m.lastFrom(at)
+		if !ok {
+			return Run{}, false
+		}
+		m.block, runs = p, p.runs
+	}
+	if r, ok := firstPast(runs, at); ok {
+		return r, true
+	}
+	// Past the record's end: what follows it.
+	p, ok := m.from(runs[len(runs)-1].TargetEnd())
+	if !ok {
+		return Run{}, false
+	}
+	return firstPast(p.runs, at)
+}
+
+// firstPast is the first of runs that ends past a place.
+func firstPast(runs []Run, at place) (Run, bool) {
+	j, _ := slices.BinarySearchFunc(runs, at, func(r Run, at place) int {
+		if r.endPlace().atMost(at) {
 			return -1
 		}
 		return 1
-	}
-	i, _ := slices.BinarySearchFunc(m.blocks, source, func(b block, _ int64) int { return below(b.incarnation, b.sourceEnd) })
-	runs := m.tail
-	if i < len(m.blocks) {
-		runs = m.unpack(i)
-	}
-	j, _ := slices.BinarySearchFunc(runs, source, func(r Run, _ int64) int { return below(r.Incarnation, r.SourceEnd()) })
+	})
 	if j == len(runs) {
 		return Run{}, false
 	}
 	return runs[j], true
 }
 
+// lastFrom is the last record that begins at or before a place in the source's log, or
+// else the first record. Where records begin rises with their targets, so it halves the
+// target offsets: that takes as many look-ups as there are bits in an offset at most.
+func (m *Map) lastFrom(at place) (packed, bool) {
+	first, value, ok := m.open().Ceil(0)
+	if !ok {
+		return packed{}, false
+	}
+	begins := func(value []byte) (place, bool) {
+		p, err := parseBegin(value)
+		if err != nil {
+			m.store.Broken(fmt.Errorf("record of runs: %w", err))
+		}
+		return p, err == nil
+	}
+	// The record is that at first, or one that begins in (first, until).
+	until := m.End()
+	for first+1 < until {
+		mid := first + (until-first)/2
+		f, v, ok := m.store.Floor(mid)
+		if ok && f == first {
+			f, v, ok = m.store.Ceil(mid + 1)
+		}
+		if !ok || f >= until {
+			break // none begins in between
+		}
+		where, good := begins(v)
+		if !good {
+			return packed{}, false
+		}
+		if where.atMost(at) {
+			first, value = f, v
+		} else {
+			until = f
+		}
+	}
+	return m.unpack(first, value)
+}
+
 // Cut forgets every target offset at or above target: the remote log lost them.
 func (m *Map) Cut(target int64) {
-	cut := func(runs []Run) []Run {
+	s := m.open()
+	for first, _, ok := s.Ceil(target); ok; first, _, ok = s.Ceil(first + 1) {
+		s.Delete(first)
+	}
+	if p, ok := m.overlapped(target); ok {
+		s.Delete(p.first)
 		var kept []Run
-		for _, r := range runs {
+		for _, r := range p.runs {
 			if r.Target < target {
 				r.Count = min(r.Count, target-r.Target)
 				kept = append(kept, r)
 			}
 		}
-		return kept
+		m.pack(kept)
 	}
-	m.tail = cut(m.tail)
-	var blocks []block
-	for i, b := range m.blocks {
-		if b.targetEnd <= target {
-			blocks = append(blocks, b)
-		} else if runs := cut(m.unpack(i)); len(runs) > 0 {
-			blocks = append(blocks, newBlock(runs))
+	m.forget()
+}
+
+// CutRecord is Cut at end if the record that begins at first ends above it: somebody
+// made it shorter.
+func (m *Map) CutRecord(first, end int64) {
+	if first >= m.End() {
+		return
+	}
+	if f, value, ok := m.open().Floor(first); ok && f == first {
+		if p, ok := m.unpack(f, value); ok && p.runs[len(p.runs)-1].TargetEnd() > end {
+			m.Cut(end)
 		}
 	}
-	m.blocks, m.decode = blocks, nil
 }
 
 // End is the target offset after the last run, 0 when there is none.
 func (m *Map) End() int64 {
-	if n := len(m.tail); n > 0 {
-		return m.tail[n-1].TargetEnd()
+	if !m.known {
+		m.end, m.known = 0, true
+		if first, value, ok := m.open().Floor(1<<63 - 1); ok {
+			if p, ok := m.unpack(first, value); ok {
+				m.end = p.runs[len(p.runs)-1].TargetEnd()
+			}
+		}
 	}
-	if n := len(m.blocks); n > 0 {
-		return m.blocks[n-1].targetEnd
+	return m.end
+}
+
+// Below gives the first targets of records whose runs lie below a target offset, at most
+// most of them, in order. The last record that begins below it is never among them: it
+// tells readers of places before it that what they need lay below the offset.
+func (m *Map) Below(target int64, most int) (firsts []int64) {
+	s := m.open()
+	first, _, ok := s.Ceil(0)
+	for ok && len(firsts) < most {
+		next, _, more := s.Ceil(first + 1)
+		if !more || next >= target {
+			break
+		}
+		firsts, first = append(firsts, first), next
 	}
-	return 0
+	return firsts
+}
+
+// RemoveBelow takes out the record that begins at first if Below would give it, and tells
+// where the next begins.
+func (m *Map) RemoveBelow(first, target int64) (next int64, ok bool) {
+	s := m.open()
+	if f, _, found := s.Floor(first); !found || f != first {
+		return 0, false
+	}
+	if next, _, ok = s.Ceil(first + 1); !ok || next >= target {
+		return 0, false
+	}
+	s.Delete(first)
+	m.block = packed{} // it may be that one; the newest are never below
+	if len(m.tail) > 0 && m.tail[0].Target < next {
+		m.tail = nil
+	}
+	return next, true
 }

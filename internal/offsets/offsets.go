@@ -41,6 +41,10 @@ func readVersion(r *event.Reader, what string) (restricted bool) {
 	return v == restrictedVersion
 }
 
+// MaxBlockRuns is how many runs are packed into one record at most: so many that a run
+// costs a few bytes, so few that a look-up opens little.
+const MaxBlockRuns = 1 << 12
+
 // maxRuns bounds what one encoded block may claim to hold.
 const maxRuns = 1 << 16
 
@@ -120,6 +124,14 @@ func AppendRuns(b []byte, runs []Run) []byte {
 		target, source, from = r.TargetEnd(), r.SourceEnd(), r.SourceEnd()
 	}
 	return b
+}
+
+// parseBegin reads where the first run of a block begins in the source's log.
+func parseBegin(value []byte) (place, error) {
+	r := event.NewReader(value)
+	readVersion(r, "runs")
+	p := place{r.Uint16(), readOffset(r)}
+	return p, r.Err()
 }
 
 // ParseRuns is the inverse of AppendRuns for a block whose key has firstTarget.
