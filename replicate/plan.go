@@ -197,7 +197,7 @@ func (c *Core) describe(now time.Time) []txn.PartitionBatch {
 	return out
 }
 
-const maxRunsInBlock = 1 << 12
+const maxRunsInBlock = offsets.MaxBlockRuns
 
 // targetEnd is the remote offset after the part's last record.
 func (p *plannedPart) targetEnd() int64 {
@@ -433,8 +433,7 @@ func (s *stream) remember(p *plannedPart) {
 		s.runRecordKeys, s.unfoldedRuns = nil, nil
 	}
 	for i, r := range p.described {
-		// A block is of one incarnation and its barriers follow on each other.
-		if len(s.unfoldedRuns) >= maxRunsInBlock {
+		if n := len(s.unfoldedRuns); n >= maxRunsInBlock || n > 0 && !r.Follows(s.unfoldedRuns[n-1]) {
 			s.runRecordKeys, s.unfoldedRuns = nil, nil
 		}
 		if i%maxRunsInBlock == 0 {

@@ -174,14 +174,14 @@ func (t *runTable) needless(c Copy, target int64, most int) []int64 {
 }
 
 // savedPlace tells where to go on reading a slot of a topic of runs that begins and ends at
-// first and end, where a cluster says that what was written under a leader epoch ends at
-// epochEnd (-1: it cannot tell). ok is false if what was saved is of another log, or of one
+// first and end, where a cluster says that what was written under the leader epoch ends at
+// epochEnd (-1: it knows nothing of that epoch). ok is false if what was saved is of another log, or of one
 // that has lost its end since.
 //
 // A machine that loses power may lose the ends of both, and the log may have grown again:
 // some is read once more.
 func savedPlace(p Place, topic event.TopicID, first, end, epochEnd int64) (next int64, ok bool) {
-	if p.Topic != topic || p.Next > end || epochEnd >= 0 && epochEnd < p.Next {
+	if p.Topic != topic || p.Next > end || epochEnd < p.Next {
 		return first, false
 	}
 	return max(first, p.Next-readAgain), true

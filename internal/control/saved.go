@@ -3,6 +3,7 @@ package control
 import (
 	"context"
 	"fmt"
+	"math"
 
 	"github.com/twmb/franz-go/pkg/kadm"
 
@@ -44,30 +45,9 @@ func (f *Follower) resumeRuns(ctx context.Context, topic string, starts map[int3
 	if err != nil {
 		return nil, fmt.Errorf("list the ends of %s: %w", topic, err)
 	}
-	f.mu.Lock()
-	places := make(map[int32]Place)
-	var epochs kadm.OffsetForLeaderEpochRequest
-	for slot := range starts {
-		if p, ok := s.Place(slot); ok {
-			places[slot] = p
-			if p.Epoch >= 0 {
-				epochs.Add(topic, slot, p.Epoch)
-			}
-		}
-	}
-	f.mu.Unlock()
-	epochEnds := make(map[int32]int64)
-	if len(epochs) > 0 {
-		got, err := f.committed.admin.OffsetForLeaderEpoch(ctx, epochs)
-		if err != nil {
-			return nil, fmt.Errorf("ask where leader epochs of %s end: %w", topic, err)
-		}
-		for slot, x := range got[topic] {
-			if x.Err != nil {
-				return nil, fmt.Errorf("ask where leader epoch %d of %s/%d ends: %w", places[slot].Epoch, topic, slot, x.Err)
-			}
-			epochEnds[slot] = x.EndOffset
-		}
+	places, epochEnds, err := f.places(ctx, s, topic, starts)
+	if err != nil {
+		return nil, err
 	}
 	out := make(map[int32]int64, len(starts))
 	whole := len(places) == 0
@@ -83,7 +63,7 @@ func (f *Follower) resumeRuns(ctx context.Context, topic string, starts map[int3
 		}
 		epochEnd, told := epochEnds[slot]
 		if !told {
-			epochEnd = -1
+			epochEnd = math.MaxInt64
 		}
 		next, valid := savedPlace(p, event.TopicID(found.ID), first, end.Offset, epochEnd)
 		if !valid {
@@ -101,6 +81,37 @@ func (f *Follower) resumeRuns(ctx context.Context, topic string, starts map[int3
 		return starts, nil
 	}
 	return out, nil
+}
+
+// places are how far the slots of a topic of runs were read, and, as far as the cluster can
+// tell, where what was written under their leader epochs ends.
+func (f *Follower) places(ctx context.Context, s SavedRuns, topic string, slots map[int32]int64) (map[int32]Place, map[int32]int64, error) {
+	places, epochEnds := make(map[int32]Place), make(map[int32]int64)
+	var epochs kadm.OffsetForLeaderEpochRequest
+	f.mu.Lock()
+	for slot := range slots {
+		if p, ok := s.Place(slot); ok {
+			places[slot] = p
+			if p.Epoch >= 0 {
+				epochs.Add(topic, slot, p.Epoch)
+			}
+		}
+	}
+	f.mu.Unlock()
+	if len(epochs) == 0 {
+		return places, epochEnds, nil
+	}
+	got, err := f.committed.admin.OffsetForLeaderEpoch(ctx, epochs)
+	if err != nil {
+		return nil, nil, fmt.Errorf("ask where leader epochs of %s end: %w", topic, err)
+	}
+	for slot, x := range got[topic] {
+		if x.Err != nil {
+			return nil, nil, fmt.Errorf("ask where leader epoch %d of %s/%d ends: %w", places[slot].Epoch, topic, slot, x.Err)
+		}
+		epochEnds[slot] = x.EndOffset
+	}
+	return places, epochEnds, nil
 }
 
 // Needless is the keys of records of a copy's runs that nobody needs: its log begins at

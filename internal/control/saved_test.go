@@ -112,11 +112,12 @@ func TestSavedPlace(t *testing.T) {
 		ok                   bool
 	}{
 		"as it was":               {control.Place{Topic: topicA, Next: 5000}, 0, 5000, 5000, 4000, true},
-		"grown":                   {control.Place{Topic: topicA, Next: 5000}, 0, 9000, -1, 4000, true},
+		"grown":                   {control.Place{Topic: topicA, Next: 5000}, 0, 9000, 9000, 4000, true},
 		"just begun":              {control.Place{Topic: topicA, Next: 10}, 0, 10, 10, 0, true},
 		"its beginning was lost":  {control.Place{Topic: topicA, Next: 5000}, 4500, 9000, 9000, 4500, true},
 		"another topic":           {control.Place{Topic: topicB, Next: 5000}, 0, 9000, 9000, 0, false},
 		"its end was lost":        {control.Place{Topic: topicA, Next: 5000}, 0, 4999, 4999, 0, false},
+		"of an unknown epoch":     {control.Place{Topic: topicA, Next: 5000}, 0, 9000, -1, 0, false},
 		"lost, and written again": {control.Place{Topic: topicA, Next: 5000}, 0, 9000, 4990, 0, false},
 	} {
 		if next, ok := control.SavedPlace(c.p, topicA, c.first, c.end, c.epochEnd); next != c.next || ok != c.ok {

@@ -79,19 +79,12 @@ func (m *Map) Add(runs ...Run) error {
 func (m *Map) pack(runs []Run) {
 	for len(runs) > 0 {
 		n := 1
-		for n < len(runs) && n < MaxBlockRuns && follows(runs[n-1], runs[n]) {
+		for n < len(runs) && n < MaxBlockRuns && runs[n].Follows(runs[n-1]) {
 			n++
 		}
 		m.open().Put(runs[0].Target, AppendRuns(nil, runs[:n]))
 		runs = runs[n:]
 	}
-}
-
-// follows tells whether b may follow a in one encoded block: there a run
-// without barriers of its own takes over the barrier of the run before.
-func follows(a, b Run) bool {
-	return b.Incarnation == a.Incarnation && b.Restricted == a.Restricted && b.Source >= a.SourceEnd() &&
-		(len(b.Barriers) > 0 && b.Barriers[0] >= a.SourceEnd() || len(b.Barriers) == 0 && b.Barrier == a.Barrier)
 }
 
 // replace puts runs in the place of all records that they overlap, together with what

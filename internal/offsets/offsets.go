@@ -75,6 +75,14 @@ func (r Run) same(o Run) bool {
 		r.Incarnation == o.Incarnation && r.Barrier == o.Barrier
 }
 
+// Follows tells whether r may come right after a run in one block: a block is of one
+// incarnation and all or none of it restricted, and in it a run without barriers of its own
+// takes over the barrier of the run before.
+func (r Run) Follows(before Run) bool {
+	return r.Incarnation == before.Incarnation && r.Restricted == before.Restricted && r.Source >= before.SourceEnd() &&
+		(len(r.Barriers) > 0 && r.Barriers[0] >= before.SourceEnd() || len(r.Barriers) == 0 && r.Barrier == before.Barrier)
+}
+
 // AppendKey appends the record key of a block of runs: target topic id, u32
 // partition, u64 first target offset. Keys of one partition sort by offset.
 func AppendKey(b []byte, topic event.TopicID, partition int32, firstTarget int64) []byte {

@@ -69,7 +69,12 @@ func (f topicFetcher) place(at event.Dot) (topic string, offset int64, err error
 	if !ok {
 		return "", 0, fmt.Errorf("fetch event of region %d: no copy of %s is registered", at.Region, f.topic.Name)
 	}
+	// The position is asked for first: below it everything is described.
+	cov, covered := f.control.Covered(at.Region, remote.ID, at.Partition)
 	offset, ok = f.control.TargetOffset(at.Region, remote.ID, at.Partition, at.Incarnation, at.Offset)
+	if !ok && covered && at.Incarnation == cov.Source.Incarnation && at.Offset < cov.Source.Next {
+		return "", 0, fmt.Errorf("fetch event of region %d: the runs of offset %d of %s/%d were deleted with its record: %w", at.Region, at.Offset, f.topic.Name, at.Partition, view.ErrGone)
+	}
 	if !ok {
 		return "", 0, fmt.Errorf("fetch event of region %d: no run holds offset %d of %s/%d", at.Region, at.Offset, f.topic.Name, at.Partition)
 	}
