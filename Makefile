@@ -115,9 +115,14 @@ else
 	  $(GO) run ./testbench/sim --world $$world $(if $(SEED),--seed $(SEED),--seeds 1-$(SEEDS)); done
 endif
 
-soak: ## Simulate SOAK seeds of both WORLDS that were never run before
+# Tests that repeat something take the number from testbench/rounds: few rounds in make
+# test, all of them here. Their packages are those whose tests import it.
+MANYROUNDS := github.com/geogate/geogate/testbench/rounds
+soak: gcc ## Simulate SOAK seeds of both WORLDS that were never run before, and run tests that repeat something with all their rounds
 	@set -e; first=$$(date +%s)00000; for world in $(WORLDS); do \
 	  $(GO) run ./testbench/sim --world $$world --first --seeds $$first-$$((first + $(SOAK) - 1)); done
+	GEOGATE_TEST_ROUNDS=all $(LEAN) CGO_ENABLED=1 $(GO) test -race -vet=off -count=1 -timeout 60m \
+	  $$($(GO) list -f '{{$$p := .ImportPath}}{{range .TestImports}}{{if eq . "$(MANYROUNDS)"}}{{println $$p}}{{end}}{{end}}{{range .XTestImports}}{{if eq . "$(MANYROUNDS)"}}{{println $$p}}{{end}}{{end}}' ./... | sort -u | grep -v '/testbench/rounds$$')
 
 bench: ## Run all benchmarks
 	$(GO) test -run '^$$' -bench . -benchmem -timeout 30m $(PKG)

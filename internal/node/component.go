@@ -41,6 +41,9 @@ type Deps struct {
 	// RetentionEvery is how often the instance looks whether logs are kept for long enough.
 	// Zero: retention.Every.
 	RetentionEvery time.Duration
+	// JoinEpochs is how many ended epochs of the region a unit's ownership record has before
+	// they are joined. Zero: 8.
+	JoinEpochs int
 	// NATS reaches the server that the configuration embeds: the program has
 	// started it. It is nil when there is none.
 	NATS InProcessDialer

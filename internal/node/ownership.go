@@ -28,7 +28,7 @@ func (n *Node) assembleOwnership() (err error) {
 	log := n.log.With("part", "ownership")
 	n.ownership, err = ownership.NewClient(ownership.ClientConfig{
 		Region: n.cfg.Region, ID: n.own, Regions: n.topology, Instance: n.cfg.Instance,
-		Policy: n.policy, Lease: c.Lease, DataDir: n.cfg.DataDir, Voters: c.voters(),
+		Policy: n.policy, Lease: c.Lease, Join: n.deps.JoinEpochs, DataDir: n.cfg.DataDir, Voters: c.voters(),
 		Dial: func(h ownership.Handlers) (ownership.Register, error) {
 			return register.Dial(register.Config{
 				Dialer: n.deps.NATS, URLs: c.URLs, Name: "geogate-" + n.cfg.Instance,

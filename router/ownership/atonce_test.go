@@ -10,6 +10,7 @@ import (
 	"github.com/geogate/geogate/router"
 	"github.com/geogate/geogate/router/ownership"
 	"github.com/geogate/geogate/router/ownership/register"
+	"github.com/geogate/geogate/testbench/rounds"
 )
 
 // TestCommandsAtOnce: the gateways of two regions fence a third at the same time, and then
@@ -55,7 +56,7 @@ func TestCommandsAtOnce(t *testing.T) {
 	if _, err := eu.Grant(unit); err == nil {
 		t.Error("the unit is held after two fences")
 	}
-	for range 3 {
+	for range rounds.Of(1, 3) {
 		results := atOnce(fence, unfence)
 		if c := results[1].Code; c != ownership.ResultDone {
 			t.Errorf("unfence beside a fence: %+v", results[1])

@@ -176,7 +176,7 @@ func (c *Client) newCore(ctx context.Context) (*Core, error) {
 	}
 	return NewCore(CoreConfig{
 		Region: c.cfg.Region, ID: c.cfg.ID, Regions: c.cfg.Regions, Instance: c.cfg.Instance, Life: hex.EncodeToString(life),
-		Home: c.cfg.Policy.Home(c.cfg.Region), Lease: c.cfg.Lease, Mark: mark, Mirrored: mirrored,
+		Home: c.cfg.Policy.Home(c.cfg.Region), Lease: c.cfg.Lease, Join: c.cfg.Join, Mark: mark, Mirrored: mirrored,
 	}), nil
 }
 

@@ -12,6 +12,7 @@ import (
 	"github.com/geogate/geogate/router/ownership"
 	"github.com/geogate/geogate/router/ownership/mirror"
 	"github.com/geogate/geogate/router/ownership/register"
+	"github.com/geogate/geogate/testbench/rounds"
 )
 
 // manyLogs are the logs of a unit with so many topics that where they end is longer than
@@ -39,11 +40,12 @@ func (l manyLogs) Applied(context.Context, string, string) ([]ownership.Extent, 
 func (l manyLogs) Judged(context.Context, string) ([]ownership.JudgedLog, error) { return nil, nil }
 
 // TestManyTopics fences a region of ten thousand topics and lets it claim its unit again,
-// twice, and starts an instance that has seen nothing of it: the record of the unit would
+// and starts an instance that has seen nothing of it: the record of the unit would
 // be longer than a register takes at the first of these.
 func TestManyTopics(t *testing.T) {
 	t.Parallel()
 	const topics, partitions, unit = 10_000, 6, "default/eu"
+	fences := rounds.Of(1, 2)
 	nats := startNATS(t, embed.NATS{Name: "ctl-us", StoreDir: t.TempDir()})
 	cfg := register.Config{Dialer: nats.Dialer(), Replicas: 1}
 	us, eu := newSite(t, "us", 1), newSite(t, "eu", 2)
@@ -55,7 +57,7 @@ func TestManyTopics(t *testing.T) {
 
 	ctx, cancel := context.WithTimeout(t.Context(), 3*time.Minute)
 	defer cancel()
-	for range 2 {
+	for range fences {
 		if r := a.Ask(ctx, ownership.Command{Verb: ownership.VerbFence, Region: "eu", Reason: "test"}); r.Code != ownership.ResultDone {
 			t.Fatalf("fence: %+v", r)
 		}
@@ -71,9 +73,9 @@ func TestManyTopics(t *testing.T) {
 		u := c.Tokens().Units[unit]
 		until(t, time.Minute, "all that the record names, at "+name, func() bool {
 			u = c.Tokens().Units[unit]
-			return len(u.Record.Epochs) == 3 && u.Record.Resolved()
+			return len(u.Record.Epochs) == fences+1 && u.Record.Resolved()
 		})
-		for _, e := range u.Record.Epochs[:2] {
+		for _, e := range u.Record.Epochs[:fences] {
 			if at, ok := ownership.Offset(e.Cut, "a-topic-with-an-ordinary-name-09999", 0, 5); !ok || at != 1_000_010_004 {
 				t.Errorf("%s: the cut of epoch %d is %d, %t", name, e.Epoch, at, ok)
 			}

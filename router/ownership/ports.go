@@ -132,6 +132,9 @@ type ClientConfig struct {
 	Policy  *Policy
 	Lease   LeaseConfig
 	DataDir string // holds the high-water mark
+	// Join is how many ended epochs of the region a unit's record has before they are
+	// joined; 0 is 8.
+	Join int
 	// Dial connects with the register, which need not be there yet.
 	Dial func(Handlers) (Register, error)
 	// Voters is how many servers the register should have.

@@ -1,11 +1,13 @@
 package ownership
 
 import (
+	"cmp"
 	"testing"
 	"time"
 
 	"github.com/geogate/geogate/internal/event"
 	"github.com/geogate/geogate/router"
+	"github.com/geogate/geogate/testbench/rounds"
 )
 
 // fencedUnit is a unit of many topics, its owner, and a register that stores everything at
@@ -26,7 +28,9 @@ type fencedUnit struct {
 
 const fencedName = "air/eu"
 
-func newFencedUnit(t *testing.T, topics, partitions int) *fencedUnit {
+// newFencedUnit is claimed for the first time. Its epochs are joined once as many as join
+// says have ended; 0 is joinFrom.
+func newFencedUnit(t *testing.T, topics, partitions, join int) *fencedUnit {
 	topology, err := router.NewTopology(router.Region{Name: "us", ID: 1}, router.Region{Name: "eu", ID: 2})
 	if err != nil {
 		t.Fatal(err)
@@ -35,7 +39,7 @@ func newFencedUnit(t *testing.T, topics, partitions int) *fencedUnit {
 		t: t, now: time.Second, kept: make(map[string][][]byte), newest: make(map[string]uint64), ends: wide(topics, partitions, 1<<40),
 		answers: make(map[uint64]Result), proven: true,
 	}
-	f.core = NewCore(CoreConfig{Region: "eu", ID: 2, Regions: topology, Instance: "eu-0", Life: "a", Home: []string{fencedName}, Lease: DefaultLease()})
+	f.core = NewCore(CoreConfig{Region: "eu", ID: 2, Regions: topology, Instance: "eu-0", Life: "a", Home: []string{fencedName}, Lease: DefaultLease(), Join: join})
 	f.give(Opened{Created: 1, Empty: true})
 	f.until("the first claim", f.holds)
 	return f
@@ -151,11 +155,15 @@ func (f *fencedUnit) sizes() (record, extents int) {
 	return len(list[len(list)-1]), extents
 }
 
-// TestThousandFences: a unit of many topics is fenced and claimed again a thousand times, and
-// neither its record grows, nor what that names, nor what an instance remembers.
+// TestThousandFences: a unit of many topics is fenced and claimed again, with all rounds a
+// thousand times, and neither its record grows, nor what that names, nor what an instance
+// remembers.
 func TestThousandFences(t *testing.T) {
-	for _, c := range []struct{ topics, fences int }{{10_000, 40}, {200, 1000}} {
-		f := newFencedUnit(t, c.topics, 1)
+	for _, c := range []struct{ topics, join, fences int }{
+		{10_000, rounds.Of(2, 0), rounds.Of(4, 40)}, {200, 0, rounds.Of(50, 1000)},
+	} {
+		f := newFencedUnit(t, c.topics, 1, c.join)
+		joinFrom := cmp.Or(c.join, joinFrom)
 		for range c.fences {
 			f.fence()
 		}
@@ -183,7 +191,7 @@ func TestThousandFences(t *testing.T) {
 
 // TestUnprovenEpochsStay: without word of how the logs were judged nothing is joined.
 func TestUnprovenEpochsStay(t *testing.T) {
-	f := newFencedUnit(t, 2, 2)
+	f := newFencedUnit(t, 2, 2, 0)
 	f.proven = false
 	for range joinFrom + 4 {
 		f.fence()

@@ -5,6 +5,7 @@ import (
 	"testing"
 
 	"github.com/geogate/geogate/testbench/client"
+	"github.com/geogate/geogate/testbench/rounds"
 	"github.com/geogate/geogate/testbench/world"
 )
 
@@ -13,13 +14,13 @@ import (
 // and has only the joined ones to judge by.
 func TestEpochsAreJoined(t *testing.T) {
 	if testing.Short() {
-		t.Skip("nine fences take two minutes")
+		t.Skip("each fence waits for a lease")
 	}
 	t.Parallel()
-	w := world.Start(t, world.Options{Register: true})
+	fences, join := rounds.Of(3, 9), rounds.Of(2, 0)
+	w := world.Start(t, world.Options{Register: true, JoinEpochs: join})
 	us, eu := w.Region("us"), w.Region("eu")
 	want := map[string]bool{}
-	const fences = 9
 	for n := range fences {
 		key := fmt.Sprint("under epoch ", n)
 		writesAgain(t, w, us, client.Write{Topic: github, Key: key, Value: []byte(`1`), Idem: key})

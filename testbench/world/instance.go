@@ -84,7 +84,11 @@ func (in *Instance) start() error {
 			return err
 		}
 	}
-	deps := node.Deps{Logger: in.region.w.log.logger(in.region.Name, in.Name), Registry: prometheus.NewRegistry(), RetentionEvery: in.region.w.options.RetentionEvery}
+	o := &in.region.w.options
+	deps := node.Deps{
+		Logger: in.region.w.log.logger(in.region.Name, in.Name), Registry: prometheus.NewRegistry(),
+		RetentionEvery: o.RetentionEvery, JoinEpochs: o.JoinEpochs,
+	}
 	c, err := in.config(&deps)
 	if err != nil {
 		return fmt.Errorf("configure %s: %w", in.Name, err)

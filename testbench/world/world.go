@@ -63,6 +63,9 @@ type Options struct {
 	Kafka func(region string) (seeds []string)
 	// RetentionEvery is how often instances look whether logs are kept for long enough.
 	RetentionEvery time.Duration
+	// JoinEpochs is how many ended epochs of a region a unit's record has before they are
+	// joined; 0 is 8.
+	JoinEpochs int
 }
 
 // Topic is a topic that exists before geogate does.
