@@ -79,8 +79,8 @@ func (v *View) raise() {
 
 // tidy does one chunk of a pass, if one is due or under way; more is true while it is.
 func (v *View) tidy(ctx context.Context) (more bool, err error) {
-	if v.taken.items > 0 || len(v.refusals.narrowed) > 0 {
-		return false, nil // a step goes first
+	if v.stepFirst() {
+		return false, nil
 	}
 	t := &v.tidying
 	if t.phase == tidyIdle && !v.beginTidying(v.cfg.Wall()) {
@@ -104,20 +104,17 @@ func (v *View) tidy(ctx context.Context) (more bool, err error) {
 	return t.phase != tidyIdle, err
 }
 
-// beginTidying begins a pass if the frontier has moved since the last one.
+// stepFirst tells whether a step goes before everything else that changes the store.
+func (v *View) stepFirst() bool { return v.taken.items > 0 || len(v.refusals.narrowed) > 0 }
+
+// beginTidying begins a pass if one may begin.
 func (v *View) beginTidying(now time.Time) bool {
 	v.raise()
+	if v.tidyWait(now) > 0 {
+		return false
+	}
 	t, f, at := &v.tidying, v.fold.Frontier(), v.fold.Position()
-	if now.Before(t.dueAt) && t.dueAt.Sub(now) <= v.cfg.TidyEvery || f.IsZero() {
-		return false
-	}
-	all := f != at.Needed && (!now.Before(t.allAt) || t.allAt.Sub(now) > v.cfg.NeededEvery)
-	if !all && (f == t.at || v.cfg.Fold.Kind == conflict.Events) {
-		return false
-	}
-	if applied, _ := v.journal.Applied(); !applied.CoversAll(&at.Vector) {
-		return false
-	}
+	all := f != at.Needed && remaining(t.allAt, now, v.cfg.NeededEvery) == 0
 	*t = tidier{phase: tidyingEntities, at: f, all: all, bare: t.bare, dueAt: now.Add(v.cfg.TidyEvery), allAt: t.allAt}
 	if all {
 		t.allAt = now.Add(v.cfg.NeededEvery)
@@ -128,17 +125,32 @@ func (v *View) beginTidying(now time.Time) bool {
 	return true
 }
 
-// tidyWait is how long it takes until a pass may begin.
+// tidyWait is how long it takes until a pass may begin. It is zero only where one may begin
+// now: else the view would look again and again. What lets one begin before that time wakes
+// the view: a frontier that moves, and items, of the journal too.
 func (v *View) tidyWait(now time.Time) time.Duration {
-	t, at := &v.tidying, v.fold.Position()
-	f := v.fold.Frontier()
-	switch {
-	case f.IsZero() || f == t.at && f == at.Needed:
+	t, f, at := &v.tidying, v.fold.Frontier(), v.fold.Position()
+	bases := f != t.at && v.cfg.Fold.Kind != conflict.Events // some may be moved
+	if f.IsZero() || f == at.Needed && !bases || v.stepFirst() {
 		return longestPause
-	case f == t.at || v.cfg.Fold.Kind == conflict.Events:
-		return max(t.allAt.Sub(now), t.dueAt.Sub(now), 0)
 	}
-	return max(t.dueAt.Sub(now), 0)
+	wait := remaining(t.dueAt, now, v.cfg.TidyEvery)
+	if !bases {
+		wait = max(wait, remaining(t.allAt, now, v.cfg.NeededEvery))
+	}
+	if applied, _ := v.journal.Applied(); wait == 0 && !applied.CoversAll(&at.Vector) {
+		return longestPause
+	}
+	return wait
+}
+
+// remaining is how long it is until a time that lies no further ahead than every, unless the
+// clock was set back.
+func remaining(until, now time.Time, every time.Duration) time.Duration {
+	if d := until.Sub(now); d <= every {
+		return max(d, 0)
+	}
+	return 0
 }
 
 func (v *View) tidyJournal(ctx context.Context) error {
