@@ -13,6 +13,7 @@ import (
 
 	"github.com/twmb/franz-go/pkg/kgo"
 
+	"github.com/geogate/geogate/internal/event"
 	"github.com/geogate/geogate/internal/incident"
 	"github.com/geogate/geogate/internal/sleep"
 )
@@ -197,6 +198,15 @@ func (k *Incidents) KeysLost(topic string, partition int32) *incident.Entry {
 	defer k.f.mu.Unlock()
 	return k.f.incidents.Find(func(e *incident.Entry) bool {
 		return e.Topic == topic && e.Partition == partition && e.LacksKeys(now, k.window)
+	})
+}
+
+// Truncated is an open incident of a log that has lost its end; nil if there is none.
+func (k *Incidents) Truncated(log event.TopicID, partition int32) *incident.Entry {
+	k.f.mu.Lock()
+	defer k.f.mu.Unlock()
+	return k.f.incidents.Find(func(e *incident.Entry) bool {
+		return e.Kind == incident.Truncated && e.Log == log && e.Partition == partition && e.Acceptance == nil
 	})
 }
 

@@ -39,10 +39,13 @@ const (
 	Internal Kind = 5
 	// Link: a link has not copied them, so the region Place.To has not got them.
 	Link Kind = 6
+	// Truncated: the log has lost its end, which the region has read and told others of. What
+	// is written at those offsets now would be taken for what was there.
+	Truncated Kind = 7
 )
 
 // Kinds are all kinds.
-func Kinds() []Kind { return []Kind{Fold, Keys, History, Cut, Internal, Link} }
+func Kinds() []Kind { return []Kind{Fold, Keys, History, Cut, Internal, Link, Truncated} }
 
 // String is the kind's name in answers and commands.
 func (k Kind) String() string {
@@ -59,6 +62,8 @@ func (k Kind) String() string {
 		return "internal"
 	case Link:
 		return "link"
+	case Truncated:
+		return "truncated"
 	}
 	return fmt.Sprintf("kind-%d", uint8(k))
 }

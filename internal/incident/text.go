@@ -26,6 +26,8 @@ func (x *Incident) Meaning(names Names) string {
 		return fmt.Sprintf("%s lie past a cut in the ownership register and were deleted before this region had taken out again what it had folded of them: its views go on showing orphans that other regions do not show", x.lost(region))
 	case Internal:
 		return fmt.Sprintf("%s were deleted, by kafka-delete-records.sh or under another cleanup.policy: this is a topic of geogate's own that is read from its beginning, so an instance that starts without its store does not know what they said", x.lost(region))
+	case Truncated:
+		return fmt.Sprintf("%s are gone from the end of the log, which this region has read and told others of: an unclean election of its leader, or a disk, has lost them. What is written at those offsets now would be taken for what was there. The partition takes no writes, and its views stay as they are, until the incident is accepted", x.lost(region))
 	}
 	return fmt.Sprintf("%s were lost", x.lost(region))
 }
@@ -45,6 +47,8 @@ func (x *Incident) Remedy() string {
 		return "compare the entities with another region and write what is right again; then accept"
 	case Internal:
 		return "find out who deleted them; keep data_dir on a disk that survives; accept to take note"
+	case Truncated:
+		return "bring the log back as it was, from the replica or the disk that has it, before anybody writes there; then accept. If it is lost, copy what is left of the topic, delete the topic and create it again, which begins a new log, write what matters again, and accept"
 	}
 	return "accept to go on"
 }
@@ -63,6 +67,8 @@ func (x *Incident) Consequence(names Names) string {
 		return "the warning ends; nothing else changes"
 	case Cut:
 		return "the cut comes into force; orphans that were lost stay in the views of this region"
+	case Truncated:
+		return fmt.Sprintf("the partition goes on as soon as its log ends at offset %d or later. What lies below is taken for what was there before: if it is something else, this region and others show different values for good", x.Until)
 	}
 	return fmt.Sprintf("the reader goes on at offset %d", x.Until)
 }

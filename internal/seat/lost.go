@@ -99,6 +99,40 @@ func (s *Seat) firstRecord(ctx context.Context, p txn.TopicPartition) (int64, er
 	return at, nil
 }
 
+// checkEnd returns an error while the own log lacks records at its end that were read before,
+// or did when somebody looked last, and nobody has accepted that: what has been written there
+// since is not what was there. known is how far it was read.
+func (s *Seat) checkEnd(ctx context.Context, end, known int64) error {
+	if s.cfg.NoLog {
+		return nil
+	}
+	p := s.cfg.topicPartition()
+	var x *incident.Entry
+	if s.cfg.Incidents != nil {
+		x = s.cfg.Incidents.Truncated(s.cfg.ID, s.cfg.Partition)
+	}
+	switch {
+	case x != nil:
+		return fmt.Errorf("the log has lost its end, offsets %d to %d, which were read before: geogate incident show %s says what to do", x.From, x.Until-1, x.ID())
+	case end >= known:
+		return nil
+	}
+	// The high watermark alone may lag behind the log for a while after a broker's start.
+	last, err := s.cfg.Tail.local.lastOffset(ctx, p)
+	switch {
+	case err != nil:
+		return fmt.Errorf("the log ends at %d and was read to %d: %w", end, known, err)
+	case last >= known:
+		return fmt.Errorf("the log ends at %d and was read to %d; its high watermark is not there yet", end, known)
+	}
+	from, until := s.missing(incident.Truncated, s.cfg.ID, last, known)
+	if from >= until {
+		return fmt.Errorf("the log ends at %d and was read to %d; that is accepted, and the partition goes on once the log ends there again", last, known)
+	}
+	s.report(incident.Truncated, p, s.cfg.Region, s.cfg.ID, from, until)
+	return fmt.Errorf("the log ends at %d and was read to %d: records are lost; see geogate incident list", last, known)
+}
+
 // keysLost is Surroundings.KeysLost.
 func (s *Seat) keysLost() bool {
 	return s.cfg.Incidents != nil && s.cfg.Incidents.KeysLost(s.cfg.Topic, s.cfg.Partition) != nil

@@ -49,6 +49,8 @@ type Incidents interface {
 	// KeysLost is the open incident of lost idempotency keys of a topic's partition, nil if
 	// there is none.
 	KeysLost(topic string, partition int32) *incident.Entry
+	// Truncated is the open incident of a log that has lost its end, nil if there is none.
+	Truncated(log event.TopicID, partition int32) *incident.Entry
 }
 
 // Config of a Seat.
@@ -336,8 +338,9 @@ func (s *Seat) begin(ctx context.Context) (*beginning, error) {
 	if s.cfg.NoLog { // whatever a topic of that name has had before
 		b.tailFrom, b.tailLast = 0, NoBarrier
 	}
-	if b.tailFrom > end {
-		return nil, fmt.Errorf("the log ends at %d, but was indexed to %d: records are lost", end, b.tailFrom)
+	// Not by what was published: whoever can write to the control topic can have claimed more.
+	if err := s.checkEnd(ctx, end, max(b.tailFrom, offsetIn(b.committed[own], s.incarnation))); err != nil {
+		return nil, err
 	}
 	// Where no gateway has written there are no keys. The inputs find what the fold lacks, too.
 	keys, until := s.missing(incident.Keys, s.cfg.ID, offsetIn(applied[own], s.incarnation), min(start, offsetIn(b.committed[own], s.incarnation)))

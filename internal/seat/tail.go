@@ -217,6 +217,33 @@ func (f *feed) bounds(ctx context.Context, p txn.TopicPartition) (start, end int
 	return start, end, nil
 }
 
+// lastOffset lists where a partition's log ends now, also above the high watermark: where the
+// epoch of its leader ends.
+func (f *feed) lastOffset(ctx context.Context, p txn.TopicPartition) (int64, error) {
+	meta, err := f.admin.Metadata(ctx, p.Topic)
+	if err != nil {
+		return 0, fmt.Errorf("look up leader of %s/%d: %w", p.Topic, p.Partition, err)
+	}
+	leader := meta.Topics[p.Topic].Partitions[p.Partition]
+	if leader.Err != nil || leader.LeaderEpoch < 0 {
+		return 0, fmt.Errorf("look up leader of %s/%d: epoch %d: %w", p.Topic, p.Partition, leader.LeaderEpoch, leader.Err)
+	}
+	var req kadm.OffsetForLeaderEpochRequest
+	req.Add(p.Topic, p.Partition, leader.LeaderEpoch)
+	got, err := f.admin.OffsetForLeaderEpoch(ctx, req)
+	at, ok := got[p.Topic][p.Partition]
+	switch {
+	case err == nil && ok && at.Err != nil:
+		err = at.Err
+	case err == nil && (!ok || at.EndOffset < 0):
+		err = errors.New("the broker does not say")
+	}
+	if err != nil {
+		return 0, fmt.Errorf("list the end of the leader's epoch in %s/%d: %w", p.Topic, p.Partition, err)
+	}
+	return at.EndOffset, nil
+}
+
 // offsetOf asks about one partition; where that fails, about its topic, of which the answer
 // tells whether there is such a partition.
 func (f *feed) offsetOf(ctx context.Context, p txn.TopicPartition, place txn.Place, list txn.Listing) (int64, error) {
