@@ -35,6 +35,7 @@ type stream struct {
 
 	// Owned by the goroutine that reads lines:
 	in    *bufio.Reader
+	large int64 // of the byte budget, by a large buffer of in
 	pace  *pace // of the line that is being read; nil between lines
 	read  int64 // bytes of the body so far
 	index int   // of the next line
@@ -88,7 +89,7 @@ func (st *stream) run() error {
 	}
 	running.Wait()
 	held, unread := st.lines.finish(ctx)
-	st.held, st.unread = st.held+held, st.unread+unread
+	st.held, st.unread = st.held+held+st.large, st.unread+unread
 	st.giveBack()
 	return err
 }
@@ -262,7 +263,8 @@ func (st *stream) arrived() (text []byte, lines int) {
 	text = append([]byte(nil), text[:end]...)
 	st.read += int64(end)
 	_, _ = st.in.Discard(end)
-	if st.in.Size() < streamBuffer {
+	if st.large == 0 && st.s.bodies.take(st.c.peer, streamBuffer) {
+		st.large = streamBuffer
 		st.in = bufio.NewReaderSize(st.in, streamBuffer) // reads what the smaller one holds first
 	}
 	return text, lines

@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
+	"net"
 	"net/http"
 	"net/http/httptest"
 	"strings"
@@ -270,4 +271,48 @@ func TestUnreadStream(t *testing.T) {
 			t.Errorf("a stream beside one that is not read: %d", got)
 		}
 	}
+}
+
+// TestStreamBuffers: what resting streams keep to read many lines at a time counts for their
+// address like bodies; streams for which there is no room read fewer at a time.
+func TestStreamBuffers(t *testing.T) {
+	w := newWorld(t, func(c *Config, _ *Deps) { c.MaxRecord, c.MaxBody, c.MaxInflight = 1<<10, 64<<10, 512<<10 })
+	w.atOnce = true
+	w.running()
+	type open struct {
+		net.Conn
+		answers *bufio.Scanner
+	}
+	var all []open
+	exchange := func(c open, lines int) {
+		t.Helper()
+		if _, err := fmt.Fprint(c, strings.Repeat(`{"value":{"type":"json","data":0}}`+"\n", lines)); err != nil {
+			t.Fatal(err)
+		}
+		for got := 0; got < lines; {
+			if !c.answers.Scan() {
+				t.Fatalf("%d answers of %d: %v", got, lines, c.answers.Err())
+			}
+			if strings.Contains(c.answers.Text(), `"ack":"local"`) {
+				got++
+			} else if strings.Contains(c.answers.Text(), `"problem"`) {
+				t.Fatal(c.answers.Text())
+			}
+		}
+	}
+	for range 8 {
+		conn := ask(t, "127.0.0.2", w.s.DataAddr(), "POST /v1/topics/github/records HTTP/1.1\nHost: localhost\nContent-Type: application/x-ndjson\nContent-Length: 60000\n\n")
+		c := open{conn, bufio.NewScanner(conn)}
+		all = append(all, c)
+		exchange(c, 50)
+	}
+	const most = 4 * streamBuffer // half of what there is
+	eventually(t, "buffers alone", func() bool { n := w.s.bodies.total(); return n > 0 && n <= most && n%streamBuffer == 0 })
+	for _, c := range all {
+		exchange(c, 50)
+	}
+	for _, c := range all {
+		_ = c.Close()
+	}
+	eventually(t, "nothing held", func() bool { return w.s.bodies.total() == 0 })
 }
