@@ -44,7 +44,7 @@ tests = status=0; all=$$($(GO) list $(PKG)) || exit 1; \
 	  exit $$status
 
 .DEFAULT_GOAL := help
-.PHONY: help demo build test test-slow race kafka hostile flaky check fmt lint vuln fuzz sim soak bench bench-write bench-fold bench-start bench-idle bench-kills bench-years bench-table alerts accept gcc
+.PHONY: help demo build test test-slow race kafka hostile flaky check fmt lint vuln fuzz sim soak bench bench-write bench-fold bench-start bench-idle bench-kills bench-years soak-real bench-table alerts accept gcc
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  %-11s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -150,6 +150,9 @@ bench-kills: build ## Load both regions while their gateways are killed in turn,
 
 bench-years: build ## Write for long with a window of 60 s, short retention and fences, and follow what grows (KAFKA=apache, ARGS="-seconds 30m -svg FILE")
 	$(call measure,-work years)
+
+soak-real: build ## Load both regions for an hour through kills and fences with retention of 60 s, check all and that nothing grows (ARGS="-seconds 5m -svg FILE")
+	$(GO) run ./testbench/bench -geogate $(BIN)/geogate -kafka $(or $(KAFKA),apache) -work soak -seconds 1h -rate 2000 -every 30s $(ARGS)
 
 bench-table: build ## Measure everything on both Kafkas and print the rows of docs/benchmarks.md (BEFORE=PATH, JSON=FILE)
 	$(call measure,-kafka apache$(,)embedded -work write$(,)fold$(,)start$(,)idle$(,)idle1000 -markdown)

@@ -11,6 +11,7 @@ import (
 	"math/rand/v2"
 	"net/http"
 	"strconv"
+	"sync/atomic"
 	"time"
 
 	"golang.org/x/sync/errgroup"
@@ -78,13 +79,14 @@ func (wr *writer) body(n int) []byte {
 }
 
 // run sends requests, one every so often, until time is up.
-func (wr *writer) run(ctx context.Context, every time.Duration, until time.Time) error {
+func (wr *writer) run(ctx context.Context, every time.Duration, until time.Time, stored *atomic.Int64) error {
 	tick := time.NewTicker(every)
 	defer tick.Stop()
 	for time.Now().Before(until) {
 		if err := wr.store(ctx); err != nil {
 			return fmt.Errorf("writer %d of %s, record %d: %w", wr.id, wr.region.name, len(wr.acked), err)
 		}
+		stored.Add(perRequest)
 		select {
 		case <-ctx.Done():
 			return ctx.Err()
@@ -238,23 +240,13 @@ func (r *run) kills(ctx context.Context) error {
 			return err
 		}
 	}
-	var writers []*writer
-	rng := rand.New(rand.NewPCG(31, 31))
-	for _, reg := range w.regions() {
-		for i := range writersPerRegion {
-			wr := &writer{id: len(writers), region: reg, topic: entityTopic, ndjson: i%2 == 0, value: value(rng, w.o.size)}
-			if i >= writersPerRegion/2 {
-				wr.topic = eventTopic
-			}
-			writers = append(writers, wr)
-		}
-	}
-	every := time.Duration(float64(time.Second) * float64(len(writers)*perRequest) / float64(w.o.rate))
+	writers, every := w.writers()
 	until := time.Now().Add(w.o.seconds)
 	f, began := r.figure("load through kills"), time.Now()
 	g, gctx := errgroup.WithContext(ctx)
+	var all atomic.Int64
 	for _, wr := range writers {
-		g.Go(func() error { return wr.run(gctx, every, until) })
+		g.Go(func() error { return wr.run(gctx, every, until, &all) })
 	}
 	killed := 0
 	g.Go(func() error {
@@ -274,15 +266,15 @@ func (r *run) kills(ctx context.Context) error {
 		return err
 	}
 	took := time.Since(began)
-	n, again := int64(0), int64(0)
+	n, again := all.Load(), int64(0)
 	for _, wr := range writers {
-		n, again = n+int64(len(wr.acked)), again+int64(wr.again)
+		again += int64(wr.again)
 	}
 	fmt.Fprintf(r.rep.out, "  %d records were stored in %.0f s through %d kills; %d of %d requests were sent again\n", n, took.Seconds(), killed, again, n/perRequest)
 	if err := w.settledBoth(ctx); err != nil {
 		return err
 	}
-	l, err := w.look(ctx, writers)
+	l, err := w.look(ctx, writers, false)
 	if err != nil {
 		return err
 	}
@@ -290,6 +282,21 @@ func (r *run) kills(ctx context.Context) error {
 	f.By = map[string]float64{"kills": float64(killed), "requests sent again": float64(again), "void copies": float64(l.void)}
 	f.Records, f.Seconds, f.Rate = n, took.Seconds(), float64(n)/took.Seconds()
 	return r.rep.add(f)
+}
+
+// writers are those of both regions, and how often each sends a request.
+func (w *world) writers() (writers []*writer, every time.Duration) {
+	rng := rand.New(rand.NewPCG(31, 31))
+	for _, reg := range w.regions() {
+		for i := range writersPerRegion {
+			wr := &writer{id: len(writers), region: reg, topic: entityTopic, ndjson: i%2 == 0, value: value(rng, w.o.size)}
+			if i >= writersPerRegion/2 {
+				wr.topic = eventTopic
+			}
+			writers = append(writers, wr)
+		}
+	}
+	return writers, time.Duration(float64(time.Second) * float64(len(writers)*perRequest) / float64(w.o.rate))
 }
 
 // settledBoth waits until both regions have applied what either has written.

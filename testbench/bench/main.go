@@ -61,7 +61,7 @@ func list(into *[]string, name, value, usage string) {
 func main() {
 	var o options
 	list(&o.kafkas, "kafka", "embedded", "brokers: embedded, apache, or both with a comma")
-	list(&o.works, "work", "write,fold,start,idle", "suites, also idle1000, kills and years")
+	list(&o.works, "work", "write,fold,start,idle", "suites, also idle1000, kills, years and soak")
 	flag.Func("only", "names of workloads, separated by semicolons; all others are left out", func(s string) error {
 		o.only = strings.Split(s, ";")
 		return nil
@@ -71,7 +71,7 @@ func main() {
 	flag.StringVar(&o.before, "before", "", "older program to measure in turn")
 	flag.StringVar(&o.dir, "dir", "", "work directory; empty: a temporary one")
 	flag.StringVar(&o.json, "json", "", "file for the figures")
-	flag.StringVar(&o.svg, "svg", "", "file for the curves of the years")
+	flag.StringVar(&o.svg, "svg", "", "file for the curves of the years and of the soak")
 	flag.StringVar(&o.profile, "profile", "", "directory for CPU profiles of the gateway, with what cost most beside each")
 	flag.StringVar(&o.register, "register", "quorum", "ownership register: quorum, solo or none; without the other region's gateway quorum is solo")
 	flag.StringVar(&o.peer, "peer", "", "what runs of the other region: gateway, or broker (its Apache Kafka alone); empty: broker for write and fold, gateway for start and idle")
@@ -86,8 +86,8 @@ func main() {
 	flag.IntVar(&o.size, "size", 1000, "bytes of a value")
 	flag.IntVar(&o.events, "events", 1_000_000, "native events to fold")
 	flag.IntVar(&o.history, "history", 0, "records that are written and folded before starts are measured: half native events, half entities by streams")
-	flag.IntVar(&o.rate, "rate", 10_000, "records each second of the load through kills, over both regions")
-	flag.DurationVar(&o.every, "every", 20*time.Second, "time between kills")
+	flag.IntVar(&o.rate, "rate", 10_000, "records each second of the loads through kills, over both regions")
+	flag.DurationVar(&o.every, "every", 20*time.Second, "time between kills, and of the soak between kills and fences")
 	flag.DurationVar(&o.fences, "fences", time.Minute, "time between fences of the other region, of the years; 0: none")
 	flag.IntVar(&o.partitions, "partitions", 25, "seats of the idle region")
 	flag.Parse()
@@ -152,8 +152,8 @@ func (o *options) check() error {
 		}
 	}
 	for _, w := range o.works {
-		if !slices.Contains([]string{"write", "fold", "start", "idle", "idle1000", "kills", "years"}, w) {
-			return fmt.Errorf("-work %q: want write, fold, start, idle, idle1000, kills or years", w)
+		if !slices.Contains([]string{"write", "fold", "start", "idle", "idle1000", "kills", "years", "soak"}, w) {
+			return fmt.Errorf("-work %q: want write, fold, start, idle, idle1000, kills, years or soak", w)
 		}
 	}
 	if !slices.Contains([]string{"quorum", "solo", "none"}, o.register) {
@@ -179,7 +179,7 @@ func (o *options) check() error {
 func (o options) suite(ctx context.Context, rep *report, kafka, work, label, bin string) (err error) {
 	dir := filepath.Join(o.dir, fmt.Sprintf("%s-%s-%s", label, kafka, work))
 	switch work {
-	case "write", "fold", "start", "kills", "years":
+	case "write", "fold", "start", "kills", "years", "soak":
 		o.partitions = partitions
 	case "idle1000":
 		o.partitions = 1000
@@ -187,7 +187,7 @@ func (o options) suite(ctx context.Context, rep *report, kafka, work, label, bin
 	if o.peer == "" && (work == "write" || work == "fold") {
 		o.peer = "broker"
 	}
-	if work == "years" {
+	if work == "years" || work == "soak" {
 		o.window = yearsWindow
 	}
 	w, err := begin(ctx, o, kafka, bin, dir)
@@ -218,6 +218,8 @@ func (o options) suite(ctx context.Context, rep *report, kafka, work, label, bin
 		return r.kills(ctx)
 	case "years":
 		return r.years(ctx)
+	case "soak":
+		return r.soak(ctx)
 	default:
 		return r.idle(ctx)
 	}

@@ -26,6 +26,8 @@ const (
 	yearsRetention = 3 * yearsWindow
 	yearsSegment   = 20 * time.Second
 	yearsSample    = 2 * time.Second
+	// soakRetention is as short as the window allows.
+	soakRetention = yearsWindow
 	// yearsCleaning is how often brokers look for segments to delete and to compact.
 	yearsCleaning = 5 * time.Second
 )
@@ -33,7 +35,11 @@ const (
 // yearsBroker are the settings of brokers that clean as often as the compressed time needs.
 func yearsBroker() map[string]string {
 	often := millis(yearsCleaning)
-	return map[string]string{"log.retention.check.interval.ms": often, "log.cleaner.backoff.ms": often, "log.initial.task.delay.ms": often}
+	small := strconv.Itoa(1 << 20) // of the broker's own topics, which are cleaned segment by segment
+	return map[string]string{
+		"log.retention.check.interval.ms": often, "log.cleaner.backoff.ms": often, "log.initial.task.delay.ms": often,
+		"transaction.state.log.segment.bytes": small, "offsets.topic.segment.bytes": small,
+	}
 }
 
 func millis(d time.Duration) string { return strconv.FormatInt(d.Milliseconds(), 10) }
@@ -59,7 +65,7 @@ func (r *run) years(ctx context.Context) error {
 	if err := w.settled(ctx); err != nil {
 		return err
 	}
-	if err := w.ageQuickly(ctx); err != nil {
+	if err := w.ageQuickly(ctx, yearsRetention); err != nil {
 		return err
 	}
 	do := streamLoad("years", 4096, func(s, i int) string { return fmt.Sprintf("entity-%d-%d", s, i) }).prepare(w)
@@ -109,12 +115,18 @@ func (r *run) years(ctx context.Context) error {
 	f.Rate = float64(f.Records) / f.Seconds
 	f.By = grown(samples)
 	f.Samples = samples
-	if w.o.svg != "" {
-		if err := os.WriteFile(w.o.svg, curves(samples), 0o644); err != nil {
-			return err
-		}
+	if err := w.draw(samples); err != nil {
+		return err
 	}
 	return r.rep.add(f)
+}
+
+// draw writes the curves into the file that was asked for.
+func (w *world) draw(samples []sample) error {
+	if w.o.svg == "" {
+		return nil
+	}
+	return os.WriteFile(w.o.svg, curves(samples), 0o644)
 }
 
 // grown compares the last quarter of the load with the second: what is flat has not grown.
@@ -123,25 +135,27 @@ func grown(samples []sample) map[string]float64 {
 	if n < 4 {
 		return nil
 	}
-	mean := func(of func(*sample) int64, from, to int) (m float64) {
-		for i := from; i < to; i++ {
-			m += float64(of(&samples[i])) / float64(to-from)
-		}
-		return m
-	}
 	last := &samples[n]
 	records := func(s *sample) int64 { return s.Records }
-	between := max(mean(records, 3*n/4, n)-mean(records, n/4, n/2), 1)
+	between := max(mean(samples, records, 3*n/4, n)-mean(samples, records, n/4, n/2), 1)
 	out := map[string]float64{"fences": float64(last.Fences)}
 	for _, c := range curvesOf {
-		out[c.name+": bytes a record of growth"] = (mean(c.of, 3*n/4, n) - mean(c.of, n/4, n/2)) / between
+		out[c.name+": bytes a record of growth"] = (mean(samples, c.of, 3*n/4, n) - mean(samples, c.of, n/4, n/2)) / between
 		out[c.name+": MiB in the end"] = mib(c.of(last))
 	}
 	return out
 }
 
+// mean is that of some samples.
+func mean(samples []sample, of func(*sample) int64, from, to int) (m float64) {
+	for i := from; i < to; i++ {
+		m += float64(of(&samples[i])) / float64(to-from)
+	}
+	return m
+}
+
 // ageQuickly gives the topics of both Kafkas the settings of compressed time.
-func (w *world) ageQuickly(ctx context.Context) error {
+func (w *world) ageQuickly(ctx context.Context, retention time.Duration) error {
 	for _, r := range w.regions() {
 		if r.broker == nil {
 			continue // an embedded Kafka cleans when it starts
@@ -170,15 +184,16 @@ func (w *world) ageQuickly(ctx context.Context) error {
 			var origins, compacted []string
 			for _, name := range topics.Names() {
 				switch {
-				case name == entityTopic || strings.HasSuffix(name, "."+entityTopic) && !strings.HasPrefix(name, "_geogate"):
+				case name == entityTopic || strings.HasSuffix(name, "."+entityTopic) && !strings.HasPrefix(name, "_geogate"),
+					name == eventTopic || strings.HasSuffix(name, "."+eventTopic) && !strings.HasPrefix(name, "_geogate"), name == eventTopic+".merged":
 					origins = append(origins, name)
 				case strings.HasPrefix(name, "_geogate.") || strings.HasSuffix(name, ".merged"):
 					compacted = append(compacted, name)
 				}
 			}
 			return errors.Join(
-				set(map[string]string{"cleanup.policy": "delete", "retention.ms": millis(yearsRetention), "segment.ms": millis(yearsSegment)}, origins...),
-				set(map[string]string{"segment.ms": millis(yearsSegment), "max.compaction.lag.ms": millis(2 * yearsSegment)}, compacted...))
+				set(map[string]string{"cleanup.policy": "delete", "retention.ms": millis(retention), "segment.ms": millis(yearsSegment)}, origins...),
+				set(map[string]string{"segment.ms": millis(yearsSegment), "max.compaction.lag.ms": millis(2 * yearsSegment), "delete.retention.ms": millis(2 * yearsSegment)}, compacted...))
 		}()
 		c.Close()
 		if err != nil {
