@@ -41,6 +41,8 @@ type options struct {
 	rate       int           // records each second of the load through kills
 	every      time.Duration // between kills
 	fences     time.Duration // between fences of the years, 0: none
+	entities   int           // that the years write
+	records    int64         // after which the years end, 0: when time is up
 	window     time.Duration // of idempotency keys, 0: the default, with brokers that clean accordingly
 	count      int           // of records of each load and connection; 0: as many as fit into the time
 }
@@ -89,6 +91,8 @@ func main() {
 	flag.IntVar(&o.rate, "rate", 10_000, "records each second of the loads through kills, over both regions")
 	flag.DurationVar(&o.every, "every", 20*time.Second, "time between kills, and of the soak between kills and fences")
 	flag.DurationVar(&o.fences, "fences", time.Minute, "time between fences of the other region, of the years; 0: none")
+	flag.IntVar(&o.entities, "entities", 16384, "entities that the years write")
+	flag.Int64Var(&o.records, "records", 0, "records after which the years end; 0: after -seconds")
 	flag.IntVar(&o.partitions, "partitions", 25, "seats of the idle region")
 	flag.Parse()
 

@@ -68,12 +68,13 @@ func (r *run) years(ctx context.Context) error {
 	if err := w.ageQuickly(ctx, yearsRetention); err != nil {
 		return err
 	}
-	do := streamLoad("years", 4096, func(s, i int) string { return fmt.Sprintf("entity-%d-%d", s, i) }).prepare(w)
+	do := streamLoad("years", max(1, w.o.entities/streams), func(s, i int) string { return fmt.Sprintf("entity-%d-%d", s, i) }).prepare(w)
 	var t tally
 	began := time.Now()
 	until := began.Add(w.o.seconds)
 	load, stop := context.WithCancel(ctx)
 	defer stop()
+	profiled := w.profile(ctx, r.figure("years"), min(w.o.seconds, time.Minute))
 	loaded := make(chan error, 1)
 	go func() { loaded <- do(load, &t, until) }()
 	samples, fences, nextFence := []sample{}, 0, began.Add(w.o.fences)
@@ -84,7 +85,8 @@ func (r *run) years(ctx context.Context) error {
 		return err
 	}
 	var failed error
-	for failed == nil && time.Now().Before(until) {
+	enough := func() bool { return w.o.records > 0 && t.ok.Load() >= w.o.records }
+	for failed == nil && time.Now().Before(until) && !enough() {
 		if w.o.fences > 0 && time.Now().After(nextFence) {
 			if failed = w.fenceOnce(ctx, w.eu); failed == nil {
 				fences++
@@ -97,7 +99,11 @@ func (r *run) years(ctx context.Context) error {
 		stop()
 		return errors.Join(failed, <-loaded)
 	}
-	if err := <-loaded; err != nil {
+	took := time.Since(began)
+	if enough() {
+		stop() // streams in the middle of their lines
+	}
+	if err := errors.Join(<-loaded, profiled()); err != nil && !enough() {
 		return err
 	}
 	if err := w.settled(ctx); err != nil {
@@ -111,7 +117,7 @@ func (r *run) years(ctx context.Context) error {
 		return err
 	}
 	f := r.figure("years")
-	f.Records, f.Seconds = t.ok.Load(), w.o.seconds.Seconds()
+	f.Records, f.Seconds = t.ok.Load(), took.Seconds()
 	f.Rate = float64(f.Records) / f.Seconds
 	f.By = grown(samples)
 	f.Samples = samples
