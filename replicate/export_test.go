@@ -72,6 +72,9 @@ func Owned(revision uint64, bounds ...int64) *event.ValidityTable {
 // TransactionPause is transactionPause.
 func TransactionPause(since, took time.Duration) time.Duration { return transactionPause(since, took) }
 
+// LagPause is lagPause.
+func LagPause(partitions int) time.Duration { return lagPause(partitions) }
+
 // FetchPause is fetchPause.
 func FetchPause(since time.Duration, bytes int) time.Duration { return fetchPause(since, bytes) }
 

@@ -30,7 +30,6 @@ const (
 	// sayEvery is the least time between two lines of the log that say that the link does not start.
 	sayEvery = time.Minute
 
-	lagEvery = time.Second
 	lagStale = 10 * time.Second // without an answer from the source, lag is unknown
 
 	lookSoon     = 200 * time.Millisecond // after topics were found

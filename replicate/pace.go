@@ -22,6 +22,13 @@ const (
 	fetchEvery = 10 * time.Millisecond
 	// smallFetch is how many bytes a fetch may have to count as small.
 	smallFetch = 64 << 10
+
+	// lagEvery is the time from one list of where the source's logs end to the next. The
+	// answer costs gateway and broker some microseconds a partition, so it is lagPartition
+	// for each where that is longer, up to lagMost, which is well below lagStale.
+	lagEvery     = time.Second
+	lagPartition = 3 * time.Millisecond
+	lagMost      = 4 * time.Second
 )
 
 // transactionPause is how long the next transaction is to wait for more to copy: since is
@@ -37,4 +44,9 @@ func fetchPause(since time.Duration, bytes int) time.Duration {
 		return 0
 	}
 	return max(fetchEvery-since, 0)
+}
+
+// lagPause is how long to wait before where so many logs end is listed again.
+func lagPause(partitions int) time.Duration {
+	return max(min(time.Duration(partitions)*lagPartition, lagMost), lagEvery)
 }

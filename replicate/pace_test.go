@@ -89,3 +89,12 @@ func TestSmallFetchesAreApart(t *testing.T) {
 		}
 	}
 }
+
+// TestLagPause: where thousands of logs are copied their ends are listed less often.
+func TestLagPause(t *testing.T) {
+	for partitions, want := range map[int]time.Duration{0: time.Second, 333: time.Second, 1000: 3 * time.Second, 100_000: 4 * time.Second} {
+		if got := replicate.LagPause(partitions); got != want {
+			t.Errorf("%d partitions: %v, want %v", partitions, got, want)
+		}
+	}
+}

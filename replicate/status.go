@@ -163,7 +163,7 @@ func (l *Link) followLag(ctx context.Context, source *kgo.Client) {
 			l.lag.listed = began
 		}
 		l.mu.Unlock()
-		_ = sleep.For(ctx, lagEvery) // the loop looks at the context
+		_ = sleep.For(ctx, lagPause(len(parts))) // the loop looks at the context
 	}
 }
 
