@@ -7,7 +7,8 @@ import (
 
 // quiet lets a client's warnings and errors through and drops its information: a client logs
 // every reconnection, and some reconnect by design. What it says of connections that cannot
-// be made, [Cluster.say] says once a minute, with what to do.
+// be made, and of requests that fail because a broker refuses, [Cluster.say] says once a
+// minute, with what to do.
 func quiet(log *slog.Logger) *slog.Logger { return slog.New(quietHandler{log.Handler()}) }
 
 type quietHandler struct{ slog.Handler }
@@ -21,6 +22,15 @@ func (q quietHandler) Enabled(ctx context.Context, l slog.Level) bool {
 func (q quietHandler) Handle(ctx context.Context, r slog.Record) error {
 	switch r.Message {
 	case "unable to open connection to broker", "unable to initialize sasl", "unable to request api versions":
+		return nil
+	}
+	refused := false
+	r.Attrs(func(a slog.Attr) bool {
+		err, ok := a.Value.Any().(error)
+		refused = ok && (KindOf(err) == BadTLS || KindOf(err) == NotAuthenticated)
+		return !refused
+	})
+	if refused {
 		return nil
 	}
 	return q.Handler.Handle(ctx, r)

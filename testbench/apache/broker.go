@@ -9,6 +9,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"sync"
 	"syscall"
 	"testing"
@@ -39,6 +40,7 @@ type Broker struct {
 	classPath ClassPath
 	clusterID string
 	port      int
+	ports     map[string]int // of Config.Listeners
 
 	change sync.Mutex // one start, stop or kill at a time
 	mu     sync.Mutex
@@ -85,7 +87,13 @@ func (b *Broker) startFresh(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	if err := b.cfg.write(client, controller); err != nil {
+	b.ports = make(map[string]int)
+	for name := range b.cfg.Listeners {
+		if b.ports[name], err = FreePort(); err != nil {
+			return err
+		}
+	}
+	if err := b.cfg.write(client, controller, b.ports); err != nil {
 		return err
 	}
 	// What an earlier try left belongs to other ports: the quorum would not
@@ -94,7 +102,7 @@ func (b *Broker) startFresh(ctx context.Context) error {
 		return fmt.Errorf("clear storage: %w", err)
 	}
 	b.port = client
-	format := b.java(ctx, "kafka.tools.StorageTool", "format", "-t", b.clusterID, "-c", "server.properties")
+	format := b.java(ctx, append([]string{"kafka.tools.StorageTool", "format", "-t", b.clusterID, "-c", "server.properties"}, b.cfg.Format...)...)
 	if out, err := format.CombinedOutput(); err != nil {
 		return fmt.Errorf("format storage: %w: %s", err, tail(out))
 	}
@@ -109,6 +117,7 @@ func (b *Broker) java(ctx context.Context, args ...string) *exec.Cmd {
 		"-Djava.awt.headless=true",
 		"-cp", string(b.classPath),
 	}, args...)
+	all = append(slices.Clone(b.cfg.Java), all...)
 	if !b.cfg.Measured {
 		// Most of a short life is compiling: one quick compiler, one collector.
 		all = append([]string{"-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC"}, all...)
@@ -173,6 +182,9 @@ func (b *Broker) ready(ctx context.Context, p *proc.Process) error {
 
 // Seeds returns the broker's address.
 func (b *Broker) Seeds() []string { return []string{fmt.Sprintf("127.0.0.1:%d", b.port)} }
+
+// Listener returns the address of one of Config.Listeners.
+func (b *Broker) Listener(name string) string { return fmt.Sprintf("127.0.0.1:%d", b.ports[name]) }
 
 // ClusterID returns the id the storage was formatted with.
 func (b *Broker) ClusterID() string { return b.clusterID }

@@ -8,6 +8,7 @@ import (
 	"encoding/base64"
 	"errors"
 	"fmt"
+	"maps"
 	"math/big"
 	"net"
 	"os"
@@ -31,6 +32,23 @@ type Config struct {
 	Measured bool
 	// Properties are added to, or replace, lines of server.properties.
 	Properties map[string]string
+	// Listeners are more listeners, with the protocol of each: "MTLS": "SSL". What else they
+	// need is in Properties.
+	Listeners map[string]string
+	// Format has more arguments for the formatting of the storage, such as --add-scram.
+	Format []string
+	// Java has more arguments for Java.
+	Java []string
+}
+
+// listeners adds c.Listeners, at ports of their own, to those that properties has.
+func (c Config) listeners(p map[string]string, ports map[string]int) {
+	for _, name := range slices.Sorted(maps.Keys(ports)) {
+		address := fmt.Sprintf(",%s://127.0.0.1:%d", name, ports[name])
+		p["listeners"] += address
+		p["advertised.listeners"] += address
+		p["listener.security.protocol.map"] += fmt.Sprintf(",%s:%s", name, c.Listeners[name])
+	}
 }
 
 func (c Config) withDefaults() Config {
@@ -42,7 +60,7 @@ func (c Config) withDefaults() Config {
 // properties returns server.properties for the two ports. Single-replica
 // internal topics are what one broker can hold; few partitions and no
 // rebalance delay make starts quick.
-func (c Config) properties(client, controller int) string {
+func (c Config) properties(client, controller int, more map[string]int) string {
 	p := map[string]string{
 		"process.roles":                    "broker,controller",
 		"node.id":                          "1",
@@ -69,6 +87,7 @@ func (c Config) properties(client, controller int) string {
 		delete(p, "share.coordinator.state.topic.replication.factor")
 		delete(p, "share.coordinator.state.topic.min.isr")
 	}
+	c.listeners(p, more)
 	for k, v := range c.Properties {
 		p[k] = v
 	}
@@ -96,7 +115,7 @@ const logConfig = `<?xml version="1.0" encoding="UTF-8"?>
 `
 
 // write lays the configuration files down.
-func (c Config) write(client, controller int) error {
+func (c Config) write(client, controller int, more map[string]int) error {
 	if c.Dir == "" {
 		return errors.New("start kafka: no directory")
 	}
@@ -104,7 +123,7 @@ func (c Config) write(client, controller int) error {
 		return fmt.Errorf("create broker directory: %w", err)
 	}
 	for name, text := range map[string]string{
-		"server.properties": c.properties(client, controller),
+		"server.properties": c.properties(client, controller, more),
 		"log4j2.xml":        logConfig,
 	} {
 		if err := os.WriteFile(filepath.Join(c.Dir, name), []byte(text), 0o644); err != nil {
