@@ -25,7 +25,20 @@ type Config struct {
 	// AddressMap gives other host:port addresses for those that brokers advertise, or that
 	// are in Seeds.
 	AddressMap map[string]string
+	// Stores go with TLS, which is not nil then, and take the place of its files.
+	Stores Stores
+	// Secrets are those that stand in settings of Java's clients instead of in files.
+	Secrets Secrets
 }
+
+// Secrets are secrets that were given, not named.
+type Secrets struct{ Password, ClientSecret string }
+
+// String keeps secrets out of what is printed.
+func (Secrets) String() string { return "(not shown)" }
+
+// GoString does the same.
+func (Secrets) GoString() string { return "(not shown)" }
 
 // TLS is how brokers are known, and the own certificate.
 type TLS struct {
@@ -110,6 +123,12 @@ func (c *Config) Files() []File {
 	var out []File
 	if t := c.TLS; t != nil {
 		out = append(out, File{strict.At("tls", "ca_file"), &t.CAFile}, File{strict.At("tls", "cert_file"), &t.CertFile}, File{strict.At("tls", "key_file"), &t.KeyFile})
+	}
+	if s := c.Stores.Trust; s != nil {
+		out = append(out, File{strict.At("truststore"), &s.File})
+	}
+	if s := c.Stores.Key; s != nil {
+		out = append(out, File{strict.At("keystore"), &s.File})
 	}
 	if s := c.SASL; s != nil {
 		out = append(out, File{strict.At("sasl", "password_file"), &s.PasswordFile}, File{strict.At("sasl", "token_file"), &s.TokenFile},
@@ -243,6 +262,10 @@ func (s *SASL) validateOAuth(bad *strict.Problems, at strict.Path) {
 			bad.Add(at, "token_url needs client_secret_file, a file with the client's secret")
 		}
 	}
+	s.validateExtensions(bad, at)
+}
+
+func (s *SASL) validateExtensions(bad *strict.Problems, at strict.Path) {
 	for _, name := range sortedKeys(s.Extensions) {
 		if name == "auth" || name == "" || strings.ContainsFunc(name, func(r rune) bool { return r > unicode.MaxASCII || !unicode.IsLetter(r) }) {
 			bad.Add(at.And("extensions", name), "%q is not the name of an extension, want letters, and not auth", name)
@@ -253,6 +276,12 @@ func (s *SASL) validateOAuth(bad *strict.Problems, at strict.Path) {
 			bad.Add(at.And("extensions", name), "has characters that an extension cannot have")
 		}
 	}
+}
+
+// ValidateToken adds what is wrong with the part of s about tokens of an endpoint.
+func (s *SASL) ValidateToken(bad *strict.Problems, at strict.Path) {
+	checkTokenURL(bad, at, s.TokenURL)
+	s.validateExtensions(bad, at)
 }
 
 // checkTokenURL refuses what would send the client's secret in the clear to another machine,

@@ -43,17 +43,32 @@ func (c *Config) read() (contents, error) {
 		var b []byte
 		var err error
 		switch key {
-		case "ca_file", "cert_file", "token_ca_file":
+		case "ca_file", "cert_file", "token_ca_file", "truststore":
 			b, err = readPublic(*f.Name)
 		default:
-			b, err = secret.ReadIssued(*f.Name)
+			b, err = c.readSecret(key, *f.Name)
 		}
 		if err != nil {
 			bad.Add(f.At, "%v", err)
 		}
 		out[key] = b
 	}
+	if c.Secrets.Password != "" {
+		out["password_file"] = []byte(c.Secrets.Password)
+	}
+	if c.Secrets.ClientSecret != "" {
+		out["client_secret_file"] = []byte(c.Secrets.ClientSecret)
+	}
 	return out, bad.Err()
+}
+
+// readSecret reads a secret; one in a key store is not text, and has a password against those
+// who may read the file.
+func (c *Config) readSecret(key, name string) ([]byte, error) {
+	if key == "keystore" && c.Stores.Key.Type != StorePEM {
+		return readPublic(name)
+	}
+	return secret.ReadIssued(name)
 }
 
 func readPublic(name string) ([]byte, error) {
@@ -72,7 +87,7 @@ func readPublic(name string) ([]byte, error) {
 // sum tells whether files have changed.
 func (c contents) sum() [sha256.Size]byte {
 	h := sha256.New()
-	for _, key := range []string{"ca_file", "cert_file", "key_file", "password_file", "token_file", "client_secret_file", "token_ca_file", "credentials_file"} {
+	for _, key := range []string{"ca_file", "cert_file", "key_file", "password_file", "token_file", "client_secret_file", "token_ca_file", "credentials_file", "truststore", "keystore"} {
 		fmt.Fprintf(h, "%s %d\n", key, len(c[key]))
 		h.Write(c[key])
 	}
@@ -85,6 +100,10 @@ func (c *Config) load(files contents) (*loaded, error) {
 	l := &loaded{sum: files.sum()}
 	if c.TLS != nil {
 		l.tls, l.expires = c.TLS.load(&bad, files)
+		c.Stores.put(&bad, l.tls, files)
+		if len(l.tls.Certificates) > 0 {
+			l.expires = l.tls.Certificates[0].Leaf.NotAfter
+		}
 	}
 	if c.SASL != nil {
 		l.mechanism = c.SASL.load(&bad, files)
