@@ -141,6 +141,7 @@ type WriteStatus struct {
 type FrontierStatus struct {
 	Topic     string `json:"topic"`
 	Offsets   int64  `json:"offsets"` // of all logs and partitions, above the frontier
+	Needed    int64  `json:"needed"`  // likewise, that a store which is lost has to read again
 	Partition int32  `json:"partition"`
 	Origin    string `json:"origin"` // of whose log most is kept there
 	// HeldBy is why: fold (a region has not folded it), unheard (nothing that a region has

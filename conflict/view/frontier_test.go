@@ -2,6 +2,7 @@ package view_test
 
 import (
 	"bytes"
+	"maps"
 	"slices"
 	"testing"
 	"time"
@@ -181,6 +182,38 @@ func belowTheFrontier(t *testing.T, cfg conflict.Config, left string) {
 	v.until("nothing is needed of the logs", func() bool { v.Look(); applied, _ := v.Journal().Applied(); return applied == all })
 	w.check(v, fed)
 	w.checkGone(v, fed)
+}
+
+// TestBaseThatCannotBeMoved: while the log lacks a value that the state has to have, the status
+// says so, and from where on the log is needed; it ends when the value can be read.
+func TestBaseThatCannotBeMoved(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, entities)
+	w.opts = func(c *viewConfig) { c.TidyEvery, c.NeededEvery = time.Millisecond, 3*time.Millisecond }
+	items := w.history(21, 400)
+	v := w.start(store(t))
+	first := table(1, nil)
+	v.feed([]judged.Item{cutsItem(first)})
+	v.inForce(first)
+	v.feed(items[:200])
+	v.wait(items[:200])
+	if st := v.Status(); st.Unmoved != "" || !st.Needed.IsZero() {
+		t.Errorf("before there is a frontier: %q, %v", st.Unmoved, st.Needed)
+	}
+	f := settled(items, 150, first)
+	w.mu.Lock()
+	all := maps.Clone(w.events)
+	w.mu.Unlock()
+	w.retain(f)
+	v.SetFrontier(f)
+	v.until("a base cannot be moved", func() bool { return v.Status().Unmoved != "" })
+	if st := v.Status(); !st.Needed.IsZero() {
+		t.Errorf("nothing is needed below %v although %s", st.Needed, st.Unmoved)
+	}
+	w.mu.Lock()
+	w.events = all
+	w.mu.Unlock()
+	v.until("all are moved", func() bool { st := v.Status(); return st.Unmoved == "" && st.Needed == f })
 }
 
 // checkGone: entities of which nothing but a deletion is left have no state.

@@ -174,6 +174,7 @@ func (v *View) tidyJournal(ctx context.Context) error {
 		return nil
 	}
 	t.phase, t.bare = tidyIdle, false
+	v.noteUnmoved(t)
 	switch {
 	case t.left != nil:
 		v.cfg.Logger.Warn("a value that a base needs cannot be read from the log; will try again, and until then the log is needed from an earlier offset on: do not shorten its retention",
@@ -182,6 +183,19 @@ func (v *View) tidyJournal(ctx context.Context) error {
 		t.phase = raising
 	}
 	return nil
+}
+
+// noteUnmoved puts into the status what a pass has found: only one that moves every base shows
+// that all can be moved.
+func (v *View) noteUnmoved(t *tidier) {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	switch {
+	case t.left != nil:
+		v.status.Unmoved = t.left.Error()
+	case t.all:
+		v.status.Unmoved = ""
+	}
 }
 
 // raiseNeeded puts in force from where on the logs are needed.

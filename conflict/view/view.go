@@ -212,6 +212,12 @@ type Status struct {
 	Replaced   map[string]Replaced
 	ReplacedBy map[ReplacedKind]uint64
 	Frontier   FrontierStatus
+	// Needed is the vector from which on a store that is lost needs the logs, once it is not
+	// zero: all below stands in the state topic.
+	Needed event.Vector
+	// Unmoved is why Needed does not rise: a value below the frontier that the state has to
+	// have cannot be read from the log; "" once all could.
+	Unmoved string
 }
 
 // New opens a view over the shared store; it does nothing before Run.
@@ -629,7 +635,7 @@ func (v *View) Status() Status {
 	v.mu.Lock()
 	defer v.mu.Unlock()
 	st := v.status
-	st.Ready, st.Queued = v.restored, v.queue.items
+	st.Ready, st.Queued, st.Needed = v.restored, v.queue.items, v.committed.Needed
 	st.Counts.Quarantined = maps.Clone(st.Counts.Quarantined)
 	st.Replaced, st.ReplacedBy = maps.Clone(st.Replaced), maps.Clone(st.ReplacedBy)
 	return st

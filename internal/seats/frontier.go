@@ -32,6 +32,7 @@ func (s *Seats) sight(at txn.TopicPartition, x *conflict.Sight) {
 type heldFrontier struct {
 	topic     string
 	offsets   int64 // of all partitions
+	needed    int64 // likewise, that a lost store has to read
 	partition int32
 	most      int64
 	origin    event.RegionID
@@ -40,7 +41,8 @@ type heldFrontier struct {
 }
 
 // addFrontier takes a partition in; the topic's partitions come together.
-func addFrontier(list []heldFrontier, at txn.TopicPartition, st *view.FrontierStatus) []heldFrontier {
+func addFrontier(list []heldFrontier, at txn.TopicPartition, folded *view.Status) []heldFrontier {
+	st := &folded.Frontier
 	if !st.Known {
 		return list
 	}
@@ -50,6 +52,7 @@ func addFrontier(list []heldFrontier, at txn.TopicPartition, st *view.FrontierSt
 	x := &list[len(list)-1]
 	above := st.Above(&st.Vector)
 	x.offsets += above
+	x.needed += (&conflict.Frontier{At: folded.Needed}).Above(&st.Vector)
 	if origin, hold, held := st.Hindmost(&st.Vector); held && above > x.most {
 		x.partition, x.most, x.origin, x.hold, x.since = at.Partition, above, origin, hold, st.Since[origin]
 	}
@@ -60,7 +63,7 @@ func addFrontier(list []heldFrontier, at txn.TopicPartition, st *view.FrontierSt
 func (s *Seats) frontiers() (out []heldFrontier) {
 	for _, h := range s.list() {
 		st := h.view.Status()
-		out = addFrontier(out, h.TopicPartition, &st.Frontier)
+		out = addFrontier(out, h.TopicPartition, &st)
 	}
 	return out
 }
@@ -72,7 +75,7 @@ func (s *Seats) Frontiers() (out []gateway.FrontierStatus) {
 			continue
 		}
 		st := gateway.FrontierStatus{
-			Topic: x.topic, Offsets: x.offsets, Partition: x.partition,
+			Topic: x.topic, Offsets: x.offsets, Needed: x.needed, Partition: x.partition,
 			Origin: s.cfg.Topology.Name(x.origin), HeldBy: x.hold.Why.String(), Since: gateway.Time(x.since),
 		}
 		if name := s.cfg.Topology.Name(x.hold.By); x.hold.By != 0 {

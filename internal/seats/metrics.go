@@ -30,6 +30,7 @@ var (
 	foldLagSeconds  = prometheus.NewDesc("geogate_fold_lag_seconds", "How long the oldest of them has waited; absent while unknown.", []string{"topic"}, nil)
 	expiryLag       = prometheus.NewDesc("geogate_expiry_lag_seconds", "How long ago the time lies that all regions have closed, in the partition where it lies furthest back: idempotency keys expire that much later; absent while a region has told none.", []string{"topic"}, nil)
 	frontierAbove   = prometheus.NewDesc("geogate_frontier_unsettled_offsets", "Offsets of all origins' logs that are folded and lie above the frontier, so that what a fence may bring back is kept.", []string{"topic"}, nil)
+	foldNeeded      = prometheus.NewDesc("geogate_fold_needed_offsets", "Offsets of all origins' logs that are folded and that a store which is lost has to read again.", []string{"topic"}, nil)
 	frontierHeld    = prometheus.NewDesc("geogate_frontier_held_seconds", "For how long the frontier has not moved in the partition of which most lies above it; 0 where nothing does.", []string{"topic"}, nil)
 	clockCarries    = prometheus.NewDesc("geogate_clock_carries_total", "Times that the clock's counter ran over.", nil, nil)
 )
@@ -53,7 +54,7 @@ func (s *Seats) phasesOf(topic string) seat.Phases {
 // Describe implements prometheus.Collector.
 func (s *Seats) Describe(out chan<- *prometheus.Desc) {
 	s.phases.Describe(out)
-	for _, d := range []*prometheus.Desc{seatInFlight, seatQueued, seatHeld, seatRecords, foldSteps, foldRestarts, foldMerged, foldConflicts, foldTwins, foldOrphans, nativeOrphans, foldWaiting, foldQuarantined, foldReplaced, beyondLimits, foldQueued, foldLagRecords, foldLagSeconds, expiryLag, frontierAbove, frontierHeld, clockCarries} {
+	for _, d := range []*prometheus.Desc{seatInFlight, seatQueued, seatHeld, seatRecords, foldSteps, foldRestarts, foldMerged, foldConflicts, foldTwins, foldOrphans, nativeOrphans, foldWaiting, foldQuarantined, foldReplaced, beyondLimits, foldQueued, foldLagRecords, foldLagSeconds, expiryLag, frontierAbove, foldNeeded, frontierHeld, clockCarries} {
 		out <- d
 	}
 }
@@ -146,6 +147,7 @@ func (s *Seats) Collect(out chan<- prometheus.Metric) {
 	}
 	for _, x := range s.frontiers() {
 		gauge(frontierAbove, float64(x.offsets), x.topic)
+		gauge(foldNeeded, float64(x.needed), x.topic)
 		held := 0.0
 		if x.offsets > 0 {
 			held = max(now.Sub(x.since).Seconds(), 0)

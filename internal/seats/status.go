@@ -97,8 +97,12 @@ func (s *Seats) warnOfTrouble(out *warning.List, h *runningSeat, st *seat.Status
 	case !h.noLog && st.Ready && h.keysUnread():
 		out.Add(warning.PartitionNotReady, subject, "writes with an idempotency key are refused until the index of keys has read all that the views have: its store was lost, or it cannot read a copy of another region's log")
 	}
-	if f := h.view.Status().Failing; f != "" {
+	folded := h.view.Status()
+	if f := folded.Failing; f != "" {
 		out.Add(warning.FoldFailing, subject, "the fold is tried again after: %s", f)
+	}
+	if why := folded.Unmoved; why != "" {
+		out.Add(warning.BaseUnmoved, subject, "%s: a value that the state has to have cannot be read from a log, so the logs are needed from an earlier offset on, and what lies above is kept. It is tried again; do not shorten the retention of the topic and its copies", why)
 	}
 }
 

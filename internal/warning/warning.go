@@ -22,6 +22,7 @@ type Code string
 
 // The codes.
 const (
+	BaseUnmoved         Code = "BASE_UNMOVED"
 	BeyondLimits        Code = "BEYOND_LIMITS"
 	CertificateExpires  Code = "CERTIFICATE_EXPIRES"
 	ClockAhead          Code = "CLOCK_AHEAD"
@@ -75,7 +76,7 @@ const (
 // Codes are all codes.
 func Codes() []Code {
 	return []Code{
-		BeyondLimits, CertificateExpires, ClockAhead, ConnectionFile, CopyKeepsAll, CutPending, Defect, DiskLow, ExpiryHeld, FoldFailing, ForeignRecords, Gap, GapNear, GatewayGone,
+		BaseUnmoved, BeyondLimits, CertificateExpires, ClockAhead, ConnectionFile, CopyKeepsAll, CutPending, Defect, DiskLow, ExpiryHeld, FoldFailing, ForeignRecords, Gap, GapNear, GatewayGone,
 		IntervalPastEnd, KafkaAuthentication, KafkaAuthorization, KafkaTLS, KafkaUnreachable, LinkFailed, LinkParked, MalformedRecord, MoreWarnings, NativeOrphans, OutputReplaced,
 		PartitionHeld, PartitionNotReady, PartitionsDiffer, PartitionsUneven, PartitionsUnused, PatternUnmatched, Quarantined,
 		RegisterDegraded, RegisterRecordLong, RegisterRegressed, RegisterRumour, RegisterUnreachable, ResidencyInvalid, ResidencyStopped, RetentionShort,

@@ -51,7 +51,7 @@ func TestFrontiersMove(t *testing.T) {
 	write(us, 4)
 	held := func(list []gateway.FrontierStatus) bool {
 		for _, f := range list {
-			if f.Topic == flights && f.Offsets >= 4 && f.Origin == "us" && f.HeldBy == "fold" && f.Region != nil && *f.Region == "eu" {
+			if f.Topic == flights && f.Offsets >= 4 && f.Needed >= f.Offsets && f.Origin == "us" && f.HeldBy == "fold" && f.Region != nil && *f.Region == "eu" {
 				return true
 			}
 		}
