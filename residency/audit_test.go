@@ -19,6 +19,18 @@ const (
 		"020c7075626c69632d7265706f730764656661756c74" + "5d" + "05" + "02" + "0100" + "01" + "0201" + "01" + "03" + "0a" + "0401" + "03" + "05"
 )
 
+// TestAuditIsSmall: the audit is kept for years, so a record of one decision has a bounded
+// size, however far the offsets and numbers have come.
+func TestAuditIsSmall(t *testing.T) {
+	a := goldenAudit()
+	a.Generation, a.Revision, a.ProducerID, a.ProducerEpoch = 1<<20, 1<<20, 1<<40, 1<<15-1
+	a.Runs = []residency.Run{{From: 1 << 50, Until: 1<<50 + 1<<20, Code: a.Runs[0].Code, Rule: a.Runs[0].Rule}}
+	names := len(a.Topic) + len(a.Runs[0].Rule)
+	if n := len(a.AppendKey(nil)) + len(a.AppendValue(nil)) - names; n > 110 {
+		t.Errorf("a record of one decision takes %d bytes beside its names", n)
+	}
+}
+
 // goldenAudit is what the golden bytes say.
 func goldenAudit() residency.Audit {
 	a := residency.Audit{
