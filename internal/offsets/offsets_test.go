@@ -4,6 +4,7 @@ import (
 	"encoding/hex"
 	"math/rand/v2"
 	"reflect"
+	"slices"
 	"testing"
 
 	"pgregory.net/rapid"
@@ -113,6 +114,9 @@ func TestMapAgainstList(t *testing.T) {
 		}
 		for range 20 {
 			at := rapid.Int64Range(0, m.End()+2).Draw(t, "target")
+			if rapid.Bool().Draw(t, "from the store") {
+				m.Forget()
+			}
 			want, found := offsets.Run{}, false
 			for _, r := range runs {
 				if r.Target <= at && at < r.TargetEnd() {
@@ -127,6 +131,9 @@ func TestMapAgainstList(t *testing.T) {
 				continue
 			}
 			_, source, _ := m.Source(at)
+			if rapid.Bool().Draw(t, "back from the store") {
+				m.Forget()
+			}
 			if source != want.Source+at-want.Target {
 				t.Fatalf("Source(%d) = %d in %+v", at, source, want)
 			}
@@ -137,6 +144,19 @@ func TestMapAgainstList(t *testing.T) {
 				t.Fatalf("TargetFrom(Source(%d)) = %d, %v", at, from, ok)
 			}
 		}
+		// A place that was not copied is read from the run after it.
+		for i := range len(runs) - 1 {
+			a, b := runs[i], runs[i+1]
+			if a.Incarnation != b.Incarnation || a.SourceEnd() == b.Source {
+				continue
+			}
+			if i%7 == 0 {
+				m.Forget()
+			}
+			if from, ok := m.TargetFrom(a.Incarnation, a.SourceEnd()); !ok || from != b.Target {
+				t.Fatalf("TargetFrom(%d), between %+v and %+v, is %d, %v", a.SourceEnd(), a, b, from, ok)
+			}
+		}
 		cut := rapid.Int64Range(0, m.End()).Draw(t, "cut")
 		m.Cut(cut)
 		if m.End() > cut {
@@ -144,6 +164,60 @@ func TestMapAgainstList(t *testing.T) {
 		}
 		if _, ok := m.Locate(cut); ok {
 			t.Fatalf("Locate(%d) found what was cut", cut)
+		}
+	})
+}
+
+// TestMapOfManyRecords looks up places in the store, record by record, against the list of
+// runs: each place of the source, copied or not, below, between and above them.
+func TestMapOfManyRecords(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		runs := genRuns(t, rapid.IntRange(2, 60).Draw(t, "n"))
+		var m offsets.Map
+		for left := runs; len(left) > 0; {
+			n := min(rapid.IntRange(1, 4).Draw(t, "in a record"), len(left))
+			if err := m.Add(left[:n]...); err != nil {
+				t.Fatal(err)
+			}
+			left = left[n:]
+		}
+		forget := rapid.SampledFrom([]int{1, 2, 7}).Draw(t, "looks between forgetting")
+		looks := 0
+		for _, near := range runs {
+			for _, source := range []int64{near.Source - 1, near.Source, near.SourceEnd() - 1, near.SourceEnd(), near.SourceEnd() + 3} {
+				if source < 0 {
+					continue
+				}
+				if looks++; looks%forget == 0 {
+					m.Forget()
+				}
+				want, found, exact := int64(0), false, false
+				for _, r := range runs { // the first that ends past the place
+					if r.Incarnation > near.Incarnation || r.Incarnation == near.Incarnation && r.SourceEnd() > source {
+						exact = r.Incarnation == near.Incarnation && r.Source <= source
+						want, found = r.Target, true
+						if exact {
+							want += source - r.Source
+						}
+						break
+					}
+				}
+				if got, ok := m.TargetFrom(near.Incarnation, source); ok != found || got != want {
+					t.Fatalf("TargetFrom(%d, %d) = %d, %v; want %d, %v", near.Incarnation, source, got, ok, want, found)
+				}
+				if got, ok := m.Target(near.Incarnation, source); ok != exact || ok && got != want {
+					t.Fatalf("Target(%d, %d) = %d, %v; want %d, %v", near.Incarnation, source, got, ok, want, exact)
+				}
+			}
+			for _, target := range []int64{near.Target, near.TargetEnd() - 1, near.TargetEnd()} {
+				if looks++; looks%forget == 0 {
+					m.Forget()
+				}
+				i := slices.IndexFunc(runs, func(r offsets.Run) bool { return r.Target <= target && target < r.TargetEnd() })
+				if got, ok := m.Locate(target); ok != (i >= 0) || ok && !reflect.DeepEqual(got, runs[i]) {
+					t.Fatalf("Locate(%d) = %+v, %v; want run %d", target, got, ok, i)
+				}
+			}
 		}
 	})
 }
