@@ -2,6 +2,7 @@ package offsets_test
 
 import (
 	"encoding/hex"
+	"math"
 	"math/rand/v2"
 	"reflect"
 	"slices"
@@ -179,9 +180,11 @@ func TestMapOfManyRecords(t *testing.T) {
 			if err := m.Add(left[:n]...); err != nil {
 				t.Fatal(err)
 			}
-			left = left[n:]
+			if left = left[n:]; rapid.IntRange(0, 9).Draw(t, "forget") == 0 {
+				m.Forget() // what is newest begins here
+			}
 		}
-		forget := rapid.SampledFrom([]int{1, 2, 7}).Draw(t, "looks between forgetting")
+		forget := rapid.SampledFrom([]int{1, 2, 7, math.MaxInt}).Draw(t, "looks between forgetting")
 		looks := 0
 		for _, near := range runs {
 			for _, source := range []int64{near.Source - 1, near.Source, near.SourceEnd() - 1, near.SourceEnd(), near.SourceEnd() + 3} {
