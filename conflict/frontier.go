@@ -49,11 +49,12 @@ const (
 	HeldByFloor          // the origin has not said that it knows that all have it
 	HeldByTwin           // copies of an idempotency key lie on both sides
 	HeldByStore          // the own store is being filled again
+	HeldByLog            // a region is retired, and not all that counts of its log is folded here
 )
 
 // String is what status calls it.
 func (h Holder) String() string {
-	return [...]string{"", "fold", "unheard", "floor", "twin", "store"}[h]
+	return [...]string{"", "fold", "unheard", "floor", "twin", "store", "log"}[h]
 }
 
 // Hold is why an entry of a frontier is not higher.
@@ -77,20 +78,31 @@ type Frontier struct {
 // until the copies of no key lie on both sides. What a region has published is used only
 // once this one has come to the end that was published with it, and has folded the same
 // revisions: else it may speak of a log that a cut, not known here, has shortened.
+//
+// Nothing is waited for of a region that is retired, once all that counts of its log is
+// folded here: it sets no cut any more that could lie below the frontier, and nothing
+// comes of it that has not seen what lies there.
 func (s *Sight) Frontier() Frontier {
 	f := Frontier{At: s.Vector}
 	var used [event.MaxRegion + 1]*Told
+	var waited []event.RegionID
 	for _, q := range s.Regions {
-		used[q] = s.usable(q)
+		if q != s.Own && s.Table.Gone(q, s.Vector[q]) {
+			continue
+		}
+		used[q], waited = s.usable(q), append(waited, q)
 	}
 	for _, r := range s.Regions {
 		lower := func(to event.Point, why Holder, by event.RegionID) {
 			if to.Compare(f.At[r]) < 0 {
+				if by != s.Own && s.Table.IsRetired(by) {
+					why = HeldByLog
+				}
 				f.At[r], f.Holds[r] = to, Hold{why, by}
 			}
 		}
 		lowest := s.Vector[r]
-		for _, q := range s.Regions {
+		for _, q := range waited {
 			if used[q] == nil {
 				lower(event.Point{}, HeldByUnheard, q)
 				lowest = event.Point{}
@@ -126,6 +138,57 @@ func (s *Sight) Frontier() Frontier {
 	}
 	s.keepTwins(&f)
 	return f
+}
+
+// CatchUp is what a region that was retired and returned has to have folded before it may own
+// anything, or fence others: at least all that these have settled without it.
+type CatchUp struct {
+	// Lowest is the least that regions promise which have folded that it is back, and
+	// which were never away or have caught up. None has settled more without it: no
+	// frontier passes what one of them has promised, and of what they promise from now on
+	// none is used before it is known that this region counts again.
+	Lowest event.Vector
+	// Unheard is a region that has yet to say so; 0: none has.
+	Unheard event.RegionID
+}
+
+// CatchUpWith finds out what a region has to catch up with: regions are the others that were
+// never away, known is the revision of the table in which they count it again. Promises of
+// regions that are fenced are used where there are any, and not waited for.
+func CatchUpWith(regions []event.RegionID, fenced func(event.RegionID) bool, known uint64, told func(event.RegionID) []Told) (c CatchUp) {
+	heard := false
+	for _, q := range regions {
+		all := told(q)
+		if n := len(all); n == 0 || all[n-1].Ownership < known {
+			if !fenced(q) && c.Unheard == 0 {
+				c.Unheard = q
+			}
+			continue
+		}
+		promised := all[len(all)-1].Promised
+		for r := range promised {
+			if !heard || promised[r].Compare(c.Lowest[r]) < 0 {
+				c.Lowest[r] = promised[r]
+			}
+		}
+		heard = true
+	}
+	if !heard && c.Unheard == 0 && len(regions) > 0 {
+		c.Unheard = regions[0]
+	}
+	return c
+}
+
+// Lacks is an origin of whose log something has yet to be folded, at a vector under a
+// table; ok is false if there is none.
+func (c *CatchUp) Lacks(vector event.Vector, table *event.ValidityTable) (origin event.RegionID, ok bool) {
+	s := Sight{Vector: vector, Table: table}
+	for r := range c.Lowest {
+		if !s.reached(event.RegionID(r), c.Lowest[r]) {
+			return event.RegionID(r), true
+		}
+	}
+	return 0, false
 }
 
 // usable is the newest of what a region has published that this one may use.

@@ -62,6 +62,9 @@ func drawTable(t *rapid.T) *event.ValidityTable {
 			log.List[0].Ended, log.List[0].Cut = true, []event.Point{{Next: rapid.Int64Range(0, 8).Draw(t, "cut")}}
 		}
 		table.Logs[r] = log
+		if rapid.IntRange(0, 3).Draw(t, "retired") == 0 {
+			table.Retired |= 1 << r
+		}
 	}
 	return table
 }
@@ -82,6 +85,9 @@ func settledAt(s *conflict.Sight, v *event.Vector) bool {
 		}
 		cut, _ := s.Table.Cut(r, 0, 0)
 		for _, q := range s.Regions {
+			if cut, _ := s.Table.Cut(q, 0, 0); q != s.Own && s.Table != nil && s.Table.Retired>>q&1 == 1 && s.Vector[q].Next >= cut {
+				continue // retired, and folded to its cut
+			}
 			u := usableOf(s, q)
 			if u == nil || u.Promised[r].Compare(v[r]) < 0 || u.Ownership < s.Ownership && v[r].Next > cut || q == r && u.Floor.Compare(v[r]) < 0 {
 				return false

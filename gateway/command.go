@@ -26,7 +26,7 @@ const commandTime = 2 * time.Minute
 // reportTime bounds the questions for a report, which leaves out what is not answered.
 const reportTime = 10 * time.Second
 
-// command is POST /v1/fence and POST /v1/unfence on the management listener: it
+// command is POST /v1/fence, /v1/unfence, /v1/retire and /v1/return on the management listener: it
 // answers when the command has ended, with the exit code of the command line.
 func (s *Server) command(verb ownership.Verb) handler {
 	return func(c *call) error {
@@ -149,8 +149,10 @@ func (c *call) commandBody(verb ownership.Verb) (cmd ownership.Command, err erro
 	switch {
 	case (cmd.Region == "") == (cmd.Unit == ""):
 		return cmd, invalid(codeMalformed, atPointer("", "needs either region or unit, not both"))
-	case verb == ownership.VerbFence && cmd.Reason == "":
-		return cmd, invalid(codeMalformed, atPointer("/reason", "a fence needs a reason; the audit keeps it"))
+	case cmd.Region == "" && (verb == ownership.VerbRetire || verb == ownership.VerbReturn):
+		return cmd, invalid(codeMalformed, atPointer("/unit", "a region is retired or returned, not a unit"))
+	case (verb == ownership.VerbFence || verb == ownership.VerbRetire) && cmd.Reason == "":
+		return cmd, invalid(codeMalformed, atPointer("/reason", "a fence or a retirement needs a reason; the audit keeps it"))
 	}
 	return cmd, nil
 }

@@ -55,6 +55,8 @@ func (s *Server) managementRoutes() []route {
 		{"register", []string{"v1", "register"}, get(s.registerReport)},
 		{"register act", []string{"v1", "register", "*"}, map[string]handler{http.MethodPost: s.registerAct}},
 		{"unfence", []string{"v1", "unfence"}, map[string]handler{http.MethodPost: s.command(ownership.VerbUnfence)}},
+		{"retire", []string{"v1", "retire"}, map[string]handler{http.MethodPost: s.command(ownership.VerbRetire)}},
+		{"return", []string{"v1", "return"}, map[string]handler{http.MethodPost: s.command(ownership.VerbReturn)}},
 	}
 	if s.cfg.Pprof {
 		both := func(h http.HandlerFunc) map[string]handler {

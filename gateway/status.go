@@ -73,13 +73,24 @@ type Register struct {
 type RegionStatus struct {
 	Name      string  `json:"name"`
 	ID        uint8   `json:"id"`
-	State     string  `json:"state"` // UP, FENCED
+	State     string  `json:"state"` // UP, FENCED, RETIRED, RETURNED
 	LiveEpoch *uint64 `json:"live_epoch"`
 	Kafka     string  `json:"kafka"` // ok, unreachable
 	// Gateway is whether the region's gateway is heard of: running, stopped, gone (silent
 	// for too long) or unknown; GatewaySilent is for how long it was not.
 	Gateway       string   `json:"gateway"`
 	GatewaySilent *float64 `json:"gateway_silent_seconds"`
+	// Retired is set from when the region is retired until it has caught up after its return.
+	Retired *RetiredStatus `json:"retired,omitempty"`
+}
+
+// RetiredStatus is who retired a region, when and why.
+type RetiredStatus struct {
+	Since  Time   `json:"since"`
+	By     string `json:"by"` // region
+	Reason string `json:"reason"`
+	// Lacks is what the region has not caught up with; "" unless it is this one, and was returned.
+	Lacks string `json:"lacks,omitempty"`
 }
 
 // LinkStatus is one link that this instance runs or knows of.

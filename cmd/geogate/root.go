@@ -33,7 +33,7 @@ progress, 10 done with possible loss, 12 the gateway or the ownership register c
 	root.SetVersionTemplate("geogate {{.Version}}\n")
 	root.SetHelpCommand(newHelp(root))
 	root.AddCommand(
-		newServe(env), newWitness(env), newDemo(env), newStatus(env), newTopic(env), newIncident(env), newFence(env), newUnfence(env), newOwner(env), newRegister(env),
+		newServe(env), newWitness(env), newDemo(env), newStatus(env), newTopic(env), newIncident(env), newFence(env), newUnfence(env), newRegion(env), newOwner(env), newRegister(env),
 		newConfig(env), newPolicy(env), newMM2(), newVersion(),
 	)
 	root.InitDefaultCompletionCmd() // before help with it is asked for

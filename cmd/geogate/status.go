@@ -114,6 +114,7 @@ func printStatus(out io.Writer, s gateway.Status) error {
 		}
 		p.row(r.Name, r.ID, r.State, r.Kafka, cmp.Or(r.Gateway, "unknown"), silent) // "": of an older version
 	}
+	printRetired(p, s)
 	if len(s.Links) > 0 {
 		p.section("LINK", "FROM", "TO", "STATE", "TOPICS", "LAG", "AGE", "COPIED", "PARKED")
 	}
@@ -142,6 +143,21 @@ func printStatus(out io.Writer, s gateway.Status) error {
 	printFrontiers(p, s)
 	printNotes(p, s)
 	return p.flush()
+}
+
+// printRetired prints the regions that are retired, or were and have not caught up.
+func printRetired(p *printer, s gateway.Status) {
+	first := true
+	for _, r := range s.Regions {
+		if r.Retired == nil {
+			continue
+		}
+		if first {
+			p.section("RETIRED", "SINCE", "BY", "REASON")
+			first = false
+		}
+		p.row(r.Name, time.Time(r.Retired.Since).UTC().Format(time.RFC3339), r.Retired.By, orDash(r.Retired.Reason))
+	}
 }
 
 // frontierHeld is how long a frontier stands before the text says so: events on their way hold

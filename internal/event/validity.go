@@ -94,6 +94,9 @@ type ValidityTable struct {
 	// record of the register that it was made from.
 	Revision uint64
 	Logs     [MaxRegion + 1]Tenures
+	// Retired has bit r set for a region r that sets no cut of any of the logs: nobody need
+	// wait for what it promises to have folded of them.
+	Retired uint16
 }
 
 // Judgement says whether a record counts.
@@ -223,6 +226,15 @@ func (a *ValidityTable) Over(origin RegionID, at Point) bool {
 	return cut == at.Next && next == NoCut && cut != NoCut
 }
 
+// Gone tells whether a region is retired, and nothing that counts of its log lies at or above
+// a point: a reader that has come there waits for nothing of it.
+func (a *ValidityTable) Gone(region RegionID, at Point) bool {
+	return a.IsRetired(region) && a.Over(region, at)
+}
+
+// IsRetired tells whether a region is retired.
+func (a *ValidityTable) IsRetired(region RegionID) bool { return a != nil && a.Retired>>region&1 == 1 }
+
 // CutPending tells whether the newest epoch of an origin's log is over, and where it was
 // cut is not known yet.
 func (a *ValidityTable) CutPending(origin RegionID) bool {
@@ -313,9 +325,15 @@ func (t *Tenure) lowest() Point {
 	return low
 }
 
+// retirable are the bits of regions.
+const retirable = 1<<(MaxRegion+1) - 2
+
 // maxTenures bounds the tenures of a log and the points of a tenure that a record
 // may hold.
 const maxTenures = 1 << 16
+
+// logsRetired, in the number of logs, says that regions are retired.
+const logsRetired = 0x80
 
 // The flags of a tenure in a record.
 const (
@@ -323,14 +341,18 @@ const (
 	tenureJoins
 )
 
-// AppendValidityTable appends: uvarint revision; u8 number of logs, and for each, region
-// ids ascending: u8 id, uvarint highest epoch known, uvarint number of tenures, and
+// AppendValidityTable appends: uvarint revision; u8 number of logs, plus 128 if regions are
+// retired; then a u16 with a bit for each that is; and for each log, region ids ascending: u8 id, uvarint highest epoch known, uvarint number of tenures, and
 // for each: uvarint epoch, u8 flags (1: it has ended, 2: it joins several), uvarint first
 // epoch if it joins several, its start and its cut, each a uvarint number of points and
 // their uvarint incarnation and offset.
 func AppendValidityTable(b []byte, a *ValidityTable) []byte {
 	b = append(binary.AppendUvarint(b, a.Revision), 0)
 	n := len(b) - 1
+	if a.Retired != 0 {
+		b[n] = logsRetired
+		b = binary.BigEndian.AppendUint16(b, a.Retired)
+	}
 	for r := range a.Logs {
 		log := &a.Logs[r]
 		if log.Known == 0 && len(log.List) == 0 {
@@ -369,8 +391,14 @@ func appendBounds(b []byte, points []Point) []byte {
 // ReadValidityTable reads what AppendValidityTable has written.
 func ReadValidityTable(r *Reader) *ValidityTable {
 	a := &ValidityTable{Revision: r.Uvarint()}
-	last := RegionID(0)
-	for range r.Uint8() {
+	last, logs := RegionID(0), r.Uint8()
+	if logs >= logsRetired {
+		logs -= logsRetired
+		if a.Retired = r.Uint16(); a.Retired&^retirable != 0 || a.Retired == 0 {
+			r.Fail("retired regions %#x", a.Retired)
+		}
+	}
+	for range logs {
 		id := r.Region()
 		if r.Err() == nil && id <= last {
 			r.Fail("log of region %d after %d", id, last)

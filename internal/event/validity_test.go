@@ -143,6 +143,14 @@ func TestOverAndCutPending(t *testing.T) {
 			return a
 		}(), event.Point{Next: 99}, false, false},
 	} {
+		if c.table.Gone(2, c.at) {
+			t.Errorf("%s: a region that is not retired is gone", c.what)
+		}
+		if c.table != nil {
+			if c.table.Retired = 1 << 2; c.table.Gone(2, c.at) != c.over || c.table.Gone(1, c.at) {
+				t.Errorf("%s: of a region that is retired, gone is not %v", c.what, c.over)
+			}
+		}
 		if over, pending := c.table.Over(2, c.at), c.table.CutPending(2); over != c.over || pending != c.pending {
 			t.Errorf("%s: over %v, cut pending %v; want %v, %v", c.what, over, pending, c.over, c.pending)
 		}
@@ -255,6 +263,7 @@ func drawValidityTable(t *rapid.T) *event.ValidityTable {
 		}
 		a.Logs[r].Known = e
 	}
+	a.Retired = rapid.Uint16().Draw(t, "retired") &^ 1
 	return a
 }
 
@@ -271,6 +280,9 @@ func TestValidityTableBytes(t *testing.T) {
 
 func FuzzValidityTable(f *testing.F) {
 	f.Add(event.AppendValidityTable(nil, fencedOnce()))
+	retired := fencedOnce()
+	retired.Retired = 1 << 2
+	f.Add(event.AppendValidityTable(nil, retired))
 	f.Fuzz(func(t *testing.T, b []byte) {
 		r := event.NewReader(b)
 		a := event.ReadValidityTable(r)

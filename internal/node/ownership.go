@@ -182,6 +182,12 @@ func (n *Node) registerStatus(st *gateway.Status) {
 		if k, ok := t.Regions[st.Regions[i].Name]; ok {
 			live := k.Record.Live
 			st.Regions[i].State, st.Regions[i].LiveEpoch = string(k.Record.State), &live
+			if x := k.Record.Retired; x != nil {
+				st.Regions[i].Retired = &gateway.RetiredStatus{Since: gateway.Time(time.UnixMilli(x.At)), By: x.By, Reason: x.Reason}
+				if st.Regions[i].Name == own {
+					st.Regions[i].Retired.Lacks = t.Lacking
+				}
+			}
 		}
 	}
 	orphans := n.seats.OrphanCounts()
@@ -201,6 +207,9 @@ func (n *registerWarnings) Warnings(out *warning.List) {
 		return
 	}
 	const subject = "register"
+	if r := n.ownership.Tokens().Regions[n.cfg.Region].Record; r.Retired != nil {
+		out.Add(warning.RegionRetired, n.cfg.Region, "%s", r.Away(n.ownership.Tokens().Lacking))
+	}
 	for _, rumour := range n.ownership.Tokens().Unconfirmed {
 		out.Add(warning.RegisterRumour, subject,
 			"another instance says of the ownership register what that has not shown: %s; until it does, or denies it, nothing is written that this speaks against", rumour)

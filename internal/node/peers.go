@@ -67,6 +67,11 @@ func (p peer) judge() (state string, silent time.Duration) {
 	return gatewayUnknown, 0
 }
 
+// isRetired tells whether a region is retired, as far as is known.
+func (n *Node) isRetired(region string) bool {
+	return n.ownership != nil && n.ownership.Tokens().Regions[region].Record.State == ownership.RegionRetired
+}
+
 // peerOf asks what is known of another region's gateway.
 func (n *Node) peerOf(region string) (p peer) {
 	if n.ownership != nil {
@@ -74,7 +79,7 @@ func (n *Node) peerOf(region string) (p peer) {
 		s, p.lease.ok = n.ownership.Heard(region)
 		p.lease.ago, p.stopped, p.fencedFor = s.Ago, s.Gone, s.Fenced
 		r, ok := n.ownership.Tokens().Regions[region]
-		p.fenced = ok && r.Record.State == ownership.RegionFenced
+		p.fenced = ok && r.Record.State != ownership.RegionUp
 	}
 	if id, ok := n.topology.ID(region); ok {
 		if at, ok := n.control.HeardFrom(id); ok {
@@ -106,6 +111,9 @@ type peers Node
 // Warnings implements warner.
 func (n *peers) Warnings(out *warning.List) {
 	for _, r := range n.topology.Others(n.cfg.Region) {
+		if (*Node)(n).isRetired(r.Name) {
+			continue // nothing is expected of it
+		}
 		switch state, silent := (*Node)(n).peerOf(r.Name).judge(); {
 		case state == gatewayGone:
 			out.Add(warning.GatewayGone, r.Name, "nothing was heard of the region's gateway for %s; what it had not copied is missing here: start it, or fence the region", silent.Round(time.Second))

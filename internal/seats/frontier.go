@@ -17,14 +17,17 @@ func (s *Seats) sight(at txn.TopicPartition, x *conflict.Sight) {
 	if !s.tables.Shared() {
 		x.Ownership = math.MaxUint64 // no region can fence another
 	}
-	x.Told = func(r event.RegionID) []conflict.Told {
-		all, _ := s.cfg.Control.Told(r, at.Topic, at.Partition)
-		told := make([]conflict.Told, len(all))
-		for i := range all {
-			told[i] = conflict.Told{End: all[i].End, Promised: all[i].Promised, Ownership: all[i].Ownership, Incarnations: all[i].Incarnation, Floor: all[i].Floor}
-		}
-		return told
+	x.Told = func(r event.RegionID) []conflict.Told { return s.told(at, r) }
+}
+
+// told is what a region has told of a partition, the oldest first.
+func (s *Seats) told(at txn.TopicPartition, r event.RegionID) []conflict.Told {
+	all, _ := s.cfg.Control.Told(r, at.Topic, at.Partition)
+	told := make([]conflict.Told, len(all))
+	for i := range all {
+		told[i] = conflict.Told{End: all[i].End, Promised: all[i].Promised, Ownership: all[i].Ownership, Incarnations: all[i].Incarnation, Floor: all[i].Floor}
 	}
+	return told
 }
 
 // heldFrontier is what of a topic lies above the frontier, and what holds that in the

@@ -55,6 +55,7 @@ const (
 	PartitionsUnused    Code = "PARTITIONS_UNUSED"
 	PatternUnmatched    Code = "PATTERN_UNMATCHED"
 	Quarantined         Code = "QUARANTINED"
+	RegionRetired       Code = "REGION_RETIRED"
 	RegisterDegraded    Code = "REGISTER_DEGRADED"
 	RegisterRecordLong  Code = "REGISTER_RECORD_LONG"
 	RegisterRegressed   Code = "REGISTER_REGRESSED"
@@ -79,7 +80,7 @@ func Codes() []Code {
 		BaseUnmoved, BeyondLimits, CertificateExpires, ClockAhead, ConnectionFile, CopyKeepsAll, CutPending, Defect, DiskLow, ExpiryHeld, FoldFailing, ForeignRecords, Gap, GapNear, GatewayGone,
 		IntervalPastEnd, KafkaAuthentication, KafkaAuthorization, KafkaTLS, KafkaUnreachable, LinkFailed, LinkParked, MalformedRecord, MoreWarnings, NativeOrphans, OutputReplaced,
 		PartitionHeld, PartitionNotReady, PartitionsDiffer, PartitionsUneven, PartitionsUnused, PatternUnmatched, Quarantined,
-		RegisterDegraded, RegisterRecordLong, RegisterRegressed, RegisterRumour, RegisterUnreachable, ResidencyInvalid, ResidencyStopped, RetentionShort,
+		RegionRetired, RegisterDegraded, RegisterRecordLong, RegisterRegressed, RegisterRumour, RegisterUnreachable, ResidencyInvalid, ResidencyStopped, RetentionShort,
 		SettingsDiffer, SettingsDisagree, Starting, TopicBlocked, UnknownRecord, UnprovenRecord, ViewIncomplete, WaitsForRegister,
 	}
 }

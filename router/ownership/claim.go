@@ -11,6 +11,20 @@ import (
 
 // How an instance comes to hold units, and ceases to.
 
+// ours are the units that the region owns, owned last, or may claim, in order.
+func (c *Core) ours() []string {
+	set := make(map[string]struct{})
+	for _, unit := range c.cfg.Home {
+		set[unit] = struct{}{}
+	}
+	for unit, u := range c.units {
+		if r := u.rec; r.Owner == c.cfg.Region || r.Last == c.cfg.Region || r.For == c.cfg.Region {
+			set[unit] = struct{}{}
+		}
+	}
+	return slices.Sorted(maps.Keys(set))
+}
+
 // ensureRegion makes the own region's record, once in a deployment's life.
 func (c *Core) ensureRegion(now time.Duration) {
 	if c.regions[c.cfg.Region] != nil || !c.free(now, "region") {
@@ -131,6 +145,7 @@ func (c *Core) writeUnit(now time.Duration, purpose string, next UnitRecord, exp
 	if u := c.units[next.Unit]; u != nil && u.rev == expect {
 		next.PrevHash = u.hash
 	}
+	c.markRetired(&next, expect)
 	subject, data := UnitSubject(next.Unit), encode(next)
 	c.write(now, purpose, Write{Subject: subject, Data: data, Guard: subject, Expect: expect}, 0, func(now time.Duration, seq uint64, ok bool) {
 		if ok && next.Owner == "" {
@@ -347,10 +362,9 @@ func (c *Core) nextRegion(region, reason string) (next RegionRecord, expect uint
 	if r := c.regions[region]; r != nil {
 		next, expect = r.rec, r.rev
 	}
-	next.Version = recordVersion
 	next.Live++
 	next.By, next.Reason = c.cfg.Region, reason
-	return next, expect
+	return *next.seal(), expect
 }
 
 // drain tells, once for each fence, that the instance holds nothing of a unit of

@@ -320,6 +320,15 @@ func (c *Client) judged(ctx context.Context, e AskJudged) Event {
 	return Judged{Unit: e.Unit, Rev: e.Rev, Logs: logs, OK: err == nil}
 }
 
+// caughtUp finds out whether the region, which was returned, has caught up.
+func (c *Client) caughtUp(ctx context.Context, e AskCaughtUp) Event {
+	lacking, err := c.cfg.Logs.CaughtUp(ctx)
+	if err != nil {
+		lacking = "it could not be found out: " + err.Error()
+	}
+	return CaughtUp{Rev: e.Rev, Lacking: lacking}
+}
+
 // effect begins what an effect asks for; nothing here waits.
 func (c *Client) effect(ctx context.Context, e Effect) {
 	switch e := e.(type) {
@@ -364,6 +373,8 @@ func (c *Client) effect(ctx context.Context, e Effect) {
 		})
 	case AskJudged:
 		c.task(ctx, Judged{Unit: e.Unit, Rev: e.Rev}, func() Event { return c.judged(ctx, e) })
+	case AskCaughtUp:
+		c.task(ctx, CaughtUp{Rev: e.Rev, Lacking: "it could not be found out"}, func() Event { return c.caughtUp(ctx, e) })
 	case Persist:
 		c.persist(ctx, e)
 	case Rewatch:
@@ -553,6 +564,7 @@ func (c *Client) Ask(ctx context.Context, cmd Command) Result {
 	c.waiting[ref] = ch
 	c.mu.Unlock()
 	c.log.Info("ownership command", "verb", string(cmd.Verb), "on", cmd.describe(), "reason", cmd.Reason)
+	cmd.At = time.Now().UnixMilli()
 	c.tell(ctx, Ask{Ref: ref, Command: cmd})
 	select {
 	case r := <-ch:
@@ -613,7 +625,7 @@ func (c *Client) Status() RegisterStatus {
 		s.State = "unreachable"
 		// A fenced region's instance writes nothing; that it is heard of says enough.
 		t := c.tokens.Load()
-		if r, ok := t.Regions[c.cfg.Region]; ok && r.Record.State == RegionFenced && s.Reachable > s.Voters/2 {
+		if r, ok := t.Regions[c.cfg.Region]; ok && r.Record.State != RegionUp && s.Reachable > s.Voters/2 {
 			s.State = "ok"
 		}
 	}

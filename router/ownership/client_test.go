@@ -44,6 +44,8 @@ func (l logs) Applied(context.Context, string, string) ([]ownership.Extent, erro
 
 func (l logs) Judged(context.Context, string) ([]ownership.JudgedLog, error) { return nil, nil }
 
+func (l logs) CaughtUp(context.Context) (string, error) { return "", nil }
+
 // site is one region with its Kafka.
 type site struct {
 	t      testing.TB

@@ -110,6 +110,7 @@ type Core struct {
 	tidying map[string]tidying
 	// inspected are the ends against which the epochs of the region's units were held.
 	inspected map[string]inspection
+	catchUp   catchUp // of the region after its return
 
 	ops         map[uint64]*op
 	opByPurpose map[string]*op           // a purpose has one write at a time
@@ -240,6 +241,8 @@ func (c *Core) Step(now time.Duration, ev Event) []Effect {
 		c.applied(now, ev)
 	case Judged:
 		c.judged(now, ev)
+	case CaughtUp:
+		c.caughtUp(now, ev)
 	case Recalled:
 		c.recalled(now, ev)
 	case Raised:
@@ -290,7 +293,9 @@ func (c *Core) advance(now time.Duration) {
 			c.drain(now, unit)
 			c.writeDrained(now, unit)
 			c.tidy(now, unit)
+			c.remark(now, unit)
 		}
+		c.rejoin(now)
 		c.checkRenewals(now)
 	}
 	c.sayGone(now)
@@ -540,20 +545,6 @@ func (c *Core) remember() {
 	m := c.mark
 	m.Epochs = maps.Clone(c.mark.Epochs)
 	c.do(Persist{Version: c.markVersion, Mark: m})
-}
-
-// ours are the units that the region owns, owned last, or may claim, in order.
-func (c *Core) ours() []string {
-	set := make(map[string]struct{})
-	for _, unit := range c.cfg.Home {
-		set[unit] = struct{}{}
-	}
-	for unit, u := range c.units {
-		if r := u.rec; r.Owner == c.cfg.Region || r.Last == c.cfg.Region || r.For == c.cfg.Region {
-			set[unit] = struct{}{}
-		}
-	}
-	return slices.Sorted(maps.Keys(set))
 }
 
 // write begins a write; then is called once with its outcome, unless it is given

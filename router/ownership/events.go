@@ -57,6 +57,12 @@ type (
 		Logs []JudgedLog
 		OK   bool
 	}
+	// CaughtUp answers an [AskCaughtUp]: Lacking says what the region has not caught up
+	// with, "" if it has.
+	CaughtUp struct {
+		Rev     uint64
+		Lacking string
+	}
 	// Recalled answers a [Recall].
 	Recalled struct {
 		Memory Memory
@@ -88,6 +94,7 @@ func (Listed) isEvent()    {}
 func (Settled) isEvent()   {}
 func (Applied) isEvent()   {}
 func (Judged) isEvent()    {}
+func (CaughtUp) isEvent()  {}
 func (Recalled) isEvent()  {}
 func (Raised) isEvent()    {}
 func (Persisted) isEvent() {}
@@ -179,6 +186,10 @@ type (
 		Unit string
 		Rev  uint64
 	}
+	// AskCaughtUp asks whether the region, which was returned, has caught up with all that
+	// the others have settled while they did not wait for it. Rev is the revision of the
+	// region's record; every unit's record is newer, and names it as retired no more.
+	AskCaughtUp struct{ Rev uint64 }
 	// Persist puts the mark on disk.
 	Persist struct {
 		Version uint64
@@ -199,16 +210,17 @@ type (
 	}
 )
 
-func (Write) isEffect()      {}
-func (Read) isEffect()       {}
-func (Recall) isEffect()     {}
-func (Raise) isEffect()      {}
-func (Broadcast) isEffect()  {}
-func (List) isEffect()       {}
-func (Settle) isEffect()     {}
-func (AskApplied) isEffect() {}
-func (AskJudged) isEffect()  {}
-func (Persist) isEffect()    {}
-func (Rewatch) isEffect()    {}
-func (Reopen) isEffect()     {}
-func (Answer) isEffect()     {}
+func (Write) isEffect()       {}
+func (Read) isEffect()        {}
+func (Recall) isEffect()      {}
+func (Raise) isEffect()       {}
+func (Broadcast) isEffect()   {}
+func (List) isEffect()        {}
+func (Settle) isEffect()      {}
+func (AskApplied) isEffect()  {}
+func (AskJudged) isEffect()   {}
+func (AskCaughtUp) isEffect() {}
+func (Persist) isEffect()     {}
+func (Rewatch) isEffect()     {}
+func (Reopen) isEffect()      {}
+func (Answer) isEffect()      {}

@@ -90,8 +90,33 @@ func (i *Intervals) From(t *Tokens, topic string, partition int32) *event.Validi
 		u := t.Units[domain.Unit(r.Name)].Record
 		table.Logs[r.ID] = i.tenures(&u, r.Name, topic, partition)
 	}
+	if i.alone == 0 {
+		table.Retired = i.retired(t, domain)
+	}
 	i.tables[at] = table
 	return table
+}
+
+// retired are the regions that every unit's record of a domain names as retired.
+func (i *Intervals) retired(t *Tokens, domain Domain) uint16 {
+	all, some := ^uint16(0), false
+	for _, r := range i.topology.Regions() {
+		u := t.Units[domain.Unit(r.Name)]
+		if u.Revision == 0 {
+			continue
+		}
+		names := uint16(0)
+		for _, name := range u.Record.Retired {
+			if id, ok := i.topology.ID(name); ok {
+				names |= 1 << id
+			}
+		}
+		all, some = all&names, true
+	}
+	if !some {
+		return 0
+	}
+	return all
 }
 
 // Shared tells whether the register is one of all regions. Its revisions are then the same

@@ -44,7 +44,7 @@ func newWrittenRegister(t *testing.T) *writtenRegister {
 // sees has the watch, or an answer of the register, bring a unit's record.
 func (g *writtenRegister) sees(seq uint64, answered bool, r UnitRecord) {
 	g.t.Helper()
-	r.Version = 1
+	r.Version = max(r.Version, 1)
 	data, err := json.Marshal(r)
 	if err != nil {
 		g.t.Fatal(err)
@@ -174,6 +174,38 @@ func TestIntervalsOfOneRegionsUnit(t *testing.T) {
 		if got := a.Judge(event.Dot{Region: c.region, Offset: c.offset}, c.epoch); got != c.want {
 			t.Errorf("region %d, offset %d, epoch %d: %v, want %v", c.region, c.offset, c.epoch, got, c.want)
 		}
+	}
+}
+
+// TestIntervalsOfRetiredRegions: a region is retired for readers of a topic once the records
+// of all units of its domain name it.
+func TestIntervalsOfRetiredRegions(t *testing.T) {
+	g := newWrittenRegister(t)
+	named := func(u UnitRecord, regions ...string) UnitRecord {
+		u.Version, u.Retired = retireVersion, regions
+		return u
+	}
+	us, eu := owned("air/us", "us", 17, Tenure{Epoch: 17, Owner: "us"}), owned("air/eu", "", 33, Tenure{Epoch: 18, Owner: "eu", Ended: true})
+	g.sees(1, false, us)
+	g.sees(2, false, eu)
+	for seq, c := range []struct {
+		record UnitRecord
+		want   uint16
+	}{
+		{named(eu, "eu"), 0},
+		{named(us, "eu", "who"), 1 << 2},
+		{owned("catalogue", "us", 33), 1 << 2},
+		{us, 0},
+		{named(us, "eu"), 1 << 2},
+		{named(eu), 0},
+	} {
+		g.sees(uint64(seq)+3, false, c.record)
+		if got := g.table("flights", 0).Retired; got != c.want {
+			t.Errorf("behind record %d the retired regions are %#x, want %#x", seq+3, got, c.want)
+		}
+	}
+	if got := g.table("catalogue.a", 0).Retired; got != 0 {
+		t.Errorf("in another domain the retired regions are %#x", got)
 	}
 }
 

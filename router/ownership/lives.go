@@ -201,7 +201,7 @@ func (c *Core) claimedName(now time.Duration, seq uint64) {
 func (c *Core) leaseRecord(now time.Duration, guard uint64) LeaseRecord {
 	r := LeaseRecord{
 		Version: recordVersion, Region: c.cfg.Region, Instance: c.cfg.Instance, Life: c.cfg.Life,
-		Guard: guard, Hold: c.cfg.Lease.hold().Milliseconds(), Reads: refsVersion,
+		Guard: guard, Hold: c.cfg.Lease.hold().Milliseconds(), Reads: retireVersion,
 	}
 	if !c.alone(now) {
 		r.After, r.Hold = c.name.others.newest, max(r.Hold, c.othersHold().Milliseconds())

@@ -39,6 +39,8 @@ func (l manyLogs) Applied(context.Context, string, string) ([]ownership.Extent, 
 
 func (l manyLogs) Judged(context.Context, string) ([]ownership.JudgedLog, error) { return nil, nil }
 
+func (l manyLogs) CaughtUp(context.Context) (string, error) { return "", nil }
+
 // TestManyTopics fences a region of ten thousand topics and lets it claim its unit again,
 // and starts an instance that has seen nothing of it: the record of the unit would
 // be longer than a register takes at the first of these.

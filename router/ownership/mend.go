@@ -299,6 +299,7 @@ func (d *damage) mendUnit(unit string, remembered event.Epoch) (list []mending, 
 	}
 	next.bounds(func(_ *[]Extent, ref **ExtentsRef) { *ref = nil })
 	list = storedByRepair(outside(&next, d.inline))
+	next.seal()
 	return append(list, mending{subject: UnitSubject(unit), expect: now.rev, data: encode(next), step: step}), last, ""
 }
 
@@ -319,13 +320,22 @@ func storedByRepair(records []ExtentsRecord) (list []mending) {
 func (d *damage) mendRegion(region string, unitLost bool) (*mending, string) {
 	now := d.regions[region]
 	remembered := d.memory.Live[region]
-	if remembered <= now.rec.Live && !unitLost {
+	known := d.memory.Regions[region]
+	// That it was retired may be gone, and another region have mended the rest of it already.
+	forgotten := known.away() && now.rec.State != RegionUp && !now.rec.away() && now.rec.Reason != rejoined
+	if remembered <= now.rec.Live && !unitLost && !forgotten {
 		return nil, ""
 	}
-	next := RegionRecord{Version: recordVersion, Region: region, ID: d.ids[region], Live: max(remembered, now.rec.Live) + 1, State: RegionFenced, By: d.region, Reason: d.reason}
+	next, verb := RegionRecord{Region: region, ID: d.ids[region], Live: max(remembered, now.rec.Live) + 1, State: RegionFenced, By: d.region, Reason: d.reason}, "fence"
+	switch {
+	case now.rec.away():
+		next.State, next.Retired, verb = now.rec.State, now.rec.Retired, "keep retired"
+	case known.away():
+		next.State, next.Retired, verb = RegionRetired, known.Retired, "retire"
+	}
 	return &mending{
-		subject: RegionSubject(region), expect: now.rev, data: encode(next),
-		step: fmt.Sprintf("fence region %s, with liveness epoch %d (the register has %d, %d was seen)", region, next.Live, now.rec.Live, max(remembered, now.rec.Live)),
+		subject: RegionSubject(region), expect: now.rev, data: encode(next.seal()),
+		step: fmt.Sprintf(verb+" region %s, with liveness epoch %d (the register has %d, %d was seen)", region, next.Live, now.rec.Live, max(remembered, now.rec.Live)),
 	}, ""
 }
 
@@ -355,6 +365,17 @@ func (m *Memory) TakeUnit(u *UnitRecord, revision uint64, data []byte) {
 		m.Extents.prune(u) // else years of fences would fill the memory
 	}
 	m.Epochs[u.Unit] = max(m.Epochs[u.Unit], u.Epoch)
+}
+
+// TakeRegion takes in a revision of a region's record.
+func (m *Memory) TakeRegion(r *RegionRecord) {
+	if m.Regions == nil {
+		m.Regions = make(map[string]RegionRecord)
+	}
+	if old, ok := m.Regions[r.Region]; !ok || old.Live <= r.Live {
+		m.Regions[r.Region] = *r
+	}
+	m.Live[r.Region] = max(m.Live[r.Region], r.Live)
 }
 
 func (m *Memory) takeCopy(unit string, c Copied) (newest bool) {

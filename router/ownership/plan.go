@@ -31,6 +31,8 @@ type Command struct {
 	Reason string
 	// DryRun has a repair say what it would do.
 	DryRun bool
+	// At is when it was asked, Unix milliseconds; a region's retirement keeps it.
+	At int64
 }
 
 // ResultCode says how a command ended. The numbers are part of the management
@@ -139,7 +141,7 @@ func (c *Core) ask(now time.Duration, ev Ask) {
 		}
 		p.stage, p.region = stageRegion, ev.Command.Region
 	}
-	if c.joins(p) {
+	if p.ownAway() || c.joins(p) {
 		return
 	}
 	c.plans = append(c.plans, p)
@@ -149,11 +151,11 @@ func (c *Core) ask(now time.Duration, ev Ask) {
 // that one has yet to prove that its fence holds: whoever gets no answer asks again, and
 // two plans of one instance would undo each other's proof for ever.
 func (c *Core) joins(p *plan) bool {
-	if p.cmd.Verb != VerbFence {
+	if p.cmd.Verb != VerbFence && p.cmd.Verb != VerbRetire {
 		return false
 	}
 	for _, o := range c.plans {
-		if !o.done && o.stage < stageDrain && o.cmd.Verb == VerbFence && o.cmd.Region == p.cmd.Region && o.cmd.Unit == p.cmd.Unit {
+		if !o.done && o.stage < stageDrain && o.cmd.Verb == p.cmd.Verb && o.cmd.Region == p.cmd.Region && o.cmd.Unit == p.cmd.Unit {
 			o.also = append(o.also, p.ref)
 			return true
 		}
@@ -204,8 +206,15 @@ func (p *plan) advance(now time.Duration) {
 	if p.done {
 		return
 	}
+	if p.ownAway() {
+		return
+	}
 	if why := p.tooLong(now); why != "" {
 		p.answer(ResultPrecondition, why)
+		return
+	}
+	if p.cmd.Verb == VerbRetire || p.cmd.Verb == VerbReturn {
+		p.advanceRetirement(now)
 		return
 	}
 	if p.cmd.Verb == VerbUnfence {
@@ -264,6 +273,10 @@ func recordTooLong(unit string, epochs, size int) string {
 func (p *plan) fenceRegion(now time.Duration) {
 	c, purpose := p.c, p.purpose("region")
 	if !c.free(now, purpose) {
+		return
+	}
+	if r := p.regionOf(); r.rec.away() {
+		p.answer(ResultPrecondition, fmt.Sprintf("region %s %s; there is nothing to fence", p.region, r.rec.notUp()))
 		return
 	}
 	next, expect := c.nextRegion(p.region, p.cmd.Reason)
@@ -397,7 +410,7 @@ func (p *plan) touch(now time.Duration) {
 		next, rev = r.rec, r.rev
 	}
 	switch {
-	case next.State != RegionFenced || next.Plan == "":
+	case next.State != p.holdsRegion() || next.Plan == "":
 		p.stage, p.waitFrom = stageRegion, 0
 		return
 	case next.Plan != p.id:
@@ -485,6 +498,9 @@ func (p *plan) cut(now time.Duration) {
 			code, detail = ResultLoss, "fenced; answered writes that no other region had applied, if there are any, are orphans"
 		}
 	}
+	if p.cmd.Verb == VerbRetire {
+		code, detail = ResultDone, fmt.Sprintf("region %s is retired: no region waits for it; see with geogate status what its return would need", p.region)
+	}
 	p.answer(code, detail)
 }
 
@@ -548,8 +564,8 @@ func (p *plan) writeCut(now time.Duration, unit string, t *unitFence) {
 		t.cutWritten, t.cutAtEnd = true, n == 0 || !u.rec.Epochs[n-1].Applied // by another gateway's plan
 		return
 	}
-	if !u.rec.Resolved() {
-		return // the watch is about to bring what it names
+	if !u.rec.Resolved() || !p.mayCut(u) {
+		return // the watch is about to bring what it names, or what became of the own region
 	}
 	if t.next != nil && t.next.rev == u.rev {
 		p.writePlaced(now, unit, t)
@@ -606,6 +622,10 @@ func (p *plan) unfenceRegion(now time.Duration) {
 	if !c.free(now, purpose) {
 		return
 	}
+	if r := p.regionOf(); r.rec.away() {
+		p.answer(ResultPrecondition, fmt.Sprintf("region %s %s", p.region, r.rec.notUp()))
+		return
+	}
 	next, expect := c.nextRegion(p.region, p.cmd.Reason)
 	was := next.State
 	next.State, next.Plan = RegionUp, ""
@@ -634,8 +654,8 @@ func (p *plan) unfenceUnit(now time.Duration) {
 	case u.rec.Owner != "":
 		p.answer(ResultDone, fmt.Sprintf("%s is not fenced: %s owns it in epoch %d", p.cmd.Unit, u.rec.Owner, u.rec.Epoch))
 		return
-	case region != nil && region.rec.State == RegionFenced:
-		p.answer(ResultPrecondition, fmt.Sprintf("region %s is fenced; unfence the region", u.rec.Last))
+	case region != nil && region.rec.State != RegionUp:
+		p.answer(ResultPrecondition, fmt.Sprintf("region %s %s; unfence the region", u.rec.Last, region.rec.notUp()))
 		return
 	case u.rec.State == UnitPreparing && u.rec.For == u.rec.Last:
 		p.answer(ResultDone, fmt.Sprintf("%s may be claimed by %s already", p.cmd.Unit, u.rec.For))

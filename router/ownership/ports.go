@@ -23,6 +23,11 @@ type UnitLogs interface {
 	// Judged is how the fold has judged the logs of the unit's local partitions. A partition
 	// of which nothing is known may be left out, or have a zero JudgedLog.To.
 	Judged(ctx context.Context, unit string) ([]JudgedLog, error)
+	// CaughtUp says what the region, which was retired and returned, has not yet applied of
+	// what the other regions may have settled without it; "" if it has everything. They
+	// have settled nothing more without it once their progress shows that they have folded
+	// what the register says now.
+	CaughtUp(ctx context.Context) (lacking string, err error)
 }
 
 // JudgedLog says how the log of a local partition was judged: all of it below To, with the

@@ -16,7 +16,7 @@ import (
 // small. docs/format/ownership.md has the fields and golden bytes.
 
 // recordVersion is the version of all records but those that name extents outside of them
-// or join epochs ([refsVersion]). A record of another version is an error, never half
+// or join epochs ([refsVersion]), or say that a region is retired ([retireVersion]). A record of another version is an error, never half
 // understood.
 const recordVersion = 1
 
@@ -56,6 +56,9 @@ type RegionRecord struct {
 	// Plan is the id of the write that fenced; the touch at the end of a fence
 	// repeats it.
 	Plan string `json:"plan,omitempty"`
+	// Retired is set from when the region is retired until it has caught up after its
+	// return.
+	Retired *Retirement `json:"retired,omitempty"`
 }
 
 // UnitRecord is who owns a unit, and the history of its epochs.
@@ -81,6 +84,9 @@ type UnitRecord struct {
 	Incarnation uint64 `json:"incarnation,omitempty"`
 	By          string `json:"by"`
 	Reason      string `json:"reason,omitempty"`
+	// Retired are regions that set no cut of the unit any more, until a later record
+	// leaves them out: readers of its logs need not wait for what they promise.
+	Retired []string `json:"retired,omitempty"`
 	// Prev is the revision of the record before, PrevHash the SHA-256 of its
 	// bytes: the chain that audits rest on.
 	Prev     uint64 `json:"prev"`
@@ -321,8 +327,8 @@ func (r UnitRecord) version() int    { return r.Version }
 func (r LeaseRecord) version() int   { return r.Version }
 func (r DrainedRecord) version() int { return r.Version }
 
-func (r RegionRecord) newest() int  { return recordVersion }
-func (r UnitRecord) newest() int    { return refsVersion }
+func (r RegionRecord) newest() int  { return retireVersion }
+func (r UnitRecord) newest() int    { return retireVersion }
 func (r LeaseRecord) newest() int   { return recordVersion }
 func (r DrainedRecord) newest() int { return refsVersion }
 

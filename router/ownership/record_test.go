@@ -18,13 +18,21 @@ var golden = []struct {
 	{RegionSubject("eu"), RegionRecord{
 		Version: 1, Region: "eu", ID: 2, Live: 2, State: RegionFenced, By: "us", Reason: "planned maintenance", Plan: "us-us-0-0a1b2c3d4e5f-9",
 	}, `{"v":1,"region":"eu","id":2,"live_epoch":2,"state":"FENCED","by":"us","reason":"planned maintenance","plan":"us-us-0-0a1b2c3d4e5f-9"}`},
+	{RegionSubject("eu"), RegionRecord{
+		Version: 3, Region: "eu", ID: 2, Live: 3, State: RegionRetired, By: "us", Reason: "site closed", Plan: "us-us-0-0a1b2c3d4e5f-12",
+		Retired: &Retirement{At: 1796083200000, By: "us", Reason: "site closed"},
+	}, `{"v":3,"region":"eu","id":2,"live_epoch":3,"state":"RETIRED","by":"us","reason":"site closed","plan":"us-us-0-0a1b2c3d4e5f-12","retired":{"at":1796083200000,"by":"us","reason":"site closed"}}`},
+	{"own.unit.air.us", UnitRecord{
+		Version: 3, Unit: "air/us", Epoch: 17, Owner: "us", State: UnitActive, Last: "us", Live: 1, Claim: "us-us-0-0a1b2c3d4e5f-3", Incarnation: 1, By: "us",
+		Reason: "retirement of region eu", Retired: []string{"eu"}, Prev: 40, PrevHash: "9c1f", Epochs: []Tenure{{Epoch: 17, Owner: "us"}},
+	}, `{"v":3,"unit":"air/us","epoch":17,"owner":"us","state":"ACTIVE","last":"us","live_epoch":1,"claim":"us-us-0-0a1b2c3d4e5f-3","incarnation":1,"by":"us","reason":"retirement of region eu","retired":["eu"],"prev":40,"prev_hash":"9c1f","epochs":[{"epoch":17,"owner":"us"}]}`},
 	{UnitSubject("air/eu"), UnitRecord{
 		Version: 1, Unit: "air/eu", Epoch: 33, State: UnitFenced, Last: "eu", Scope: ScopeRegion, By: "us", Reason: "planned maintenance", Prev: 12,
 		PrevHash: "9c1f", Epochs: []Tenure{{Epoch: 18, Owner: "eu", Ended: true, Cut: []Extent{{Topic: "flights", Offsets: []int64{120, 96}}}}},
 	}, `{"v":1,"unit":"air/eu","epoch":33,"owner":"","state":"FENCED","last":"eu","scope":"region","by":"us","reason":"planned maintenance","prev":12,"prev_hash":"9c1f","epochs":[{"epoch":18,"owner":"eu","ended":true,"cut":[{"topic":"flights","incarnation":0,"offsets":[120,96]}]}]}`},
 	{leaseSubject("eu", "eu.0"), LeaseRecord{
-		Version: 1, Region: "eu", Instance: "eu.0", Life: "0a1b2c3d4e5f", After: 9, Guard: 11, Hold: 18000, Reads: 2,
-	}, `{"v":1,"region":"eu","instance":"eu.0","life":"0a1b2c3d4e5f","after":9,"guard":11,"hold_ms":18000,"reads":2}`},
+		Version: 1, Region: "eu", Instance: "eu.0", Life: "0a1b2c3d4e5f", After: 9, Guard: 11, Hold: 18000, Reads: 3,
+	}, `{"v":1,"region":"eu","instance":"eu.0","life":"0a1b2c3d4e5f","after":9,"guard":11,"hold_ms":18000,"reads":3}`},
 	{drainedSubject("eu", "eu-0", "air/eu"), DrainedRecord{
 		Version: 1, Region: "eu", Instance: "eu-0", Life: "0a1b2c3d4e5f", Unit: "air/eu", Epoch: 33, Ends: []Extent{{Topic: "flights", Offsets: []int64{120, 96}}},
 	}, `{"v":1,"region":"eu","instance":"eu-0","life":"0a1b2c3d4e5f","unit":"air/eu","epoch":33,"ends":[{"topic":"flights","incarnation":0,"offsets":[120,96]}]}`},
@@ -61,14 +69,14 @@ func TestOwnershipGolden(t *testing.T) {
 	if old, err := decode[LeaseRecord]([]byte(`{"v":1,"region":"eu","instance":"eu.0","guard":11,"hold_ms":18000}`)); err != nil || old.Life != "" || old.Guard != 11 {
 		t.Errorf("a renewal without a life reads as %+v, %v", old, err)
 	}
-	u, err := decode[UnitRecord]([]byte(golden[1].want))
+	u, err := decode[UnitRecord]([]byte(golden[3].want))
 	if err != nil || u.Epoch != 33 || len(u.Epochs) != 1 {
 		t.Errorf("decoded %+v, %v", u, err)
 	}
-	if _, err := decode[UnitRecord]([]byte(strings.Replace(golden[1].want, `"v":1`, `"v":3`, 1))); err == nil {
+	if _, err := decode[UnitRecord]([]byte(strings.Replace(golden[3].want, `"v":1`, `"v":4`, 1))); err == nil {
 		t.Error("a later version is accepted")
 	}
-	if _, err := decode[RegionRecord]([]byte(strings.Replace(golden[0].want, `"v":1`, `"v":2`, 1))); err == nil {
+	if _, err := decode[RegionRecord]([]byte(strings.Replace(golden[0].want, `"v":1`, `"v":4`, 1))); err == nil {
 		t.Error("a later version of a region's record is accepted")
 	}
 }

@@ -202,8 +202,8 @@ func (c *Core) tell(m *Memory) {
 	for _, u := range c.units {
 		m.TakeUnit(&u.rec, u.rev, u.data)
 	}
-	for region, k := range c.regions {
-		m.Live[region] = max(m.Live[region], k.rec.Live)
+	for _, k := range c.regions {
+		m.TakeRegion(&k.rec)
 	}
 }
 

@@ -32,7 +32,9 @@ const (
 type Memory struct {
 	Epochs map[string]event.Epoch // the highest of each unit
 	Live   map[string]uint64      // the highest liveness epoch of each region
-	Last   uint64                 // the highest revision
+	// Regions are the newest records of regions, by liveness epoch.
+	Regions map[string]RegionRecord
+	Last    uint64 // the highest revision
 	// Units are the newest records, as they are in the register, and Extents what they name.
 	Units   map[string]Copied
 	Extents ExtentSets
@@ -56,6 +58,10 @@ func (m *Memory) join(o Memory) {
 		m.Live[region] = max(m.Live[region], live)
 	}
 	m.Last = max(m.Last, o.Last)
+	m.Regions = maps.Clone(m.Regions)
+	for _, r := range o.Regions {
+		m.TakeRegion(&r)
+	}
 	extents := m.Extents
 	m.Extents = ExtentSets{} // the other one's is not touched
 	m.Extents.join(&extents)

@@ -29,6 +29,9 @@ type Tokens struct {
 	FalseRumours uint64
 	// TooLong says which records the register does not take because they are too long.
 	TooLong []string
+	// Lacking is what the region has not caught up with after its return; "" if it was not
+	// returned.
+	Lacking string
 	// PastEnds are starts and cuts past the ends of the region's own logs.
 	PastEnds []PastEnd
 	// Regressed says why the register is not believed, "" while it is.
@@ -60,7 +63,7 @@ func (c *Core) Tokens() *Tokens {
 		Heard: maps.Clone(c.heard), Regressed: c.distrust, WatchSilent: c.WatchSilent(), region: c.cfg.Region, seen: c.seen,
 	}
 	t.SoftFences, t.SoftFenced = c.SoftFences()
-	t.PastEnds, t.TooLong = c.pastEnds(), c.tooLongRecords()
+	t.PastEnds, t.TooLong, t.Lacking = c.pastEnds(), c.tooLongRecords(), c.catchUp.lacking
 	t.Unconfirmed, t.FalseRumours = c.unconfirmed(), c.falseRumours
 	for _, r := range c.rumours {
 		if r.unit != nil {
@@ -114,9 +117,11 @@ func (t *Tokens) Grant(now time.Duration, unit string) (Grant, error) {
 	r := u.Record
 	refusal := &NotOwnerError{Unit: unit, Owner: r.Owner, Epoch: r.Epoch, State: r.State, By: r.By, Reason: r.Reason}
 	switch {
-	case alive && region.Record.State == RegionFenced:
+	case alive && region.Record.State != RegionUp:
 		// The units' records follow their region's within a moment; a client need not wait.
-		if r.Owner == t.region {
+		if region.Record.away() {
+			refusal.Owner, refusal.State, refusal.By, refusal.Reason = "", UnitFenced, region.Record.By, "region "+t.region+" "+region.Record.notUp()
+		} else if r.Owner == t.region {
 			refusal.Owner, refusal.State, refusal.By, refusal.Reason = "", UnitFenced, region.Record.By, region.Record.Reason
 		}
 		return Grant{}, refusal

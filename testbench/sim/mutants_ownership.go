@@ -7,6 +7,7 @@ const (
 	ownershipClaim    = "router/ownership/claim.go"
 	ownershipLives    = "router/ownership/lives.go"
 	ownershipPlan     = "router/ownership/plan.go"
+	ownershipRetire   = "router/ownership/retire.go"
 	ownershipRumours  = "router/ownership/rumours.go"
 	ownershipWatchdog = "router/ownership/watchdog.go"
 )
@@ -15,14 +16,14 @@ const (
 // the world of the register.
 var ownershipMutants = []mutant{
 	{"fence-not-tied", "region fence, then the units, W from the first, the two not tied together", []edit{
-		{ownershipPlan, "	switch {\n	case next.State != RegionFenced || next.Plan == \"\":\n", "	if p.rev > 0 {\n		p.stage = stageDrain\n		return\n	}\n	switch {\n	case next.State != RegionFenced || next.Plan == \"\":\n"},
+		{ownershipPlan, "	switch {\n	case next.State != p.holdsRegion() || next.Plan == \"\":\n", "	if p.rev > 0 {\n		p.stage = stageDrain\n		return\n	}\n	switch {\n	case next.State != p.holdsRegion() || next.Plan == \"\":\n"},
 	}},
 	{"claim-without-bump", "a claimant does not bump its own region's record when that region was the last owner", []edit{
 		{ownershipClaim, "	if b := c.bumps[last]; b.rev <= u.rev {", "	if c.bumps[last].rev <= u.rev {\n		c.bumps[last] = bump{rev: u.rev + 1, at: now}\n	}\n	if b := c.bumps[last]; b.rev == 0 {"},
 	}},
 	{"fenced-from-read", "a plan takes 'region already FENCED' from a read", []edit{
-		{ownershipPlan, "	c, purpose := p.c, p.purpose(\"region\")\n	if !c.free(now, purpose) {\n		return\n	}\n	next, expect := c.nextRegion(p.region, p.cmd.Reason)\n	next.State, next.Plan = RegionFenced", "	c, purpose := p.c, p.purpose(\"region\")\n	if r := c.regions[p.region]; r != nil && r.rec.State == RegionFenced {\n		p.rev, p.id, p.waitFrom, p.stage = r.rev, \"\", now, stageUnits\n		return\n	}\n	if !c.free(now, purpose) {\n		return\n	}\n	next, expect := c.nextRegion(p.region, p.cmd.Reason)\n	next.State, next.Plan = RegionFenced"},
-		{ownershipPlan, "	switch {\n	case next.State != RegionFenced || next.Plan == \"\":\n", "	if p.id == \"\" {\n		p.stage = stageDrain\n		return\n	}\n	switch {\n	case next.State != RegionFenced || next.Plan == \"\":\n"},
+		{ownershipPlan, "	next, expect := c.nextRegion(p.region, p.cmd.Reason)\n	next.State, next.Plan = RegionFenced", "	if r := c.regions[p.region]; r != nil && r.rec.State == RegionFenced {\n		p.rev, p.id, p.waitFrom, p.stage = r.rev, \"\", now, stageUnits\n		return\n	}\n	next, expect := c.nextRegion(p.region, p.cmd.Reason)\n	next.State, next.Plan = RegionFenced"},
+		{ownershipPlan, "	switch {\n	case next.State != p.holdsRegion() || next.Plan == \"\":\n", "	if p.id == \"\" {\n		p.stage = stageDrain\n		return\n	}\n	switch {\n	case next.State != p.holdsRegion() || next.Plan == \"\":\n"},
 	}},
 	{"unit-fence-no-bump", "a unit's fence leaves out the bump", []edit{
 		{ownershipPlan, "		p.stage = stageBump\n", "		p.rev, p.waitFrom, p.stage = p.units[p.cmd.Unit].rev, now, stageDrain\n"},
@@ -149,6 +150,24 @@ var ownershipMutants = []mutant{
 	}},
 	{"repairs-share-slots", "what repairs store of a unit has one slot, from which it may be pushed out before a record names it", []edit{
 		{ownershipExtents, "\"%s-%.16s-%d\", repairSlot,", "\"%s%.0s%.0d\", repairSlot,"},
+	}},
+	{"retired-cuts", "a region that is retired sets the cut of a fence that it had started", []edit{
+		{ownershipPlan, "	if !u.rec.Resolved() || !p.mayCut(u) {\n", "	if !u.rec.Resolved() {\n"},
+	}},
+	{"cut-before-watch", "a region that has not heard that it was retired and returned sets a cut", []edit{
+		{ownershipRetire, "	return p.c.seen >= u.rev && !p.c.away()", "	return !p.c.away()"},
+	}},
+	{"retired-from-old", "a unit's record names a region as retired for somebody who has not heard of its return", []edit{
+		{ownershipRetire, "	if expect > 0 && c.seen >= expect {\n", "	if expect > 0 {\n"},
+	}},
+	{"return-unwritten", "a return does not write the records of units that name the region no more", []edit{
+		{ownershipRetire, "		if u.rev > rev && !slices.Contains(", "		if !slices.Contains("},
+	}},
+	{"return-at-once", "a region that is returned may fence others before it has caught up", []edit{
+		{ownershipRetire, "	next.State, next.Plan = RegionReturned, c.nextID()\n", "	next.State, next.Plan = RegionFenced, c.nextID()\n"},
+	}},
+	{"retired-unfenced", "a region that is retired is unfenced", []edit{
+		{ownershipPlan, "	if r := p.regionOf(); r.rec.away() {\n		p.answer(ResultPrecondition, fmt.Sprintf(\"region %s %s\", p.region, r.rec.notUp()))\n		return\n	}\n", ""},
 	}},
 	{"extents-slot-unguarded", "extents are stored without looking at what else was stored there", []edit{
 		{ownershipExtents, "Data: encode(r), Guard: subject, Expect: expect}", "Data: encode(r)}"},

@@ -78,6 +78,16 @@ func (r *Region) Unfence(ctx context.Context, what string) (ownership.Result, er
 	return r.command(ctx, "/v1/unfence", what, "")
 }
 
+// Retire has the other regions wait no more for a region, and Return again.
+func (r *Region) Retire(ctx context.Context, region, reason string) (ownership.Result, error) {
+	return r.command(ctx, "/v1/retire", region, reason)
+}
+
+// Return takes a retirement back.
+func (r *Region) Return(ctx context.Context, region string) (ownership.Result, error) {
+	return r.command(ctx, "/v1/return", region, "")
+}
+
 // RegisterAct has a gateway of the region do something to the register.
 func (r *Region) RegisterAct(ctx context.Context, verb ownership.RegisterVerb, members map[string]string) (plan ownership.RegisterPlan, err error) {
 	raw, err := json.Marshal(members)

@@ -228,7 +228,8 @@ func take(key string, value []byte, memory *ownership.Memory) (err error) {
 	case key != ownership.Subject(ownership.RegionSubject(r.Region)):
 		return errForeignKey
 	}
-	memory.Live[r.Region], memory.Abandoned = max(memory.Live[r.Region], r.Live), false
+	memory.TakeRegion(&r)
+	memory.Abandoned = false
 	return nil
 }
 

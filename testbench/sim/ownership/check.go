@@ -37,7 +37,7 @@ func (s *sim) held(p *proc, unit string, epoch event.Epoch) {
 // was answered as done and stands.
 func (s *sim) notFenced(p *proc, unit string) {
 	plan := s.firm[p.Region]
-	if r, ok := s.reg.Region(p.Region); ok && plan != "" && r.State == ownership.RegionFenced && r.Plan == plan && !s.reg.Forgot() {
+	if r, ok := s.reg.Region(p.Region); ok && plan != "" && r.State != ownership.RegionUp && r.Plan == plan && !s.reg.Forgot() {
 		s.Violate("I10", "%s answers a write of %s, and the fence %s of its region was answered before", p.Name, unit, plan)
 	}
 }

@@ -77,6 +77,19 @@ func (p *proc) Judged(unit string, done func([]ownership.JudgedLog)) {
 	})
 }
 
+// CaughtUp implements register.Logs: a region that was returned needs a while.
+func (p *proc) CaughtUp(done func(string)) {
+	s := p.sim
+	p.Later(s.Between(time.Millisecond, time.Second), func() {
+		if s.Chance(0.7) {
+			done("some of it")
+			return
+		}
+		s.reg.CaughtUp(p.Region)
+		done("")
+	})
+}
+
 // clientWrite is a producer's write through this instance: check, store, read
 // back, check again, answer.
 func (p *proc) clientWrite() {

@@ -103,6 +103,8 @@ func Run(seed uint64, o Options) world.Result {
 		s.forgetFences()
 	case drawReplaced(seed):
 		s.replace()
+	case drawRetired(seed):
+		s.retire()
 	case drawOften(seed):
 		s.often()
 	default:
@@ -400,7 +402,7 @@ func (s *sim) ask(p *proc, cmd ownership.Command) uint64 {
 	if p.Alive() {
 		s.asked[s.refs] = true
 	}
-	if cmd.Verb == ownership.VerbFence && cmd.Region != "" {
+	if (cmd.Verb == ownership.VerbFence || cmd.Verb == ownership.VerbRetire) && cmd.Region != "" {
 		s.fences[s.refs] = fence{cmd.Region, p.Name}
 	}
 	p.Ask(s.refs, cmd)
@@ -431,7 +433,7 @@ func (s *sim) answered(a ownership.Answer) {
 	if f, ok := s.fences[a.Ref]; ok && done {
 		// It may be answered long after it was undone, while another one is on its way.
 		r, known := s.reg.Region(f.region)
-		if known && r.State == ownership.RegionFenced && strings.Contains(r.Plan, "-"+f.by+"/") && s.stillFenced(a.Result.Units) {
+		if known && r.State != ownership.RegionUp && strings.Contains(r.Plan, "-"+f.by+"/") && s.stillFenced(a.Result.Units) {
 			s.firm[f.region] = r.Plan
 		}
 	}

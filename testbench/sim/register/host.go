@@ -32,6 +32,8 @@ type Logs interface {
 	Applied(unit, region string, done func(ends []ownership.Extent, ok bool))
 	// Judged is how the region has judged its own logs of a unit.
 	Judged(unit string, done func(logs []ownership.JudgedLog))
+	// CaughtUp is what the region lacks of what others have settled without it.
+	CaughtUp(done func(lacking string))
 }
 
 func chance(h Host, p float64) bool { return h.Rand().Float64() < p }

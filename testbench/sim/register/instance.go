@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"fmt"
 	"maps"
+	"strings"
 	"time"
 
 	"github.com/geogate/geogate/internal/event"
@@ -56,6 +57,7 @@ type Instance struct {
 	hearsRegions   time.Duration    // the watch brings nothing until then, and broadcasts bring regions alone
 	hearsNothing   bool             // what it hears by the watch and by broadcasts is lost
 	unitWritesFrom time.Duration    // what it writes of units comes no sooner
+	regionsUnread  time.Duration    // until then it is told nothing of regions' records
 	lastRenewal    time.Duration    // when its last renewal was stored
 	targeted       bool             // is cut off at the moment at which its leases are made void
 	stopping       bool             // it was told to stop, and has not ended yet
@@ -320,6 +322,16 @@ func (p *Instance) hears(e *ownership.Broadcast) bool {
 	return p.off <= now && p.deaf <= now && !p.hearsNothing
 }
 
+// ReadNoRegions silences the watch, and loses all answers and broadcasts that have the record
+// of a region.
+func (p *Instance) ReadNoRegions(d time.Duration) {
+	p.Blind(d)
+	p.regionsUnread = p.deaf
+}
+
+// HoldUnitWrites has what the instance writes of units come to the register late.
+func (p *Instance) HoldUnitWrites(d time.Duration) { p.unitWritesFrom = p.s.Now() + d }
+
 // RollBack restores the disk of a process that is dead from an older copy, or
 // loses it.
 func (p *Instance) RollBack() {
@@ -332,7 +344,7 @@ func (p *Instance) RollBack() {
 
 // Heal ends every fault.
 func (p *Instance) Heal() {
-	p.unitWritesFrom, p.awake, p.off, p.deaf, p.hearsRegions, p.targeted, p.hearsNothing, p.late, p.await = 0, 0, 0, 0, 0, false, false, nil, ""
+	p.regionsUnread, p.unitWritesFrom, p.awake, p.off, p.deaf, p.hearsRegions, p.targeted, p.hearsNothing, p.late, p.await = 0, 0, 0, 0, 0, 0, false, false, nil, ""
 	p.disturb = p.s.Now()
 	p.wakeWatch()
 }
@@ -495,6 +507,8 @@ func (p *Instance) effect(e ownership.Effect) {
 		p.Logs.Judged(e.Unit, func(logs []ownership.JudgedLog) {
 			p.step(ownership.Judged{Unit: e.Unit, Rev: e.Rev, Logs: logs, OK: true})
 		})
+	case ownership.AskCaughtUp:
+		p.Logs.CaughtUp(func(lacking string) { p.step(ownership.CaughtUp{Rev: e.Rev, Lacking: lacking}) })
 	case ownership.Persist:
 		p.Later(s.Quick(), func() {
 			p.persist(e.Mark)
@@ -504,7 +518,7 @@ func (p *Instance) effect(e ownership.Effect) {
 		s.Count("rewatches")
 		s.Logf("%s watches again behind %d", p.Name, e.From)
 		p.rewatch = s.Now()
-		if s.Calm() || chance(s, 0.15) && p.hearsRegions <= s.Now() {
+		if s.Calm() || chance(s, 0.15) && p.hearsRegions <= s.Now() && p.regionsUnread <= s.Now() {
 			p.deaf = 0 // another server was found that is not deaf
 		}
 		p.moving = false
@@ -540,7 +554,7 @@ func (p *Instance) persist(m ownership.Mark) {
 func (p *Instance) read(subject string) {
 	s := p.s
 	p.Later(s.Quick(), func() {
-		if p.off > s.Now() || p.hearsNothing {
+		if p.off > s.Now() || p.hearsNothing || p.regionsUnread > s.Now() && strings.HasPrefix(subject, ownership.RegionSubject("")) {
 			return
 		}
 		upTo := len(s.log)

@@ -48,6 +48,9 @@ type Stream struct {
 	units  map[string]ownership.UnitRecord // newest of each unit, with what it names
 	sets   ownership.ExtentSets            // what records name
 
+	absent   map[string]bool   // regions that a unit's record named as retired, and that have not caught up
+	caughtUp map[string]uint64 // by region: the revision of its record when it was told that it has caught up
+
 	half      map[string]bool              // units whose next fencer dies as soon as the unit is FENCED
 	slow      map[string]bool              // units whose next fencer pauses when it has made leases void
 	memories  map[string]*ownership.Memory // by region: what its own Kafka has copied
@@ -68,7 +71,7 @@ func NewStream(h Host, lease ownership.LeaseConfig) *Stream {
 		Host: h, Lease: lease, created: 1, last: map[string]uint64{}, ids: map[string]uint64{},
 		owners: map[string]string{}, epochs: map[string]event.Epoch{}, units: map[string]ownership.UnitRecord{},
 		half: map[string]bool{}, slow: map[string]bool{}, memories: map[string]*ownership.Memory{}, overtakes: map[string]overtaking{},
-		firstClaims: map[string]time.Duration{},
+		firstClaims: map[string]time.Duration{}, absent: map[string]bool{}, caughtUp: map[string]uint64{},
 	}
 }
 
@@ -152,6 +155,7 @@ func (r *Stream) write(p *Instance, w ownership.Write) (ownership.Outcome, uint6
 		r.check(p, w, &u, seq)
 		r.units[u.Unit] = u
 	}
+	r.checkCaughtUp(p, w)
 	r.drop(p, w.Subject)
 	r.cutOffTargets(p, w)
 	for _, q := range r.Instances {
@@ -253,6 +257,7 @@ func (r *Stream) check(p *Instance, w ownership.Write, u *ownership.UnitRecord, 
 	}
 	r.epochs[u.Unit] = u.Epoch
 	r.checkIntervals(u)
+	r.checkRetired(p, w, u)
 }
 
 // checkActivation (I7, I15): a unit that was taken from an owner is activated only
@@ -310,7 +315,7 @@ func (r *Stream) testify(region string, ev *ownership.Seen) {
 	} else if u, ok := unitRecord(ev.Data); ok {
 		m.TakeUnit(&u, ev.Seq, ev.Data)
 	} else if x, err := ownership.DecodeRegion(ev.Data); err == nil && ownership.RegionSubject(x.Region) == ev.Subject {
-		m.Live[x.Region] = max(m.Live[x.Region], x.Live)
+		m.TakeRegion(&x)
 	} else {
 		return
 	}
@@ -320,7 +325,7 @@ func (r *Stream) testify(region string, ev *ownership.Seen) {
 // testified is a copy of that.
 func (r *Stream) testified(region string) (m ownership.Memory) {
 	if known := r.memories[region]; known != nil {
-		m = ownership.Memory{Epochs: maps.Clone(known.Epochs), Live: maps.Clone(known.Live), Last: known.Last, Units: maps.Clone(known.Units), Extents: known.Extents}
+		m = ownership.Memory{Epochs: maps.Clone(known.Epochs), Live: maps.Clone(known.Live), Regions: maps.Clone(known.Regions), Last: known.Last, Units: maps.Clone(known.Units), Extents: known.Extents}
 	}
 	return m
 }

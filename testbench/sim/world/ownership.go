@@ -336,6 +336,11 @@ func (p *proc) Applied(unit, origin string, done func([]ownership.Extent, bool))
 	})
 }
 
+// CaughtUp implements register.Logs: no region is retired here.
+func (p *proc) CaughtUp(done func(string)) {
+	p.after(p.w.Quick(), func() { done("no region is retired") })
+}
+
 // Judged implements register.Logs: what the committed steps of the region's folds show.
 func (p *proc) Judged(unit string, done func([]ownership.JudgedLog)) {
 	w := p.w

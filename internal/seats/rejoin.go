@@ -1,0 +1,75 @@
+package seats
+
+import (
+	"context"
+	"fmt"
+
+	"github.com/geogate/geogate/conflict"
+	"github.com/geogate/geogate/internal/event"
+	"github.com/geogate/geogate/router/ownership"
+)
+
+// CaughtUp implements ownership.UnitLogs.
+func (s *Seats) CaughtUp(ctx context.Context) (lacking string, err error) {
+	open := make(map[string]bool)
+	for _, h := range s.list() {
+		open[h.Topic] = true
+		if lacking := s.lacks(h); lacking != "" {
+			return fmt.Sprintf("%s: %s", name(h.TopicPartition), lacking), nil
+		}
+	}
+	for _, topic := range s.cfg.Control.UsedElsewhere() {
+		if !open[topic] {
+			return fmt.Sprintf("%s: other regions use the topic, and it is not open here", topic), nil
+		}
+	}
+	return "", ctx.Err()
+}
+
+// lacks says what a partition has not caught up with since the region was returned, "" if it
+// has everything.
+func (s *Seats) lacks(h *runningSeat) string {
+	others, fenced := s.neverAway()
+	heard := false
+	for _, r := range s.cfg.Topology.Others(s.cfg.Region) {
+		heard = heard || len(s.told(h.TopicPartition, r.ID)) > 0
+	}
+	if !heard {
+		return "" // nobody else folds it
+	}
+	if s.isOpening(h.TopicPartition) {
+		return "it is being opened"
+	}
+	table := s.tables.Table(h.Topic, h.Partition)
+	if table == nil || table.Revision == 0 || table.IsRetired(s.cfg.ID) {
+		return "the register has not been read so far"
+	}
+	c := conflict.CatchUpWith(others, func(r event.RegionID) bool { return fenced[r] }, table.Revision,
+		func(r event.RegionID) []conflict.Told { return s.told(h.TopicPartition, r) })
+	if c.Unheard != 0 {
+		return fmt.Sprintf("region %s has not said yet that it waits for this one again (revision %d of the register)", s.cfg.Topology.Name(c.Unheard), table.Revision)
+	}
+	vector, _ := h.view.Committed()
+	if origin, lacks := c.Lacks(vector, table); lacks {
+		return fmt.Sprintf("of the log of %s there is everything below offset %d here, and the others have settled what lies below %d",
+			s.cfg.Topology.Name(origin), vector[origin].Next, c.Lowest[origin].Next)
+	}
+	return ""
+}
+
+// neverAway are the other regions that are not retired, nor have yet to catch up themselves,
+// and which of them are fenced.
+func (s *Seats) neverAway() (ids []event.RegionID, fenced map[event.RegionID]bool) {
+	fenced = make(map[event.RegionID]bool)
+	regions := s.client.Tokens().Regions
+	for _, r := range s.cfg.Topology.Others(s.cfg.Region) {
+		switch regions[r.Name].Record.State {
+		case ownership.RegionRetired, ownership.RegionReturned:
+			continue
+		case ownership.RegionFenced:
+			fenced[r.ID] = true
+		}
+		ids = append(ids, r.ID)
+	}
+	return ids, fenced
+}
