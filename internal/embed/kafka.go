@@ -42,6 +42,9 @@ type Kafka struct {
 	ClusterID string
 	// Logger receives the broker's warnings and errors; nil discards them.
 	Logger *slog.Logger
+	// Unsynced leaves what the broker writes to the operating system, which keeps it when
+	// the process is killed and not when the machine stops: for tests, which stop no machine.
+	Unsynced bool
 }
 
 // awaits logs which process has the directory.
@@ -140,11 +143,10 @@ func startLocked(c Kafka) (*KafkaServer, error) {
 	}
 	failed := newFailure()
 	var door *front
-	cluster, err := kfake.NewCluster(
+	options := []kfake.Opt{
 		kfake.NumBrokers(1),
 		kfake.ClusterID(id),
 		kfake.DataDir(c.DataDir),
-		kfake.SyncWrites(),
 		kfake.DefaultNumPartitions(1),
 		kfake.ListenFn(func(network, _ string) (net.Listener, error) {
 			ln, err := net.Listen(network, c.Listen)
@@ -163,7 +165,11 @@ func startLocked(c Kafka) (*KafkaServer, error) {
 			"log.cleaner.backoff.ms": fmt.Sprint(int64(cleanerNever / time.Millisecond)),
 		}),
 		kfake.WithLogger(brokerLog{log, failed}),
-	)
+	}
+	if !c.Unsynced {
+		options = append(options, kfake.SyncWrites())
+	}
+	cluster, err := kfake.NewCluster(options...)
 	if err != nil {
 		// The state is as clean as it was: a later start should not wait
 		// for a recovery, nor lose open transactions to it.

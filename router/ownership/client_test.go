@@ -68,7 +68,7 @@ func shortLease() ownership.LeaseConfig {
 
 func newSite(t testing.TB, region string, id event.RegionID) *site {
 	t.Helper()
-	k, err := embed.StartKafka(embed.Kafka{Listen: "127.0.0.1:0", DataDir: filepath.Join(t.TempDir(), "kafka"), Logger: slog.New(slog.DiscardHandler)})
+	k, err := embed.StartKafka(embed.Kafka{Listen: "127.0.0.1:0", DataDir: filepath.Join(t.TempDir(), "kafka"), Unsynced: true, Logger: slog.New(slog.DiscardHandler)})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -18,6 +18,7 @@ import (
 	"github.com/geogate/geogate/internal/warning"
 	"github.com/geogate/geogate/router/ownership"
 	"github.com/geogate/geogate/testbench/client"
+	"github.com/geogate/geogate/testbench/rounds"
 	"github.com/geogate/geogate/testbench/world"
 )
 
@@ -35,8 +36,10 @@ type clients struct {
 }
 
 // pour begins to write events and entities in a region, under keys that the regions
-// share.
+// share. Its clients pause between their writes, so that the writes of tests that wait for
+// leases do not take all of the processors; with all rounds they do not.
 func pour(r *world.Region) *clients {
+	between := rounds.Of(75*time.Millisecond, 0)
 	ctx, cancel := context.WithCancel(context.Background())
 	w := &clients{region: r, stop: cancel, codes: map[string]int{}}
 	for c := range 3 {
@@ -46,11 +49,13 @@ func pour(r *world.Region) *clients {
 				if n%2 == 0 {
 					topic, key = flights, fmt.Sprintf("flight-%d", n%9)
 				}
+				wait := between
 				if !w.try(ctx, topic, key, fmt.Sprintf(`{"by":"%s-%d","n":%d}`, r.Name, c, n), fmt.Sprintf("%s-%d-%d", r.Name, c, n)) {
-					select { // a refused client pauses before it goes on to other things
-					case <-ctx.Done():
-					case <-time.After(20 * time.Millisecond):
-					}
+					wait = 20 * time.Millisecond // a refused client pauses before it goes on to other things
+				}
+				select {
+				case <-ctx.Done():
+				case <-time.After(wait):
 				}
 			}
 		})

@@ -149,7 +149,7 @@ func (r *Region) startKafka() (err error) {
 	if r.w.options.Kafka != nil {
 		r.seeds = r.w.options.Kafka(r.Name)
 	} else if r.kafka, err = embed.StartKafka(embed.Kafka{
-		Listen: "127.0.0.1:0", DataDir: filepath.Join(r.w.dir, r.Name, "kafka"), Logger: slog.New(slog.DiscardHandler), // it warns of every slow fsync
+		Listen: "127.0.0.1:0", DataDir: filepath.Join(r.w.dir, r.Name, "kafka"), Unsynced: true, Logger: slog.New(slog.DiscardHandler), // it warns of every slow fsync
 	}); err == nil {
 		r.seeds = r.kafka.Seeds()
 	}
