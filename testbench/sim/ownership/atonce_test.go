@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/geogate/geogate/router/ownership"
+	"github.com/geogate/geogate/testbench/rounds"
 )
 
 // order is a command that an operator gives to an instance.
@@ -37,7 +38,7 @@ func TestCommandsAtOnce(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			var longest time.Duration
-			for seed := uint64(1); seed <= 16; seed++ {
+			for seed := uint64(1); seed <= rounds.Of[uint64](4, 16); seed++ {
 				for _, cutOff := range []bool{false, true} {
 					took, why := atOnce(seed, orders, cutOff)
 					if why != "" {
