@@ -6,6 +6,7 @@ import (
 
 	"github.com/geogate/geogate/internal/control"
 	"github.com/geogate/geogate/internal/event"
+	"github.com/geogate/geogate/internal/sleep"
 	"github.com/geogate/geogate/router/ownership"
 )
 
@@ -16,20 +17,13 @@ const judgeEvery = 10 * time.Second
 // here were judged, once several epochs have ended in them: the owner of the unit joins
 // these then.
 func (s *Seats) tellJudged(ctx context.Context) {
-	tick := time.NewTicker(judgeEvery)
-	defer tick.Stop()
-	for {
-		select {
-		case <-ctx.Done():
-			return
-		case <-tick.C:
-		}
+	sleep.Every(ctx, judgeEvery, func() {
 		for _, h := range s.list() {
 			if err := s.tellJudgedOf(ctx, h); err != nil && ctx.Err() == nil {
 				s.cfg.Logger.Warn("cannot tell how a log was judged; will try again", "topic", h.Topic, "partition", h.Partition, "err", err)
 			}
 		}
-	}
+	})
 }
 
 // leastEnded is how many epochs have to have ended before there is something to join.

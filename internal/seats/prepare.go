@@ -60,15 +60,8 @@ func (s *Seats) openUsedElsewhere(ctx context.Context) {
 		return
 	case <-s.admitted:
 	}
-	tick := time.NewTicker(topics.DiscoverEvery)
-	defer tick.Stop()
 	tried := make(map[string]bool)
-	for {
-		select {
-		case <-ctx.Done():
-			return
-		case <-tick.C:
-		}
+	sleep.Every(ctx, topics.DiscoverEvery, func() {
 		for _, name := range s.cfg.Control.UsedElsewhere() {
 			if tried[name] {
 				continue
@@ -81,7 +74,7 @@ func (s *Seats) openUsedElsewhere(ctx context.Context) {
 				s.cfg.Logger.Warn("cannot open a topic that another region uses", "topic", name, "err", err)
 			}
 		}
-	}
+	})
 }
 
 // admit asks, until the answer is yes, whether the instance may run with its settings.
@@ -174,15 +167,8 @@ func (s *Seats) openTopic(ctx context.Context, name string) error {
 // openAdded opens the seats of partitions that appear: the views of an events topic span
 // every partition that any region's log has. It looks as often as topics are listed.
 func (s *Seats) openAdded(ctx context.Context) {
-	tick := time.NewTicker(topics.DiscoverEvery)
-	defer tick.Stop()
 	said := make(map[string]string)
-	for {
-		select {
-		case <-ctx.Done():
-			return
-		case <-tick.C:
-		}
+	sleep.Every(ctx, topics.DiscoverEvery, func() {
 		spans := make(map[string]int32) // when a topic's first seat was made
 		for _, h := range s.list() {
 			if span, ok := spans[h.Topic]; !ok || h.span < span {
@@ -197,7 +183,7 @@ func (s *Seats) openAdded(ctx context.Context) {
 			said[name] = err.Error()
 			s.cfg.Logger.Warn("cannot open the seats of partitions that were added; will try again", "topic", name, "err", err)
 		}
-	}
+	})
 }
 
 // openFrom opens the seats of a topic's partitions from one on.

@@ -8,6 +8,7 @@ import (
 
 	"github.com/geogate/geogate/internal/control"
 	"github.com/geogate/geogate/internal/defect"
+	"github.com/geogate/geogate/internal/sleep"
 	"github.com/geogate/geogate/internal/warning"
 	"github.com/geogate/geogate/residency"
 )
@@ -23,14 +24,7 @@ func sweepEvery(window time.Duration) time.Duration {
 
 // sweep removes expired keys.
 func (s *Seats) sweep(ctx context.Context) {
-	tick := time.NewTicker(sweepEvery(s.cfg.Window))
-	defer tick.Stop()
-	for {
-		select {
-		case <-ctx.Done():
-			return
-		case <-tick.C:
-		}
+	sleep.Every(ctx, sweepEvery(s.cfg.Window), func() {
 		for _, h := range s.list() {
 			n, err := s.expire(h)
 			if s.stopAt(h.TopicPartition, err) {
@@ -42,7 +36,7 @@ func (s *Seats) sweep(ctx context.Context) {
 				s.cfg.Logger.Debug("removed expired idempotency keys", "topic", h.Topic, "partition", h.Partition, "copies", n)
 			}
 		}
-	}
+	})
 }
 
 // expire removes the expired keys of one partition that is not held.

@@ -161,16 +161,7 @@ func (c *Client) watch(ctx context.Context, at *rewatch) error {
 
 // countVoters looks after the numbers that status shows.
 func (c *Client) countVoters(ctx context.Context) {
-	tick := time.NewTicker(votersTime)
-	defer tick.Stop()
-	for {
-		select {
-		case <-ctx.Done():
-			return
-		case <-tick.C:
-		}
-		c.lookAtVoters(ctx)
-	}
+	sleep.Every(ctx, votersTime, func() { c.lookAtVoters(ctx) })
 }
 
 func (c *Client) lookAtVoters(ctx context.Context) {
