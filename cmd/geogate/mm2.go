@@ -34,7 +34,7 @@ const (
 )
 
 func newMM2Import() *cobra.Command {
-	var output, region string
+	var output, region, secrets string
 	var strictly bool
 	cmd := &cobra.Command{
 		Use:   "import FILE",
@@ -57,7 +57,7 @@ and --strict is given.`,
 			if err != nil {
 				return exitWith(exitPrecondition, "read MirrorMaker 2 configuration: %w", err)
 			}
-			im, err := mm2.ReadFile(args[0], src)
+			im, err := mm2.ReadFile(args[0], src, secrets)
 			if err != nil {
 				return &exitError{code: exitPrecondition, err: err}
 			}
@@ -73,6 +73,7 @@ and --strict is given.`,
 	}
 	cmd.Flags().StringVarP(&output, "output", "o", formConfig, "`form` of the output: config, report or json")
 	cmd.Flags().StringVar(&region, "region", "", "`region` whose configuration is printed, if flows begin in several")
+	cmd.Flags().StringVar(&secrets, "secrets", "/etc/geogate", "`directory` of the files that people write secrets into")
 	cmd.Flags().BoolVar(&strictly, "strict", false, "fail on settings that neither MirrorMaker 2 nor Kafka has")
 	return cmd
 }
@@ -149,14 +150,48 @@ type importedRegion struct {
 }
 
 type importedKafka struct {
-	Seeds []string `yaml:"seeds"`
+	Seeds []string      `yaml:"seeds"`
+	TLS   *importedTLS  `yaml:"tls,omitempty"`
+	SASL  *importedSASL `yaml:"sasl,omitempty"`
+}
+
+// importedTLS and importedSASL are the members that an import can set.
+type (
+	importedTLS struct {
+		CAFile     string `yaml:"ca_file,omitempty"`
+		CertFile   string `yaml:"cert_file,omitempty"`
+		KeyFile    string `yaml:"key_file,omitempty"`
+		MinVersion string `yaml:"min_version,omitempty"`
+	}
+	importedSASL struct {
+		Mechanism        string            `yaml:"mechanism"`
+		Username         string            `yaml:"username,omitempty"`
+		PasswordFile     string            `yaml:"password_file,omitempty"`
+		TokenFile        string            `yaml:"token_file,omitempty"`
+		TokenURL         string            `yaml:"token_url,omitempty"`
+		ClientID         string            `yaml:"client_id,omitempty"`
+		ClientSecretFile string            `yaml:"client_secret_file,omitempty"`
+		Scopes           []string          `yaml:"scopes,omitempty"`
+		Extensions       map[string]string `yaml:"extensions,omitempty"`
+	}
+)
+
+func importedCluster(c mm2.Cluster) importedKafka {
+	out := importedKafka{Seeds: c.Seeds}
+	if t := c.TLS; t != nil {
+		out.TLS = &importedTLS{t.CAFile, t.CertFile, t.KeyFile, t.MinVersion}
+	}
+	if s := c.SASL; s != nil {
+		out.SASL = &importedSASL{s.Mechanism, s.Username, s.PasswordFile, s.TokenFile, s.TokenURL, s.ClientID, s.ClientSecretFile, s.Scopes, s.Extensions}
+	}
+	return out
 }
 
 // importedConfig is the configuration of the gateway in a region, checked as serve would.
 func importedConfig(file string, im *mm2.Import, region string) (string, error) {
 	out := importedFile{Version: 1, Region: region, DataDir: "/var/lib/geogate", Regions: make(map[string]importedRegion)}
 	for i, c := range im.Clusters {
-		out.Regions[c.Alias] = importedRegion{ID: i + 1, Kafka: importedKafka{Seeds: c.Seeds}}
+		out.Regions[c.Alias] = importedRegion{ID: i + 1, Kafka: importedCluster(c)}
 	}
 	for _, f := range im.Flows {
 		out.Links = append(out.Links, node.LinkConfig{Name: f.From + "-" + f.To, From: f.From, To: f.To, Include: f.Include, Exclude: f.Exclude})
@@ -173,8 +208,14 @@ func importedConfig(file string, im *mm2.Import, region string) (string, error) 
 	if err != nil {
 		return "", exitWith(exitPrecondition, "the configuration of region %s that %s gives is wrong:\n%w", region, file, err)
 	}
-	header := fmt.Sprintf("# Written by geogate mm2 import; -o report says what became of each setting.\n# The gateway of region %s. Check data_dir and the listeners (geogate config view).\n", region)
-	return header + string(text), nil
+	var header strings.Builder
+	fmt.Fprintf(&header, "# Written by geogate mm2 import; -o report says what became of each setting.\n# The gateway of region %s. Check data_dir and the listeners (geogate config view).\n", region)
+	for _, c := range im.Clusters {
+		for _, f := range c.Write {
+			fmt.Fprintf(&header, "# Write into %s: %s.\n", visible(f.File, ""), visible(f.What, ""))
+		}
+	}
+	return header.String() + string(text), nil
 }
 
 func printReport(out io.Writer, im *mm2.Import) error {

@@ -64,7 +64,7 @@ var mayImport = map[string][]string{
 		"internal/connect", "internal/loopback", "internal/sleep", "internal/warning", "internal/event", "internal/judged", "internal/hlc", "internal/txn", "internal/control", "internal/seat", "router",
 		"router/ownership", "conflict", "conflict/view",
 	},
-	"replicate/mm2": {"internal/strict", "router"},
+	"replicate/mm2": {"internal/connect", "internal/javaclient", "internal/strict", "router"},
 	"replicate": {
 		"internal/connect", "internal/incident", "internal/sleep", "internal/warning", "internal/defect", "internal/event", "internal/offsets", "internal/txn", "internal/control", "router", "residency",
 	},

@@ -6,6 +6,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/geogate/geogate/internal/connect"
 	"github.com/geogate/geogate/internal/strict"
 	"github.com/geogate/geogate/router"
 )
@@ -22,6 +23,20 @@ const DefaultExclude = `mm2.*\.internal, .*\.replica, __.*`
 type Cluster struct {
 	Alias string   `json:"alias"`
 	Seeds []string `json:"seeds"`
+	// TLS and SASL are how it is reached, nil where that is in the clear or where a setting
+	// could not be taken over. Their files are those of the file's settings if they are PEM,
+	// otherwise those that Write names.
+	TLS  *connect.TLS  `json:"-"`
+	SASL *connect.SASL `json:"-"`
+	// Write are the files that TLS and SASL name and that have yet to be written.
+	Write []NewFile `json:"write,omitempty"`
+}
+
+// NewFile is a file that a configuration needs and that only people can write, as it has a
+// secret in it or comes from one of Java's key stores.
+type NewFile struct {
+	File string `json:"file"`
+	What string `json:"what"`
 }
 
 // Flow is a direction of replication that the file enables.
@@ -67,7 +82,9 @@ func (im *Import) Unknown() (out []Result) {
 type importer struct {
 	file     string
 	clusters []string
-	settings map[string]Setting // by key: the last one counts
+	settings map[string]Setting           // by key: the last one counts
+	security map[string]map[string]Result // by cluster and name, of settings that connections read
+	secrets  string                       // directory of new files
 	results  []Result
 	bad      []error
 }
@@ -75,13 +92,14 @@ type importer struct {
 // ReadFile reads a file and says what becomes of each setting. It fails with all mistakes
 // that keep a configuration from being written, each a [*LineError] among those that
 // [errors.Join] joins: no clusters, brokers that are missing, names that regions cannot
-// have, expressions that RE2 lacks, a policy of names other than <alias>.<topic>.
-func ReadFile(file string, src []byte) (*Import, error) {
+// have, expressions that RE2 lacks, a policy of names other than <alias>.<topic>. Secrets are
+// to be written into files of the directory secrets.
+func ReadFile(file string, src []byte, secrets string) (*Import, error) {
 	settings, err := ReadProperties(file, src)
 	if err != nil {
 		return nil, err
 	}
-	m := importer{file: file, settings: make(map[string]Setting, len(settings))}
+	m := importer{file: file, settings: make(map[string]Setting, len(settings)), security: make(map[string]map[string]Result), secrets: secrets}
 	for _, s := range settings {
 		m.settings[s.Key] = s
 	}
@@ -143,6 +161,7 @@ func (m *importer) seeds() (out []Cluster) {
 		case strings.Contains(s.Value, "${"):
 			m.fail(s, "%s is taken from a configuration provider, which geogate does not have: write the addresses", s.Key)
 		}
+		m.connection(&c)
 		out = append(out, c)
 	}
 	return out
@@ -351,17 +370,17 @@ func (m *importer) memberResult(s Setting, at, name string) Result {
 	case "replication.policy.class", "replication.policy.separator":
 		return Result{Outcome: TakenOver, Note: "copies are called <alias>.<topic>"}
 	}
-	if r, ok := ruleOf(name); ok {
-		return Result{Outcome: r.outcome, Note: r.note}
-	}
-	return m.unknown(s.Key, name)
+	return m.ruleResult(s, name)
 }
 
 func (m *importer) clusterResult(s Setting, alias, name string) Result {
 	if name == "bootstrap.servers" {
 		return Result{Outcome: TakenOver, To: "regions." + alias + ".kafka.seeds"}
 	}
-	return m.connectionResult(s, name)
+	if r, ok := m.security[alias][name]; ok {
+		return r
+	}
+	return m.ruleResult(s, name)
 }
 
 // commonResult is the result of a setting of the whole file.
@@ -377,7 +396,16 @@ func (m *importer) commonResult(s Setting, name string) Result {
 	case name == "bootstrap.servers":
 		return Result{Outcome: TakenOver, To: "regions.*.kafka.seeds", Note: "of clusters that have none of their own"}
 	}
-	return m.connectionResult(s, name)
+	for _, alias := range m.clusters { // all that do not have it of their own are alike
+		if _, own := m.settings[alias+"."+name]; own {
+			continue
+		}
+		if r, ok := m.security[alias][name]; ok {
+			r.To = strings.ReplaceAll(r.To, "regions."+alias+".", "regions.*.")
+			return r
+		}
+	}
+	return m.ruleResult(s, name)
 }
 
 func (m *importer) flowsOf() (out []scope) {
@@ -401,12 +429,8 @@ func (m *importer) uses(f scope, s Setting) bool {
 	return used == s
 }
 
-// connectionResult is the result of a setting that says how to reach clusters, or of one
-// that needs nothing but its rule.
-func (m *importer) connectionResult(s Setting, name string) Result {
-	if name == "security.protocol" && strings.EqualFold(s.Value, "PLAINTEXT") {
-		return Result{Outcome: TakenOver, Note: "connections are not encrypted"}
-	}
+// ruleResult is the result of a setting that needs nothing but its rule.
+func (m *importer) ruleResult(s Setting, name string) Result {
 	if r, ok := ruleOf(name); ok {
 		return Result{Outcome: r.outcome, Note: r.note}
 	}

@@ -113,7 +113,7 @@ heartbeats.topic.replication.factor = 1
 emit.checkpoints.enabled = false
 transforms.a.type = x
 enabled = true
-`))
+`), "/s")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -126,7 +126,7 @@ enabled = true
 	}
 	want := map[int]mm2.Outcome{
 		1: mm2.TakenOver, 2: mm2.TakenOver, 3: mm2.TakenOver, 4: mm2.TakenOver, 5: mm2.TakenOver, 6: mm2.TakenOver, 7: mm2.Changed, 8: mm2.NoEffect,
-		9: mm2.NoEffect, 10: mm2.TakenOver, 11: mm2.TakenOver, 12: mm2.TakenOver, 13: mm2.NoEffect, 14: mm2.NoEffect, 15: mm2.NoEquivalent, 16: mm2.Unknown,
+		9: mm2.NoEffect, 10: mm2.TakenOver, 11: mm2.TakenOver, 12: mm2.TakenOver, 13: mm2.NoEffect, 14: mm2.NoEffect, 15: mm2.NoEffect, 16: mm2.Unknown,
 		17: mm2.Unknown, 18: mm2.Unknown, 19: mm2.TakenOver, 20: mm2.NoEffect, 21: mm2.Changed, 22: mm2.NoEquivalent, 23: mm2.NoEquivalent, 24: mm2.NoEffect,
 	}
 	got := make(map[int]mm2.Outcome)
@@ -153,6 +153,76 @@ enabled = true
 	}
 }
 
+// TestConnections takes over how clusters are reached, or says of each setting why not.
+func TestConnections(t *testing.T) {
+	const head = "clusters = us, eu\nus.bootstrap.servers = a:1\neu.bootstrap.servers = b:1\nus->eu.enabled = true\n"
+	const login = `required username="gate" password="hunter2";` + "\n"
+	const plain, scram = "org.apache.kafka.common.security.plain.PlainLoginModule ", "org.apache.kafka.common.security.scram.ScramLoginModule "
+	type outcomes map[string]mm2.Outcome
+	for name, tt := range map[string]struct {
+		src  string
+		us   string // tls, sasl and the files to write, in short
+		want outcomes
+	}{
+		"in the clear": {"us.security.protocol = PLAINTEXT\nus.ssl.truststore.location = x\n", "- -", outcomes{"us.security.protocol": mm2.TakenOver, "us.ssl.truststore.location": mm2.NoEffect}},
+		"pem": {
+			"us.security.protocol = SSL\nus.ssl.truststore.type = PEM\nus.ssl.truststore.location = /ca.pem\nus.ssl.keystore.type = PEM\nus.ssl.keystore.location = /own.pem\n",
+			"/ca.pem,/own.pem,/own.pem -",
+			outcomes{"us.ssl.truststore.location": mm2.TakenOver, "us.ssl.keystore.location": mm2.TakenOver},
+		},
+		"jks": {
+			"us.security.protocol = SSL\nus.ssl.truststore.location = /ca.jks\nus.ssl.truststore.password = hunter2\n",
+			"/s/us-ca.pem,, - /s/us-ca.pem",
+			outcomes{"us.ssl.truststore.location": mm2.Changed, "us.ssl.truststore.password": mm2.NoEffect},
+		},
+		"of the whole file": {
+			"security.protocol = SASL_SSL\nsasl.mechanism = SCRAM-SHA-512\nsasl.jaas.config = " + scram + login,
+			",, scram-sha-512,gate,/s/us.password /s/us.password",
+			outcomes{"security.protocol": mm2.TakenOver, "sasl.jaas.config": mm2.Changed},
+		},
+		"mixed": {
+			"security.protocol = SASL_PLAINTEXT\nsasl.mechanism = PLAIN\nus.sasl.jaas.config = " + plain + login + "eu.security.protocol = PLAINTEXT\n",
+			"- plain,gate,/s/us.password /s/us.password",
+			outcomes{"security.protocol": mm2.TakenOver, "us.sasl.jaas.config": mm2.Changed},
+		},
+		"kerberos": {
+			"us.security.protocol = SASL_PLAINTEXT\nus.sasl.mechanism = GSSAPI\nus.sasl.jaas.config = com.sun.security.auth.module.Krb5LoginModule required;\n",
+			"- -",
+			outcomes{"us.security.protocol": mm2.NoEquivalent, "us.sasl.mechanism": mm2.NoEquivalent},
+		},
+		"no login":   {"us.security.protocol = SASL_SSL\nus.sasl.mechanism = PLAIN\n", "- -", outcomes{"us.security.protocol": mm2.NoEquivalent}},
+		"one client": {"us.consumer.security.protocol = SSL\nus.sasl.login.refresh.window.factor = 1\n", "- -", outcomes{"us.consumer.security.protocol": mm2.NoEquivalent, "us.sasl.login.refresh.window.factor": mm2.NoEffect}},
+	} {
+		im, err := mm2.ReadFile("x", []byte(head+tt.src), "/s")
+		if err != nil {
+			t.Errorf("%s: %v", name, err)
+			continue
+		}
+		us := im.Clusters[0]
+		tls, sasl, write := "-", "-", ""
+		if us.TLS != nil {
+			tls = strings.Join([]string{us.TLS.CAFile, us.TLS.CertFile, us.TLS.KeyFile}, ",")
+		}
+		if us.SASL != nil {
+			sasl = strings.Join([]string{us.SASL.Mechanism, us.SASL.Username, us.SASL.PasswordFile}, ",")
+		}
+		for _, f := range us.Write {
+			write += " " + f.File
+		}
+		if got := tls + " " + sasl + write; got != tt.us {
+			t.Errorf("%s: %q, want %q", name, got, tt.us)
+		}
+		for _, r := range im.Results {
+			if want, ok := tt.want[r.Key]; ok && r.Outcome != want {
+				t.Errorf("%s: %s is %s (%s), want %s", name, r.Key, r.Outcome, r.Note, want)
+			}
+		}
+		if out, err := json.Marshal(im); err != nil || strings.Contains(string(out), "hunter2") {
+			t.Errorf("%s: a secret is shown: %s, %v", name, out, err)
+		}
+	}
+}
+
 // TestRefused gives every mistake its line.
 func TestRefused(t *testing.T) {
 	const head = "clusters = us, eu\nus.bootstrap.servers = a:1\neu.bootstrap.servers = b:1\nus->eu.enabled = true\n"
@@ -170,12 +240,12 @@ func TestRefused(t *testing.T) {
 		{head + "replication.policy.class = org.apache.kafka.connect.mirror.IdentityReplicationPolicy", "x:5: org.apache.kafka.connect.mirror.IdentityReplicationPolicy"},
 		{head + "us->eu.replication.policy.separator = __", `x:5: links call a copy <alias>.<topic>, with a dot, and cannot use the separator "__"`},
 	} {
-		if _, err := mm2.ReadFile("x", []byte(tt.src)); err == nil || !strings.Contains(err.Error(), tt.want) {
+		if _, err := mm2.ReadFile("x", []byte(tt.src), "/s"); err == nil || !strings.Contains(err.Error(), tt.want) {
 			t.Errorf("%q: %v, want %q", tt.src, err, tt.want)
 		}
 	}
 	// Mistakes come all at once.
-	if _, err := mm2.ReadFile("x", []byte(head+"topics = (\ntopics.exclude = (")); err == nil || strings.Count(err.Error(), "x:") != 2 {
+	if _, err := mm2.ReadFile("x", []byte(head+"topics = (\ntopics.exclude = ("), "/s"); err == nil || strings.Count(err.Error(), "x:") != 2 {
 		t.Errorf("two mistakes: %v", err)
 	}
 }
@@ -186,7 +256,7 @@ func FuzzReadFile(f *testing.F) {
 	f.Add("clusters = us, eu\nus.bootstrap.servers = a:1\neu.bootstrap.servers = b:1\nus->eu.enabled = true\ntopics = a.*, [b]+\nus.ssl.key.password = s3cr3t\n")
 	f.Add("clusters=a\\\n,b\nbootstrap.servers=x:1\na->b.enabled=true\na->b.topics=\\\\.\n")
 	f.Fuzz(func(t *testing.T, src string) {
-		im, err := mm2.ReadFile("x", []byte(src))
+		im, err := mm2.ReadFile("x", []byte(src), "/s")
 		if err != nil {
 			return
 		}

@@ -33,7 +33,7 @@ type rule struct {
 const (
 	noteConnect  = "a setting of Kafka Connect, which geogate does without"
 	noteClient   = "a setting of Java's client; geogate's clients adapt themselves"
-	noteSecurity = "connections are set with the cluster's tls and sasl"
+	noteSecurity = "all clients of a cluster are connected alike, by its own settings or those of the whole file"
 	noteACL      = "links do not copy ACLs: set them at the target"
 	noteGroups   = "links do not carry the offsets of consumer groups"
 	noteEmit     = "links do not write this topic of MirrorMaker 2's"
@@ -151,7 +151,8 @@ sasl.oauthbearer.clock.skew.seconds sasl.oauthbearer.expected.audience sasl.oaut
 sasl.oauthbearer.header.urlencode sasl.oauthbearer.jwks.endpoint.refresh.ms
 sasl.oauthbearer.jwks.endpoint.retry.backoff.max.ms sasl.oauthbearer.jwks.endpoint.retry.backoff.ms
 sasl.oauthbearer.jwks.endpoint.url sasl.oauthbearer.scope.claim.name sasl.oauthbearer.sub.claim.name
-sasl.oauthbearer.token.endpoint.url security.providers ssl.cipher.suites ssl.enabled.protocols
+sasl.oauthbearer.token.endpoint.url sasl.oauthbearer.scope sasl.oauthbearer.client.credentials.client.id
+sasl.oauthbearer.client.credentials.client.secret security.providers ssl.cipher.suites ssl.enabled.protocols
 ssl.endpoint.identification.algorithm ssl.engine.factory.class ssl.key.password ssl.keymanager.algorithm
 ssl.keystore.certificate.chain ssl.keystore.key ssl.keystore.location ssl.keystore.password ssl.keystore.type
 ssl.protocol ssl.provider ssl.secure.random.implementation ssl.trustmanager.algorithm ssl.truststore.certificates
@@ -159,7 +160,7 @@ ssl.truststore.location ssl.truststore.password ssl.truststore.type`)
 
 // secretSuffixes end the names of settings whose values are secrets. The value of a
 // setting that is unknown is not shown either: its name may be a misspelt one of these.
-var secretSuffixes = []string{"password", "sasl.jaas.config", "ssl.keystore.key"}
+var secretSuffixes = []string{"password", "sasl.jaas.config", "ssl.keystore.key", "client.secret"}
 
 // secret tells whether the value of a setting is not to be shown.
 func secret(key string) bool {
@@ -180,14 +181,17 @@ func ruleOf(name string) (rule, bool) {
 	if slices.Contains(connectNames, name) || hasPrefix(name, connectPrefixes) {
 		return rule{NoEffect, noteConnect}, true
 	}
+	prefixed := false
 	for { // producer., consumer.override., source.admin. and the like may stand before a client's
 		rest, ok := cutClient(name)
 		if !ok {
 			break
 		}
-		name = rest
+		name, prefixed = rest, true
 	}
 	switch {
+	case !prefixed && (slices.Contains(securityNames, name) || name == "security.protocol"):
+		return rule{NoEffect, noteClient}, true // connections do not read it
 	case slices.Contains(securityNames, name) || name == "security.protocol":
 		return rule{NoEquivalent, noteSecurity}, true
 	case name == "bootstrap.servers":
