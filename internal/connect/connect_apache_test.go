@@ -15,6 +15,7 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"strings"
 	"sync/atomic"
@@ -25,6 +26,7 @@ import (
 	"github.com/twmb/franz-go/pkg/kerr"
 	"github.com/twmb/franz-go/pkg/kgo"
 	"golang.org/x/sync/errgroup"
+	"software.sslmate.com/src/go-pkcs12"
 
 	"github.com/geogate/geogate/internal/connect"
 	"github.com/geogate/geogate/internal/warning"
@@ -274,7 +276,39 @@ func TestApacheMechanisms(t *testing.T) {
 			t.Errorf("warnings: %s", got)
 		}
 	})
+	for _, typ := range []string{connect.StoreJKS, connect.StorePKCS12} {
+		t.Run("stores of Java, "+typ, func(t *testing.T) { playStores(t, here, typ) })
+	}
 	t.Run("link", func(t *testing.T) { playLink(t, here, there) })
+}
+
+// playStores connects with stores that Java's own tool has made.
+func playStores(t *testing.T, s *secured, typ string) {
+	dir := t.TempDir()
+	ours := s.ca.Sign(t, time.Now().Add(30*24*time.Hour), "gateway").Pair(t)
+	raw, err := pkcs12.Modern.Encode(ours.PrivateKey, ours.Leaf, nil, "changeit")
+	if err != nil {
+		t.Fatal(err)
+	}
+	trust, own := filepath.Join(dir, "trust"), filepath.Join(dir, "own")
+	for _, args := range [][]string{
+		{"-importcert", "-noprompt", "-alias", "ca", "-file", pki.Put(t, dir, "ca.pem", s.ca.PEM()), "-keystore", trust, "-storetype", typ, "-storepass", "changeit"},
+		{
+			"-importkeystore", "-noprompt", "-srckeystore", pki.Put(t, dir, "raw.p12", raw), "-srcstoretype", "PKCS12", "-srcstorepass", "changeit",
+			"-destkeystore", own, "-deststoretype", typ, "-deststorepass", "changeit",
+		},
+	} {
+		if out, err := exec.CommandContext(t.Context(), "keytool", args...).CombinedOutput(); err != nil {
+			t.Fatalf("keytool %v: %v: %s", args, err, out)
+		}
+	}
+	c, _ := open(t, connect.Config{
+		Seeds: []string{s.Listener("MTLS")}, TLS: &connect.TLS{},
+		Stores: connect.Stores{Trust: &connect.Store{File: trust, Type: typ, Password: "changeit"}, Key: &connect.Store{File: own, Type: typ, Password: "changeit"}},
+	})
+	if err := roundTrip(t, c); err != nil {
+		t.Fatal(err)
+	}
 }
 
 func (r row) play(t *testing.T) {

@@ -6,6 +6,8 @@ import (
 	"encoding/json"
 	"encoding/pem"
 	"errors"
+	"io"
+	"log"
 	"net/http"
 	"net/http/httptest"
 	"net/url"
@@ -134,7 +136,7 @@ func startEndpoint(t *testing.T) *endpoint {
 	e := &endpoint{}
 	e.secret.Store("right")
 	e.life.Store(3600)
-	e.Server = httptest.NewTLSServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+	e.Server = httptest.NewUnstartedServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		n := e.asked.Add(1)
 		_ = r.ParseForm()
 		e.form.Store(r.Form)
@@ -154,6 +156,8 @@ func startEndpoint(t *testing.T) *endpoint {
 		}
 		_ = json.NewEncoder(w).Encode(map[string]any{"access_token": "token-" + string(rune('0'+n)), "token_type": "Bearer", "expires_in": e.life.Load()})
 	}))
+	e.Config.ErrorLog = log.New(io.Discard, "", 0) // a test is refused on purpose
+	e.StartTLS()
 	t.Cleanup(e.Close)
 	return e
 }
