@@ -25,8 +25,8 @@ type Sight struct {
 	Ownership    uint64           // revision folded, that of Table
 	Incarnations uint64           // revision folded
 	Table        *event.ValidityTable
-	// Told is what a region has published, the oldest first.
-	Told func(event.RegionID) []Told
+	// Told is what a region has published, the newest first: mostly no more is asked for.
+	Told func(event.RegionID) iter.Seq[Told]
 	// Before is the frontier that was computed before; it never falls.
 	Before event.Vector
 	// Twins are the copies of each idempotency key that has several, if they do not all
@@ -193,11 +193,9 @@ func (c *CatchUp) Lacks(vector event.Vector, table *event.ValidityTable) (origin
 
 // usable is the newest of what a region has published that this one may use.
 func (s *Sight) usable(q event.RegionID) *Told {
-	all := s.Told(q)
-	for i := len(all) - 1; i >= 0; i-- {
-		t := &all[i]
+	for t := range s.Told(q) {
 		if t.Ownership <= s.Ownership && t.Incarnations <= s.Incarnations && s.reached(q, t.End) {
-			return t
+			return &t
 		}
 	}
 	return nil

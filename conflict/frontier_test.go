@@ -1,6 +1,7 @@
 package conflict_test
 
 import (
+	"iter"
 	"slices"
 	"testing"
 
@@ -29,7 +30,7 @@ func drawSight(t *rapid.T) conflict.Sight {
 			})
 		}
 	}
-	s.Told = func(r event.RegionID) []conflict.Told { return told[r] }
+	s.Told = func(r event.RegionID) iter.Seq[conflict.Told] { return newestFirst(told[r]...) }
 	s.Before = vector("before")
 	for r := range s.Before {
 		if s.Vector[r].Compare(s.Before[r]) < 0 {
@@ -109,9 +110,19 @@ func settledAt(s *conflict.Sight, v *event.Vector) bool {
 	return true
 }
 
+// newestFirst gives what was told, the oldest first, the other way round.
+func newestFirst(told ...conflict.Told) iter.Seq[conflict.Told] {
+	return func(yield func(conflict.Told) bool) {
+		for _, t := range slices.Backward(told) {
+			if !yield(t) {
+				return
+			}
+		}
+	}
+}
+
 func usableOf(s *conflict.Sight, q event.RegionID) *conflict.Told {
-	all := slices.Clone(s.Told(q))
-	slices.Reverse(all)
+	all := slices.Collect(s.Told(q))
 	for i := range all {
 		end := all[i].End
 		if cut, _ := s.Table.Cut(q, 0, 0); end.Next > cut && s.Vector[q].Next >= cut {
@@ -166,7 +177,7 @@ func TestFrontierNamesWhatHoldsIt(t *testing.T) {
 func TestFrontierIgnoresWhatANewerRevisionSays(t *testing.T) {
 	v := event.Vector{1: {Next: 4}, 2: {Next: 4}}
 	told := conflict.Told{Promised: v, Floor: event.Point{Next: 4}, Ownership: 7}
-	s := conflict.Sight{Own: 1, Regions: []event.RegionID{1, 2}, Vector: v, Ownership: 6, Told: func(event.RegionID) []conflict.Told { return []conflict.Told{told} }}
+	s := conflict.Sight{Own: 1, Regions: []event.RegionID{1, 2}, Vector: v, Ownership: 6, Told: func(event.RegionID) iter.Seq[conflict.Told] { return newestFirst(told) }}
 	if f := s.Frontier(); !f.At.IsZero() || f.Holds[2] != (conflict.Hold{Why: conflict.HeldByUnheard, By: 1}) {
 		t.Errorf("frontier %v, held by %v", f.At, f.Holds[2])
 	}
@@ -190,8 +201,8 @@ func TestFrontierTraps(t *testing.T) {
 		return table
 	}
 	upTo := func(a, b, c int64) event.Vector { return event.Vector{1: {Next: a}, 2: {Next: b}, 3: {Next: c}} }
-	told := func(all map[event.RegionID]conflict.Told) func(event.RegionID) []conflict.Told {
-		return func(r event.RegionID) []conflict.Told { return []conflict.Told{all[r]} }
+	told := func(all map[event.RegionID]conflict.Told) func(event.RegionID) iter.Seq[conflict.Told] {
+		return func(r event.RegionID) iter.Seq[conflict.Told] { return newestFirst(all[r]) }
 	}
 	copyAt := func(r event.RegionID, offset int64) conflict.Copy {
 		return conflict.Copy{At: event.Dot{Region: r, Offset: offset}, Epoch: event.FirstEpoch(r)}

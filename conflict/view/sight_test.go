@@ -1,6 +1,7 @@
 package view_test
 
 import (
+	"iter"
 	"slices"
 	"sync/atomic"
 	"testing"
@@ -18,9 +19,9 @@ type promising struct{ limit atomic.Pointer[event.Vector] }
 
 func (p *promising) sight(s *conflict.Sight) {
 	s.Regions = []event.RegionID{1, 2, 3}
-	s.Told = func(r event.RegionID) []conflict.Told {
+	s.Told = func(r event.RegionID) iter.Seq[conflict.Told] {
 		limit := p.limit.Load()
-		return []conflict.Told{{Promised: *limit, Floor: limit[r]}}
+		return slices.Values([]conflict.Told{{Promised: *limit, Floor: limit[r]}})
 	}
 }
 

@@ -3,6 +3,7 @@ package control
 import (
 	"encoding/binary"
 	"fmt"
+	"iter"
 	"maps"
 	"math"
 	"slices"
@@ -162,26 +163,34 @@ func (f *Follower) Progress(region event.RegionID, topic string, num int32) (Pro
 	return h[len(h)-1], true
 }
 
-// Told is what a region has told of a partition, the oldest first, as far as it is
-// remembered; nothing if frontiers may not count on the newest. at is when that came here,
-// zero if nothing did.
-func (f *Follower) Told(region event.RegionID, topic string, num int32) (told []Progress, at time.Time) {
-	f.mu.Lock()
-	defer f.mu.Unlock()
+// Told is what a region has told of a partition, the newest first, as far as it is
+// remembered; nothing if frontiers may not count on the newest. What comes in between is
+// left out: whoever goes on has something that is older than it.
+func (f *Follower) Told(region event.RegionID, topic string, num int32) iter.Seq[Progress] {
 	k := progressKey{region, topic, num}
-	h := f.progress[k]
-	if len(h) == 0 {
-		return nil, time.Time{}
-	}
-	if !h[len(h)-1].Counted {
-		return nil, f.heard[k]
-	}
-	for i := range h {
-		if h[i].Counted {
-			told = append(told, h[i])
+	return func(yield func(Progress) bool) {
+		last := math.MaxInt // the index of the one before
+		for {
+			f.mu.Lock()
+			h := f.progress[k]
+			at := min(last, len(h)) - 1
+			if last == math.MaxInt && at >= 0 && !h[at].Counted {
+				at = -1
+			}
+			for at >= 0 && !h[at].Counted {
+				at--
+			}
+			var p Progress
+			if at >= 0 {
+				p = h[at]
+			}
+			f.mu.Unlock()
+			if at < 0 || !yield(p) {
+				return
+			}
+			last = at
 		}
 	}
-	return told, f.heard[k]
 }
 
 // HeardFrom is when progress of a region came here last, of any partition; ok is false

@@ -1,7 +1,9 @@
 package seats
 
 import (
+	"iter"
 	"math"
+	"slices"
 	"time"
 
 	"github.com/geogate/geogate/conflict"
@@ -17,17 +19,25 @@ func (s *Seats) sight(at txn.TopicPartition, x *conflict.Sight) {
 	if !s.tables.Shared() {
 		x.Ownership = math.MaxUint64 // no region can fence another
 	}
-	x.Told = func(r event.RegionID) []conflict.Told { return s.told(at, r) }
+	x.Told = func(r event.RegionID) iter.Seq[conflict.Told] { return s.toldBack(at, r) }
+}
+
+// toldBack is what a region has told of a partition, the newest first.
+func (s *Seats) toldBack(at txn.TopicPartition, r event.RegionID) iter.Seq[conflict.Told] {
+	return func(yield func(conflict.Told) bool) {
+		for p := range s.cfg.Control.Told(r, at.Topic, at.Partition) {
+			if !yield(conflict.Told{End: p.End, Promised: p.Promised, Ownership: p.Ownership, Incarnations: p.Incarnation, Floor: p.Floor}) {
+				return
+			}
+		}
+	}
 }
 
 // told is what a region has told of a partition, the oldest first.
 func (s *Seats) told(at txn.TopicPartition, r event.RegionID) []conflict.Told {
-	all, _ := s.cfg.Control.Told(r, at.Topic, at.Partition)
-	told := make([]conflict.Told, len(all))
-	for i := range all {
-		told[i] = conflict.Told{End: all[i].End, Promised: all[i].Promised, Ownership: all[i].Ownership, Incarnations: all[i].Incarnation, Floor: all[i].Floor}
-	}
-	return told
+	all := slices.Collect(s.toldBack(at, r))
+	slices.Reverse(all)
+	return all
 }
 
 // heldFrontier is what of a topic lies above the frontier, and what holds that in the

@@ -1,6 +1,7 @@
 package world
 
 import (
+	"iter"
 	"slices"
 
 	"github.com/geogate/geogate/conflict"
@@ -17,12 +18,15 @@ func (f *foldRun) frontier(out *conflict.Output, claims seat.Claims) (conflict.F
 	told := conflict.Told{End: claims.End, Promised: claims.Promised, Ownership: revisionOf(out.Position.Validity)}
 	sight := conflict.Sight{
 		Own: own.id, Vector: out.Position.Vector, Ownership: revisionOf(out.Position.Validity), Table: out.Position.Validity,
-		Told: func(r event.RegionID) (all []conflict.Told) {
+		Told: func(r event.RegionID) iter.Seq[conflict.Told] {
 			steps := w.committed(w.regions[r-1], tp)
-			for _, s := range steps[max(0, len(steps)-toldKept):] {
-				all = append(all, s.told)
+			return func(yield func(conflict.Told) bool) {
+				for _, s := range slices.Backward(steps[max(0, len(steps)-toldKept):]) {
+					if !yield(s.told) {
+						return
+					}
+				}
 			}
-			return all
 		},
 	}
 	for _, r := range w.regions {
