@@ -388,6 +388,15 @@ func TestAddressMap(t *testing.T) {
 	if through.Load() < 2 {
 		t.Errorf("%d connections through the tunnel, want those to the seed and to the broker", through.Load())
 	}
+	s.use(s.ca.Sign(t, time.Now().Add(30*24*time.Hour), "kafka.example"), t) // not that of the tunnel, 127.0.0.1
+	cl, err := connect.NewClient(c.Opts("test")...)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer cl.Close()
+	if err := cl.Ping(t.Context()); err != nil {
+		t.Errorf("a certificate for the seed: %v", err)
+	}
 	s.use(s.ca.Sign(t, time.Now().Add(time.Hour), "tunnel.example"), t)
 	if err := roundTrip(t, c); connect.KindOf(err) != connect.BadTLS {
 		t.Errorf("a certificate for the tunnel instead of the broker: %v", err)
