@@ -14,7 +14,7 @@ SOAK     ?= 10000
 WORLDS   ?= logs ownership
 # Given on the command line or in the environment, they go to flaky.
 FLAKY    := $(if $(COUNT),-count $(COUNT)) $(if $(SEED),-seed $(SEED)) $(if $(BUDGET),-budget $(BUDGET)) $(if $(RUN),-run '$(RUN)') \
-            $(if $(LOGS),-logs $(LOGS))
+            $(if $(LOGS),-logs $(LOGS)) $(if $(PROGRESS),-progress $(PROGRESS))
 TOOL     := $(GO) tool -modfile=tools/go.mod
 # The race detector needs cgo; the programs do not, and run anywhere without it.
 BUILD    := CGO_ENABLED=0 $(GO) build -trimpath
@@ -76,8 +76,8 @@ kafka: ## Run on Apache Kafka the tests that ask for it (PKG=./replicate RUN=Tes
 hostile: ## Attack the built program beside embedded Kafkas (KAFKA=apache beside Apache Kafka)
 	GEOGATE_TEST_HOSTILE=1 $(if $(filter apache,$(KAFKA)),GEOGATE_TEST_KAFKA=1 )$(GO) test -count=1 -timeout 25m $(if $(RUN),-run '$(RUN)') ./testbench/hostile
 
-flaky: gcc ## Run every package's tests COUNT times, alone and beside a load, and print what failed how often
-	$(LEAN) $(GO) run ./testbench/flaky -pkg '$(PKG)' -build '$(BUILDTEST)' $(FLAKY)
+flaky: gcc ## Run every package's tests COUNT times, alone and beside a load, and print what failed how often (PROGRESS=FILE: in stretches)
+	$(LEAN) $(GO) run ./testbench/flaky -pkg '$(PKG)' -build '$(BUILDTEST)' -plain '$(ONEGOROUTINE)' $(FLAKY)
 
 check: lint vuln ## Format, vet, staticcheck, import table, known vulnerabilities
 

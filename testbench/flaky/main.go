@@ -15,12 +15,15 @@
 // of the budget cuts short count as cut short; what failed in them before still
 // counts as failed.
 //
+// With -progress it keeps what came of each run in a file. When it is interrupted or its
+// budget ends, the same command does what is left; the last one prints what came of all.
+//
 // It prints what failed how often and the directory with the output of every run
 // that failed. The exit code is 1 if a run failed, 2 if it could not run them.
 //
 // Usage:
 //
-//	go run ./testbench/flaky [-pkg ./...] [-count 20] [-few 3] [-budget 60s] [-seed n] [-p n] [-logs dir]
+//	go run ./testbench/flaky [-pkg ./...] [-count 20] [-few 3] [-budget 60s] [-seed n] [-p n] [-logs dir] [-progress file] [-plain regexp]
 package main
 
 import (
@@ -31,6 +34,7 @@ import (
 	"os"
 	"os/signal"
 	"path/filepath"
+	"regexp"
 	"runtime"
 	"strings"
 	"syscall"
@@ -39,17 +43,20 @@ import (
 
 // options are the flags.
 type options struct {
-	patterns []string
-	build    []string // flags of go test
-	count    int
-	few      int
-	seed     uint64
-	budget   time.Duration // 0: no limit
-	timeout  time.Duration
-	parallel int
-	logs     string
-	run      string
-	list     bool
+	patterns  []string
+	build     []string // flags of go test
+	count     int
+	few       int
+	seed      uint64
+	seedGiven bool
+	budget    time.Duration // 0: no limit
+	timeout   time.Duration
+	parallel  int
+	logs      string
+	run       string
+	list      bool
+	progress  string
+	plain     *regexp.Regexp // packages that are built without the race detector; nil: none
 }
 
 func main() {
@@ -69,9 +76,18 @@ func main() {
 	flag.StringVar(&o.logs, "logs", "", "directory for the output of runs that failed; empty: a new one")
 	flag.StringVar(&o.run, "run", "", "run only tests that match, as go test -run does")
 	flag.BoolVar(&o.list, "list", false, "list the packages with their number of runs, and run nothing")
+	flag.StringVar(&o.progress, "progress", "", "file that keeps what came of the runs: the same command goes on where an interrupted one ended")
+	plain := flag.String("plain", "", "build the tests of packages whose import paths match without the race detector; empty: none")
 	flag.Parse()
+	if *plain != "" {
+		var err error
+		if o.plain, err = regexp.Compile(*plain); err != nil {
+			fmt.Fprintln(os.Stderr, "flaky: -plain:", err)
+			os.Exit(2)
+		}
+	}
 	o.patterns, o.build = strings.Fields(*pkg), strings.Fields(*build)
-	if o.seed == 0 {
+	if o.seedGiven = o.seed != 0; !o.seedGiven {
 		o.seed = uint64(time.Now().UnixNano()) % 1_000_000_000
 	}
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGINT, syscall.SIGTERM)
@@ -101,6 +117,10 @@ func flaky(ctx context.Context, o options) (failed bool, err error) {
 		}
 		return false, nil
 	}
+	kept, err := openProgress(o.progress, &o, o.seedGiven)
+	if err != nil {
+		return false, err
+	}
 	if o.logs, err = logDirectory(o.logs); err != nil {
 		return false, err
 	}
@@ -110,15 +130,15 @@ func flaky(ctx context.Context, o options) (failed bool, err error) {
 	}
 	defer os.RemoveAll(bins)
 
-	r := &runner{o: o, bins: bins, builds: make(map[*pkg]*build)}
+	r := &runner{o: o, bins: bins, builds: make(map[*pkg]*build), kept: kept}
 	p := plan(pkgs, o)
 	fmt.Printf("flaky: seed %d, %d packages, %d runs alone and %d beside the load%s\n",
 		o.seed, len(pkgs), len(p), len(p), limitText(o))
 	results, err := r.both(ctx, p)
-	if err != nil {
+	if err != nil && (o.progress == "" || ctx.Err() == nil) {
 		return false, err
 	}
-	return summarize(os.Stdout, o, pkgs, results), nil
+	return summarize(os.Stdout, o, pkgs, results), err
 }
 
 func limitText(o options) string {

@@ -68,13 +68,20 @@ type runner struct {
 	mu      sync.Mutex
 	builds  map[*pkg]*build
 	results []result
+	kept    *progress
 	err     error // first error that is no test's
 }
 
 // both does the runs alone, then again beside the load, each for half the budget.
 // The second phase begins with the same packages, whose binaries are built.
 func (r *runner) both(ctx context.Context, runs []planned) ([]result, error) {
-	if err := r.buildFirst(ctx, runs); err != nil {
+	alone, done := r.kept.left(runs, false)
+	besideLoad, more := r.kept.left(runs, true)
+	r.results = slices.Concat(done, more)
+	if len(r.results) > 0 {
+		fmt.Printf("flaky: %d runs were done before\n", len(r.results))
+	}
+	if err := r.buildFirst(ctx, slices.Concat(alone, besideLoad)); err != nil {
 		return nil, err
 	}
 	started := time.Now()
@@ -82,7 +89,7 @@ func (r *runner) both(ctx context.Context, runs []planned) ([]result, error) {
 	if r.o.budget > 0 {
 		half, end = context.WithTimeout(ctx, r.o.budget/2)
 	}
-	r.phase(half, runs, false)
+	r.phase(half, alone, false)
 	end()
 	if r.err == nil && ctx.Err() == nil {
 		load, err := startLoad()
@@ -93,12 +100,12 @@ func (r *runner) both(ctx context.Context, runs []planned) ([]result, error) {
 		if r.o.budget > 0 {
 			rest, end = context.WithDeadline(ctx, started.Add(r.o.budget))
 		}
-		r.phase(rest, runs, true)
+		r.phase(rest, besideLoad, true)
 		end()
 		load.stop()
 	}
 	if r.err == nil && ctx.Err() != nil {
-		return nil, errors.New("interrupted")
+		return r.results, errors.New("interrupted")
 	}
 	return r.results, r.err
 }
@@ -159,8 +166,12 @@ func (r *runner) binary(ctx context.Context, p *pkg) (string, error) {
 		return b.file, nil
 	}
 	file := filepath.Join(r.bins, strings.ReplaceAll(p.name(), "/", "-")+".test")
-	cmd := exec.CommandContext(ctx, "go", slices.Concat([]string{"test", "-c", "-o", file}, r.o.build, []string{p.ImportPath})...)
-	cmd.Env = append(os.Environ(), "CGO_ENABLED=1")
+	flags, cgo := r.o.build, "CGO_ENABLED=1"
+	if r.o.plain != nil && r.o.plain.MatchString(p.ImportPath) {
+		flags, cgo = slices.DeleteFunc(slices.Clone(flags), func(f string) bool { return f == "-race" }), "CGO_ENABLED=0"
+	}
+	cmd := exec.CommandContext(ctx, "go", slices.Concat([]string{"test", "-c", "-o", file}, flags, []string{p.ImportPath})...)
+	cmd.Env = append(os.Environ(), cgo)
 	cmd.Dir = p.Dir
 	if out, err := cmd.CombinedOutput(); err != nil {
 		return "", fmt.Errorf("build tests of %s: %w: %s", p.name(), errors.Join(ctx.Err(), err), out)
@@ -221,9 +232,9 @@ func (r *runner) one(ctx context.Context, pl planned, beside bool) error {
 		fmt.Printf("flaky: FAILED %s (%s): %s: %s\n", pl.pkg.name(), res.where(), strings.Join(res.failed, ", "), res.log)
 	}
 	r.mu.Lock()
+	defer r.mu.Unlock()
 	r.results = append(r.results, res)
-	r.mu.Unlock()
-	return nil
+	return r.kept.keep(res)
 }
 
 func (res *result) where() string {
