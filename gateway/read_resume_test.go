@@ -19,6 +19,7 @@ import (
 	"github.com/geogate/geogate/internal/event"
 	"github.com/geogate/geogate/internal/txn"
 	"github.com/geogate/geogate/router"
+	"github.com/geogate/geogate/testbench/rounds"
 )
 
 // TestReadsGoOnAnywhere reads merged topics in one go and then in pieces, of random sizes and
@@ -26,7 +27,7 @@ import (
 // of the event, and what is no event of the view never comes. Batches are small and large, of
 // every codec; some events have copies, some are orphans.
 func TestReadsGoOnAnywhere(t *testing.T) {
-	for seed := range uint64(4) {
+	for seed := range rounds.Of[uint64](2, 4) {
 		for _, topic := range []string{"github", "flights"} {
 			t.Run(fmt.Sprint(topic, seed), func(t *testing.T) { testReadsGoOn(t, topic, rand.New(rand.NewPCG(seed, 3))) })
 		}
