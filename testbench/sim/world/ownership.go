@@ -336,11 +336,6 @@ func (p *proc) Applied(unit, origin string, done func([]ownership.Extent, bool))
 	})
 }
 
-// CaughtUp implements register.Logs: no region is retired here.
-func (p *proc) CaughtUp(done func(string)) {
-	p.after(p.w.Quick(), func() { done("no region is retired") })
-}
-
 // Judged implements register.Logs: what the committed steps of the region's folds show.
 func (p *proc) Judged(unit string, done func([]ownership.JudgedLog)) {
 	w := p.w
@@ -532,6 +527,8 @@ func (w *World) settleOwnership() {
 			w.ask(p, ownership.Command{Verb: ownership.VerbFence, Unit: unit, Reason: "to stay"})
 		case unit == w.own.fenced:
 		case u.State == ownership.UnitActive && w.anyHolds(r, unit):
+		case w.isRetired(r):
+			w.ask(p, ownership.Command{Verb: ownership.VerbReturn, Region: r.name})
 		default:
 			w.ask(p, ownership.Command{Verb: ownership.VerbUnfence, Region: r.name})
 			w.After(200*time.Millisecond, func() { w.ask(p, ownership.Command{Verb: ownership.VerbUnfence, Unit: unit}) })

@@ -26,6 +26,9 @@ func (w *World) scheduleFrontiers(often func(int, func())) {
 	if w.own != nil {
 		often(1, func() { w.fenceUnheard(8, 2*time.Second) })
 		often(4, w.copyPastCut)
+		if w.cfg.retires {
+			often(6, w.retireRegion)
+		}
 	} else {
 		often(25, w.waitingTwin)
 		often(6, w.twinAfterLoss)

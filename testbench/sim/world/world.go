@@ -43,6 +43,7 @@ type config struct {
 	contested  bool          // seats change hands all the time, and the old hand goes on
 	pause      time.Duration // a process may be paused between two steps
 	register   bool          // there is an ownership register
+	retires    bool          // where frontiers follow closely, regions are retired
 	join       int           // so many ended epochs of a unit are joined
 	outside    bool          // starts and cuts stand outside of units' records
 	single     bool          // one region alone may write the events topic
@@ -136,6 +137,7 @@ type Options struct {
 func Run(seed uint64, o Options) Result {
 	w := &World{Scheduler: sched.New(seed, 0x9e3779b97f4a7c15, o.Trace), cuts: map[[2]event.RegionID]int{}, shards: map[[2]event.RegionID]int{}, verdicts: map[verdictKey]judged.Item{}, counts: map[string]int{}, highest: map[string]event.Epoch{}, oneWay: map[[2]event.RegionID]int{}, slow: map[slowKey]time.Duration{}}
 	w.cfg.drawRegister(seed)
+	w.cfg.drawRetires(seed)
 	w.cfg.drawBorder(seed)
 	w.cfg.drawRegime(seed)
 	func() {
@@ -208,6 +210,7 @@ func (w *World) draw() {
 		contested:  r.IntN(3) == 0,
 		pause:      pick(r, 0, 10*time.Millisecond, time.Second, 3*time.Second),
 		register:   c.register,
+		retires:    c.retires,
 		single:     c.single,
 		border:     c.border,
 		regime:     c.regime,
