@@ -46,6 +46,40 @@ func onApache(t *testing.T, test func(*testing.T, *world.World)) {
 	}
 }
 
+// TestApacheTruncatedLog is TestTruncatedLog on Apache Kafka, whose broker is killed and cuts
+// off what is torn of a log that it recovers.
+func TestApacheTruncatedLog(t *testing.T) {
+	apache.Require(t)
+	for _, version := range []string{apache.Default, apache.Older} {
+		t.Run(version, func(t *testing.T) {
+			ctx, cancel := context.WithTimeout(t.Context(), 5*time.Minute)
+			defer cancel()
+			dir := t.TempDir()
+			b, err := apache.Start(ctx, apache.Config{Version: version, Dir: dir, HeapMB: 512, Properties: map[string]string{"log.flush.offset.checkpoint.interval.ms": "3600000"}})
+			if err != nil {
+				t.Fatal(err)
+			}
+			t.Cleanup(func() { _ = b.Stop() })
+			must := func(err error) {
+				t.Helper()
+				if err != nil {
+					t.Fatal(err)
+				}
+			}
+			truncatedLog(t, brokerFiles{
+				seeds: b.Seeds(), start: func() { must(b.Restart(ctx)) }, kill: func() { must(b.Kill()) },
+				log: func(partition int32) (string, string) {
+					found, err := filepath.Glob(filepath.Join(dir, "*", fmt.Sprintf("flights-%d", partition)))
+					if err != nil || len(found) != 1 {
+						t.Fatalf("found %v: %v", found, err)
+					}
+					return found[0], "00000000000000000000.log"
+				},
+			})
+		})
+	}
+}
+
 // TestApacheLostRegistry is TestLostRegistry on Apache Kafka.
 func TestApacheLostRegistry(t *testing.T) {
 	apache.Require(t)
