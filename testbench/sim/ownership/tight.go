@@ -24,7 +24,7 @@ func (s *sim) tighten() {
 	for _, p := range s.procs {
 		s.every(20*time.Millisecond, 300*time.Millisecond, p.clientWrite)
 	}
-	for i, steal := range []func(){s.stealUnit, s.stealAnsweredLate, s.stealUnit, s.stealOverheard} {
+	for i, steal := range []func(){s.stealUnit, s.stealAnsweredLate, s.fenceSlowly, s.stealOverheard} {
 		at := time.Duration(30+45*i) * time.Second
 		s.After(at+s.Between(0, 3*time.Second), steal)
 	}
@@ -72,6 +72,21 @@ func (s *sim) stealAnsweredLate() {
 		s.ask(heir, ownership.Command{Verb: ownership.VerbUnfence, Unit: unit})
 		s.writeBoth(victim, heir, 18*time.Second, 21*time.Second)
 	})
+}
+
+// fenceSlowly has a unit fenced by another instance of its own region, which says that every
+// answered write lies below the cut: time passes between what it writes of the region and of
+// the unit, the victim renews its lease meanwhile, and hears nothing after that.
+func (s *sim) fenceSlowly() {
+	victim, fencer, _, ok := s.cast()
+	if !ok {
+		return
+	}
+	unit := victim.Home[0]
+	s.reg.SlowFence(unit)
+	s.ask(fencer, ownership.Command{Verb: ownership.VerbFence, Unit: unit, Reason: "slow"})
+	s.writeBoth(victim, fencer, 15*time.Second, 30*time.Second)
+	s.After(35*time.Second, func() { s.ask(fencer, ownership.Command{Verb: ownership.VerbUnfence, Unit: unit}) })
 }
 
 // fenceHalf has a unit fenced half-way under an instance with a slow clock, which does not
