@@ -12,7 +12,7 @@ import (
 // told with its status, and whether it is retriable.
 func TestGuidesNameEveryCode(t *testing.T) {
 	var rows []string
-	for _, name := range []string{"producers", "consumers"} {
+	for _, name := range []string{"producers", "consumers", "guide/operators"} {
 		b, err := os.ReadFile("../docs/" + name + ".md")
 		if err != nil {
 			t.Fatal(err)

@@ -55,6 +55,7 @@ var regressions = []struct {
 	{364, "a process hears of its successor before its own claim is acknowledged"},
 	{460, "regions that repair at a time push each other's starts and cuts out of their slot"},
 	{986, "a repair pushes its own starts and cuts out of their slot"},
+	{1330, "a second false rumour takes the time that was left to the first"},
 }
 
 func TestRegressions(t *testing.T) {

@@ -607,7 +607,11 @@ func (p *Instance) hear(ev ownership.Seen) {
 	switch {
 	case ev.Source == ownership.Rumoured:
 		if now := p.Clock(); ok && now >= p.mistrusts && u.Epoch > p.heard[u.Unit].epoch {
-			p.heard[u.Unit] = heard{u.Epoch, now + believed}
+			until := now + believed
+			if old := p.heard[u.Unit]; now < old.until && p.knows[u.Unit] < old.epoch {
+				until = old.until // what follows gives a false one no more time
+			}
+			p.heard[u.Unit] = heard{u.Epoch, until}
 		}
 	case ok:
 		p.knows[u.Unit] = max(p.knows[u.Unit], u.Epoch)
