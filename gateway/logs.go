@@ -14,7 +14,6 @@ import (
 	"github.com/twmb/franz-go/pkg/kerr"
 	"github.com/twmb/franz-go/pkg/kgo"
 
-	"github.com/geogate/geogate/internal/connect"
 	"github.com/geogate/geogate/internal/event"
 	"github.com/geogate/geogate/internal/txn"
 )
@@ -85,7 +84,7 @@ func (p *pool) client() (*readClient, error) {
 		return cl, nil
 	}
 	l := &readClient{}
-	cl, err := connect.NewClient(append(slices.Clone(p.opts), kgo.WithHooks(l), kgo.MetadataMinAge(100*time.Millisecond))...)
+	cl, err := txn.NewClient(append(slices.Clone(p.opts), kgo.WithHooks(l), kgo.MetadataMinAge(100*time.Millisecond))...)
 	if err != nil {
 		return nil, fmt.Errorf("make reading client: %w", err)
 	}
@@ -100,7 +99,7 @@ func (p *pool) lister() (*kgo.Client, error) {
 		return nil, newProblem(codeDraining, "the instance is stopping; send the request to another instance, or again later")
 	}
 	if p.admin == nil {
-		cl, err := connect.NewClient(p.opts...)
+		cl, err := txn.NewClient(p.opts...)
 		if err != nil {
 			return nil, fmt.Errorf("make listing client: %w", err)
 		}

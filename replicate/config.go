@@ -11,7 +11,6 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/twmb/franz-go/pkg/kgo"
 
-	"github.com/geogate/geogate/internal/connect"
 	"github.com/geogate/geogate/internal/control"
 	"github.com/geogate/geogate/internal/defect"
 	"github.com/geogate/geogate/internal/event"
@@ -171,7 +170,7 @@ func (c Config) withDefaults() Config {
 
 // client makes a client for one end of the link.
 func (c *Config) client(reach []kgo.Opt) (*kgo.Client, error) {
-	cl, err := connect.NewClient(append([]kgo.Opt{
+	cl, err := txn.NewClient(append([]kgo.Opt{
 		kgo.RequiredAcks(kgo.AllISRAcks()),
 		kgo.MetadataMinAge(50 * time.Millisecond),
 		kgo.RetryTimeout(10 * time.Second),

@@ -29,6 +29,7 @@ import (
 	"software.sslmate.com/src/go-pkcs12"
 
 	"github.com/geogate/geogate/internal/connect"
+	"github.com/geogate/geogate/internal/txn"
 	"github.com/geogate/geogate/internal/warning"
 	"github.com/geogate/geogate/replicate"
 	"github.com/geogate/geogate/router"
@@ -151,7 +152,7 @@ func startSecured(t *testing.T, ca *pki.Authority, oid *issuer) (*secured, error
 // admin is the client that may do all, over the listener in the clear.
 func (s *secured) admin(t *testing.T) *kadm.Client {
 	t.Helper()
-	cl, err := connect.NewClient(kgo.SeedBrokers(s.Seeds()...))
+	cl, err := txn.NewClient(kgo.SeedBrokers(s.Seeds()...))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -362,7 +363,7 @@ func playLink(t *testing.T, here, there *secured) {
 	copied := func(why string) {
 		t.Helper()
 		target := link.Status().Copied + 1
-		cl, err := connect.NewClient(kgo.SeedBrokers(here.Seeds()...))
+		cl, err := txn.NewClient(kgo.SeedBrokers(here.Seeds()...))
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -382,7 +383,7 @@ func playLink(t *testing.T, here, there *secured) {
 	if _, err := there.admin(t).CreateACLs(t.Context(), denied); err != nil {
 		t.Fatal(err)
 	}
-	cl, err := connect.NewClient(kgo.SeedBrokers(here.Seeds()...))
+	cl, err := txn.NewClient(kgo.SeedBrokers(here.Seeds()...))
 	if err != nil {
 		t.Fatal(err)
 	}

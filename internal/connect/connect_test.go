@@ -23,6 +23,7 @@ import (
 	"github.com/geogate/geogate/internal/connect"
 	"github.com/geogate/geogate/internal/sleep"
 	"github.com/geogate/geogate/internal/strict"
+	"github.com/geogate/geogate/internal/txn"
 	"github.com/geogate/geogate/internal/warning"
 	"github.com/geogate/geogate/testbench/pki"
 )
@@ -101,7 +102,7 @@ func roundTrip(t *testing.T, c *connect.Cluster) error {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), 5*time.Second)
 	defer cancel()
-	cl, err := connect.NewClient(append(c.Opts("test"), kgo.ConsumeTopics("t"), kgo.RetryTimeout(3*time.Second), kgo.RecordDeliveryTimeout(3*time.Second))...)
+	cl, err := txn.NewClient(append(c.Opts("test"), kgo.ConsumeTopics("t"), kgo.RetryTimeout(3*time.Second), kgo.RecordDeliveryTimeout(3*time.Second))...)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -207,7 +208,7 @@ func TestRefusedIsNotAskedAgainAtOnce(t *testing.T) {
 	cfg.SASL = &connect.SASL{Mechanism: connect.Plain, Username: "p", PasswordFile: pki.Put(t, dir, "pw", []byte("wrong"))}
 	c, _ := open(t, cfg)
 	for range 20 {
-		cl, err := connect.NewClient(c.Opts("test")...)
+		cl, err := txn.NewClient(c.Opts("test")...)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -341,7 +342,7 @@ func TestCertificateIsReplaced(t *testing.T) {
 	if got := codes(c); !strings.Contains(got, "CERTIFICATE_EXPIRES eu: regions.eu.kafka.tls.cert_file expires at") {
 		t.Errorf("an hour before the end: %s", got)
 	}
-	open, err := connect.NewClient(c.Opts("long")...)
+	open, err := txn.NewClient(c.Opts("long")...)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -389,7 +390,7 @@ func TestAddressMap(t *testing.T) {
 		t.Errorf("%d connections through the tunnel, want those to the seed and to the broker", through.Load())
 	}
 	s.use(s.ca.Sign(t, time.Now().Add(30*24*time.Hour), "kafka.example"), t) // not that of the tunnel, 127.0.0.1
-	cl, err := connect.NewClient(c.Opts("test")...)
+	cl, err := txn.NewClient(c.Opts("test")...)
 	if err != nil {
 		t.Fatal(err)
 	}

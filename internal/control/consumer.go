@@ -12,7 +12,6 @@ import (
 	"github.com/twmb/franz-go/pkg/kerr"
 	"github.com/twmb/franz-go/pkg/kgo"
 
-	"github.com/geogate/geogate/internal/connect"
 	"github.com/geogate/geogate/internal/txn"
 )
 
@@ -59,7 +58,7 @@ type fetched struct {
 }
 
 func newConsumer(cfg *Config, committed bool, wanted []string, log *slog.Logger) (*consumer, error) {
-	cl, err := connect.NewClient(append(append([]kgo.Opt(nil), cfg.Opts...), kgo.MetadataMinAge(100*time.Millisecond))...)
+	cl, err := txn.NewClient(append(append([]kgo.Opt(nil), cfg.Opts...), kgo.MetadataMinAge(100*time.Millisecond))...)
 	if err != nil {
 		return nil, fmt.Errorf("make client for control topics: %w", err)
 	}

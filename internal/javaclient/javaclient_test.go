@@ -18,6 +18,7 @@ import (
 	"github.com/geogate/geogate/internal/connect"
 	"github.com/geogate/geogate/internal/javaclient"
 	"github.com/geogate/geogate/internal/strict"
+	"github.com/geogate/geogate/internal/txn"
 	"github.com/geogate/geogate/replicate/mm2"
 	"github.com/geogate/geogate/testbench/pki"
 )
@@ -212,7 +213,7 @@ func TestStores(t *testing.T) {
 		if err != nil {
 			t.Fatalf("%s: %v", tt.typ, err)
 		}
-		cl, err := connect.NewClient(c.Opts("test")...)
+		cl, err := txn.NewClient(c.Opts("test")...)
 		if err != nil {
 			t.Fatal(err)
 		}

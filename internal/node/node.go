@@ -132,7 +132,7 @@ func New(cfg Config, deps Deps) (_ *Node, err error) {
 
 // reach connects to the own cluster and makes the internal topics.
 func (n *Node) reach() (err error) {
-	n.client, err = connect.NewClient(append(n.kafkaOpts("shared"), seat.ProducerOpts(seats.BatchBytes(int(n.cfg.HTTP.MaxRecord)), n.deps.Uncompressed)...)...)
+	n.client, err = txn.NewClient(append(n.kafkaOpts("shared"), seat.ProducerOpts(seats.BatchBytes(int(n.cfg.HTTP.MaxRecord)), n.deps.Uncompressed)...)...)
 	if err != nil {
 		return fmt.Errorf("make kafka client: %w", err)
 	}

@@ -12,7 +12,6 @@ import (
 	"github.com/twmb/franz-go/pkg/kerr"
 	"github.com/twmb/franz-go/pkg/kgo"
 
-	"github.com/geogate/geogate/internal/connect"
 	"github.com/geogate/geogate/internal/event"
 	"github.com/geogate/geogate/internal/txn"
 )
@@ -67,7 +66,7 @@ type Producer struct {
 func NewProducer(maxBatch int32, uncompressed bool, opts ...kgo.Opt) (*Producer, error) {
 	p := &Producer{deliveries: NewDeliveries()}
 	p.opts = append(append(append(p.opts, opts...), ProducerOpts(maxBatch, uncompressed)...), txn.WatchAppends(p.deliveries.Requested))
-	cl, err := connect.NewClient(p.opts...)
+	cl, err := txn.NewClient(p.opts...)
 	if err != nil {
 		return nil, fmt.Errorf("make producer: %w", err)
 	}
@@ -230,7 +229,7 @@ func (p *Producer) replace(old *kgo.Client) {
 	if p.client != old || p.closed {
 		return
 	}
-	cl, err := connect.NewClient(p.opts...)
+	cl, err := txn.NewClient(p.opts...)
 	if err != nil {
 		return // the options worked before; the next failure tries again
 	}

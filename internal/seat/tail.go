@@ -12,7 +12,6 @@ import (
 	"github.com/twmb/franz-go/pkg/kadm"
 	"github.com/twmb/franz-go/pkg/kgo"
 
-	"github.com/geogate/geogate/internal/connect"
 	"github.com/geogate/geogate/internal/control"
 	"github.com/geogate/geogate/internal/event"
 	"github.com/geogate/geogate/internal/txn"
@@ -174,11 +173,11 @@ type feed struct {
 
 func newFeed(cfg TailConfig, waiting *waitingBytes, committed bool) (*feed, error) {
 	opts := append(append([]kgo.Opt(nil), cfg.Opts...), kgo.MetadataMinAge(100*time.Millisecond))
-	cl, err := connect.NewClient(opts...)
+	cl, err := txn.NewClient(opts...)
 	if err != nil {
 		return nil, fmt.Errorf("make tail client: %w", err)
 	}
-	hurry, err := connect.NewClient(opts...)
+	hurry, err := txn.NewClient(opts...)
 	if err != nil {
 		cl.Close()
 		return nil, fmt.Errorf("make tail client: %w", err)

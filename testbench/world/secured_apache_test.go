@@ -14,6 +14,7 @@ import (
 
 	"github.com/geogate/geogate/internal/connect"
 	"github.com/geogate/geogate/internal/node"
+	"github.com/geogate/geogate/internal/txn"
 	"github.com/geogate/geogate/internal/warning"
 	"github.com/geogate/geogate/testbench/apache"
 	"github.com/geogate/geogate/testbench/pki"
@@ -88,7 +89,7 @@ func TestApacheSecured(t *testing.T) {
 // setPassword changes the password of geogate.
 func setPassword(t *testing.T, b *apache.Broker, password string) {
 	t.Helper()
-	cl, err := connect.NewClient(kgo.SeedBrokers(b.Seeds()...))
+	cl, err := txn.NewClient(kgo.SeedBrokers(b.Seeds()...))
 	if err != nil {
 		t.Fatal(err)
 	}
