@@ -1,7 +1,6 @@
 package view_test
 
 import (
-	"bytes"
 	"fmt"
 	"reflect"
 	"slices"
@@ -165,10 +164,7 @@ func cutsRestart(t *testing.T, cfg conflict.Config, left string) {
 	v.feed(before)
 	v.wait(before)
 	v.inForce(first)
-	var backup bytes.Buffer
-	if _, err := db.Backup(&backup, 0); err != nil {
-		t.Fatal(err)
-	}
+	old := content(t, db)
 	v.feed(orphans[:len(orphans)/2])
 	v.until("orphans are revoked", func() bool { return v.knows(last) })
 	if err := v.stop(); err != nil {
@@ -179,9 +175,7 @@ func cutsRestart(t *testing.T, cfg conflict.Config, left string) {
 		db = store(t)
 	case "old":
 		db = store(t)
-		if err := db.Load(&backup, 16); err != nil {
-			t.Fatal(err)
-		}
+		fill(t, db, old)
 	}
 	v = w.start(db)
 	if got := v.Validity(); !reflect.DeepEqual(got, first) || !v.knows(last) {
