@@ -265,7 +265,11 @@ func (m *importer) judge(settings []Setting) {
 		{"emit.checkpoints.enabled", "true"},
 		{"emit.offset-syncs.enabled", "true"},
 	} {
-		if m.mentioned(d.name) {
+		names := []string{d.name}
+		if d.name == "topics.exclude" {
+			names = append(names, "topics.blacklist")
+		}
+		if !m.defaultCounts(names) {
 			continue
 		}
 		r := Result{Key: d.name, Value: d.value, Outcome: TakenOver, To: "links[].exclude"}
@@ -276,14 +280,15 @@ func (m *importer) judge(settings []Setting) {
 	}
 }
 
-// mentioned tells whether the file sets something for all flows or for one.
-func (m *importer) mentioned(name string) bool {
-	for key := range m.settings {
-		if key == name || strings.HasSuffix(key, "."+name) && strings.Contains(key, "->") {
-			return true
-		}
-	}
-	return false
+// defaultCounts tells whether the file gives a setting to none or only some of the enabled
+// flows; names are its names in different versions.
+func (m *importer) defaultCounts(names []string) bool {
+	return slices.ContainsFunc(m.flowsOf(), func(f scope) bool {
+		return !slices.ContainsFunc(names, func(name string) bool {
+			_, given := m.flowSetting(f.from, f.to, name)
+			return given
+		})
+	})
 }
 
 // result is what becomes of a setting, without the setting.
@@ -406,6 +411,7 @@ func (m *importer) commonResult(s Setting, name string) Result {
 	return m.ruleResult(s, name)
 }
 
+// flowsOf returns the enabled flows.
 func (m *importer) flowsOf() (out []scope) {
 	for _, from := range m.clusters {
 		for _, to := range m.clusters {
@@ -417,6 +423,7 @@ func (m *importer) flowsOf() (out []scope) {
 	return out
 }
 
+// uses tells whether a flow gets its value from s, a setting of the whole file.
 func (m *importer) uses(f scope, s Setting) bool {
 	if s.Key == "topics.blacklist" {
 		if _, newer := m.flowSetting(f.from, f.to, "topics.exclude"); newer {

@@ -223,6 +223,28 @@ func TestConnections(t *testing.T) {
 	}
 }
 
+// TestDefaults: a default of MirrorMaker 2 is in the report if it counts for an enabled flow.
+func TestDefaults(t *testing.T) {
+	const head = "clusters = us, eu\nus.bootstrap.servers = a:1\neu.bootstrap.servers = b:1\nus->eu.enabled = true\n"
+	for src, want := range map[string]bool{
+		head:                                 true,
+		head + "topics.exclude = a":          false,
+		head + "us->eu.topics.exclude = a":   false,
+		head + "us->eu.topics.blacklist = a": false,
+		head + "eu->us.topics.exclude = a":   true, // a flow that is not enabled
+		head + "eu->us.enabled = true\neu->us.topics.exclude = a": true,
+		head + "eu->us.enabled = true\ntopics.blacklist = a":      false,
+	} {
+		im, err := mm2.ReadFile("x", []byte(src), "/s")
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got := slices.ContainsFunc(im.Results, func(r mm2.Result) bool { return r.Line == 0 && r.Key == "topics.exclude" }); got != want {
+			t.Errorf("%q: the default of topics.exclude is in the report: %t, want %t", src, got, want)
+		}
+	}
+}
+
 // TestRefused gives every mistake its line.
 func TestRefused(t *testing.T) {
 	const head = "clusters = us, eu\nus.bootstrap.servers = a:1\neu.bootstrap.servers = b:1\nus->eu.enabled = true\n"
