@@ -44,7 +44,7 @@ func newRegionRetire(env environment) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "retire NAME --reason TEXT",
 		Short: "Stop waiting for a fenced region that will not come back",
-		Long: `Stop waiting for a fenced region that will not come back, in all other regions. They drop what they keep because
+		Long: `Stop waiting, in all other regions, for a fenced region that will not come back. They drop what they keep because
 it might fence one of them, and idempotency keys expire. What it wrote up to its cuts stays. Fence the region
 first, wait for that command to end, then ask a gateway of a region that stays. The command may be repeated: it
 continues where an earlier one stopped. A gateway of the retired region that starts again accepts no writes and

@@ -105,7 +105,7 @@ type SASL struct {
 	Extensions map[string]string `yaml:"extensions"`
 
 	// CredentialsFile is a file of AWS credentials, for aws-msk-iam, and Profile the profile in
-	// it (default). Empty: where AWS's own programs look.
+	// it (default). Empty: where the AWS SDK looks.
 	CredentialsFile string `yaml:"credentials_file"`
 	Profile         string `yaml:"profile"`
 }

@@ -108,7 +108,7 @@ func TestAWSMSKIAM(t *testing.T) {
 	}
 }
 
-// What does not come from a file comes from where AWS's own programs look, which is asked
+// What does not come from a file comes from where the AWS SDK looks, which is asked
 // again when it has expired.
 func TestAWSCredentialsOfTheEnvironment(t *testing.T) {
 	t.Setenv("AWS_ACCESS_KEY_ID", "AKIDENV")
