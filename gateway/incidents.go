@@ -62,15 +62,15 @@ type IncidentList struct {
 	End       bool       `json:"end"`
 }
 
-// AcceptResult is the answer of POST /v1/incidents/{id}/accept: Exit is the exit code of
-// the command, 0. What was not accepted is a problem, INCIDENT_CHANGED.
+// AcceptResult is the answer of POST /v1/incidents/{id}/accept. Exit is the exit code of the
+// command, always 0: an incident that was not accepted is a problem, INCIDENT_CHANGED.
 type AcceptResult struct {
 	Exit     int      `json:"exit"`
 	Incident Incident `json:"incident"`
 	Detail   string   `json:"detail"`
 }
 
-// accepted is the exit code of the command line for what was done.
+// accepted is the exit code of a command that succeeded.
 const accepted = 0
 
 // acceptTime bounds the writing of two records.

@@ -101,7 +101,7 @@ func (c code) kind() kind {
 	case codeTopicBlocked:
 		return kind{409, "Something stands in the way of this topic", false, 0}
 	case codeIncidentChanged:
-		return kind{409, "The incident is not as it was seen", false, 0}
+		return kind{409, "The incident has changed or has ended", false, 0}
 	case codeCursorExpired:
 		return kind{410, "Records after the cursor are no longer kept", false, 0}
 	case codeValueGone:

@@ -89,7 +89,8 @@ type RetiredStatus struct {
 	Since  Time   `json:"since"`
 	By     string `json:"by"` // region
 	Reason string `json:"reason"`
-	// Lacks is what the region has not caught up with; "" unless it is this one, and was returned.
+	// Lacks is what the region has not caught up with; known in the region itself only, "" elsewhere
+	// and until it was returned.
 	Lacks string `json:"lacks,omitempty"`
 }
 
@@ -152,7 +153,7 @@ type WriteStatus struct {
 type FrontierStatus struct {
 	Topic     string `json:"topic"`
 	Offsets   int64  `json:"offsets"` // of all logs and partitions, above the frontier
-	Needed    int64  `json:"needed"`  // likewise, that a store which is lost has to read again
+	Needed    int64  `json:"needed"`  // of all logs and partitions, that must be read again if the store is lost
 	Partition int32  `json:"partition"`
 	Origin    string `json:"origin"` // of whose log most is kept there
 	// HeldBy is why: fold (a region has not folded it), unheard (nothing that a region has

@@ -35,7 +35,7 @@ type stream struct {
 
 	// Owned by the goroutine that reads lines:
 	in    *bufio.Reader
-	large int64 // of the byte budget, by a large buffer of in
+	large int64 // bytes of the body budget that in holds, 0 with its small buffer
 	pace  *pace // of the line that is being read; nil between lines
 	read  int64 // bytes of the body so far
 	index int   // of the next line

@@ -93,7 +93,7 @@ func problemError(resp *http.Response, body []byte) error {
 		case resp.StatusCode == http.StatusServiceUnavailable:
 			code = exitUnreachable
 		case resp.StatusCode == http.StatusNotFound, // no register, no such thing there
-			resp.StatusCode == http.StatusConflict: // it is not as it has to be
+			resp.StatusCode == http.StatusConflict: // its state does not allow it
 			code = exitPrecondition
 		}
 		return exitWith(code, "gateway answers %s: %s: %s", cell(problem.Code), cell(problem.Title), cell(problem.Detail))

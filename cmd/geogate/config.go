@@ -170,7 +170,7 @@ func configWarnings(c node.Config) []string {
 	for _, name := range slices.Sorted(maps.Keys(c.Regions)) {
 		k := c.Regions[name].Kafka
 		if k.SASL != nil && k.TLS == nil && (k.SASL.Mechanism == connect.Plain || k.SASL.Mechanism == connect.OAuthBearer) {
-			out = append(out, fmt.Sprintf("regions.%s.kafka.sasl: mechanism %s without tls sends what a reader of the network can use to log in; add tls: {}", name, k.SASL.Mechanism))
+			out = append(out, fmt.Sprintf("regions.%s.kafka.sasl: mechanism %s without tls sends credentials that others on the network can read and use; add tls: {}", name, k.SASL.Mechanism))
 		}
 	}
 	return out

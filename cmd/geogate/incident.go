@@ -30,8 +30,8 @@ func newIncidentList(env environment) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "list",
 		Short: "List the incidents of the gateway's region",
-		Long: `List the incidents of the gateway's region: offsets of its topics that were deleted before the fold, an index or a cut
-had read them, and of geogate's own topics that have lost their beginning.
+		Long: `List the incidents of the gateway's region: records of its topics that were deleted before the fold, an index, a cut
+or a link had read them, logs that have lost their end, and topics of geogate's own that have lost their beginning.
 
 Exit codes: 0 listed, also if there are none; 12 the gateway cannot be reached.`,
 		Args: usageArgs(cobra.NoArgs),

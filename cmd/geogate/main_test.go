@@ -71,7 +71,7 @@ func grown(w http.ResponseWriter, r *http.Request) {
 	}
 	w.Header().Set("Content-Type", "application/problem+json")
 	w.WriteHeader(http.StatusConflict)
-	_, _ = w.Write([]byte(`{"code":"INCIDENT_CHANGED","title":"The incident is not as it was seen","status":409,"detail":"it has grown to offset 12 since; look at it again"}`))
+	_, _ = w.Write([]byte(`{"code":"INCIDENT_CHANGED","title":"The incident has changed or has ended","status":409,"detail":"it has grown to offset 12 since; look at it again"}`))
 }
 
 // exits runs a program and checks its exact exit code.

@@ -40,18 +40,18 @@ func newMM2Import() *cobra.Command {
 		Use:   "import FILE",
 		Short: "Turn the file given to connect-mirror-maker.sh into a geogate configuration",
 		Long: `Turn the file given to connect-mirror-maker.sh into the configuration of a geogate gateway, and say line by line
-what became of each setting: taken over, changed, without effect here, without equivalent, or unknown. It reads the
-file and nothing else; no cluster is asked.
+what became of each setting: taken over, changed, without effect here, without equivalent, or unknown. It reads this
+file only, and connects to no cluster.
 
 A gateway runs beside the cluster that its flows begin in, so each of those regions gets a configuration of its own;
 --region chooses one. Settings without equivalent and unknown ones are warnings on standard error.
 
-Exit codes: 0 done; 2 the command line is wrong, or --region is missing; 3 the file is wrong, or has unknown settings
-and --strict is given.`,
+Exit codes: 0 done; 2 the command line is wrong, or --region is missing; 3 the file cannot be read or converted, or has
+unknown settings and --strict is given.`,
 		Args: usageArgs(cobra.ExactArgs(1)),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if !slices.Contains([]string{formConfig, formReport, formJSON}, output) {
-				return exitWith(exitUsage, "-o %s: want %s, %s or %s", output, formConfig, formReport, formJSON)
+				return exitWith(exitUsage, "-o %s: use %s, %s or %s", output, formConfig, formReport, formJSON)
 			}
 			src, err := os.ReadFile(args[0])
 			if err != nil {
@@ -73,8 +73,8 @@ and --strict is given.`,
 	}
 	cmd.Flags().StringVarP(&output, "output", "o", formConfig, "`form` of the output: config, report or json")
 	cmd.Flags().StringVar(&region, "region", "", "`region` whose configuration is printed, if flows begin in several")
-	cmd.Flags().StringVar(&secrets, "secrets", "/etc/geogate", "`directory` of the files that people write secrets into")
-	cmd.Flags().BoolVar(&strictly, "strict", false, "fail on settings that neither MirrorMaker 2 nor Kafka has")
+	cmd.Flags().StringVar(&secrets, "secrets", "/etc/geogate", "`directory` of the secret files that the configuration names, which you have to write")
+	cmd.Flags().BoolVar(&strictly, "strict", false, "fail if the file has settings that neither MirrorMaker 2 nor Kafka has")
 	return cmd
 }
 
@@ -114,7 +114,7 @@ func printImport(cmd *cobra.Command, file string, im *mm2.Import, output, region
 	if !ok {
 		problem := "choose one with --region"
 		if region != "" {
-			problem = fmt.Sprintf("and not in %q", region)
+			problem = fmt.Sprintf("not in %q; choose one of them with --region", region)
 		}
 		return exitWith(exitUsage, "the flows of %s begin in %s: %s", file, strings.Join(sources, ", "), problem)
 	}
@@ -187,7 +187,8 @@ func importedCluster(c mm2.Cluster) importedKafka {
 	return out
 }
 
-// importedConfig is the configuration of the gateway in a region, checked as serve would.
+// importedConfig returns the configuration of a region's gateway, checked as serve would. Files
+// that it names are not read.
 func importedConfig(file string, im *mm2.Import, region string) (string, error) {
 	out := importedFile{Version: 1, Region: region, DataDir: "/var/lib/geogate", Regions: make(map[string]importedRegion)}
 	for i, c := range im.Clusters {
@@ -206,7 +207,7 @@ func importedConfig(file string, im *mm2.Import, region string) (string, error) 
 		err = doc.Locate(c.Complete().Validate())
 	}
 	if err != nil {
-		return "", exitWith(exitPrecondition, "the configuration of region %s that %s gives is wrong:\n%w", region, file, err)
+		return "", exitWith(exitPrecondition, "the configuration of region %s, made from %s, is not valid:\n%w", region, file, err)
 	}
 	var header strings.Builder
 	fmt.Fprintf(&header, "# Written by geogate mm2 import; -o report says what became of each setting.\n# The gateway of region %s. Check data_dir and the listeners (geogate config view).\n", region)

@@ -9,7 +9,7 @@ import (
 func newRegion(env environment) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "region",
-		Short: "Take a region out of the deployment, and in again",
+		Short: "Retire a region that will not come back, or return it",
 		Args:  usageArgs(cobra.NoArgs),
 		RunE:  needsSubcommand,
 	}
@@ -17,21 +17,21 @@ func newRegion(env environment) *cobra.Command {
 	return cmd
 }
 
-// regionAct is a command about one region.
-type regionAct struct {
+// regionCommand is a command about one region.
+type regionCommand struct {
 	address gatewayFlag
 	reason  string
 	output  string
 }
 
-func (a *regionAct) bind(cmd *cobra.Command, env environment) {
+func (a *regionCommand) bind(cmd *cobra.Command, env environment) {
 	a.address.bind(cmd, env)
 	cmd.Flags().StringVar(&a.reason, "reason", "", "`text` that is kept in the audit")
 	cmd.Flags().StringVarP(&a.output, "output", "o", "text", "`form` of the output: text or json")
 }
 
-// run has a gateway carry the command out and ends with its exit code.
-func (a *regionAct) run(cmd *cobra.Command, path, region string) error {
+// run sends the command to a gateway and ends with the exit code of its answer.
+func (a *regionCommand) run(cmd *cobra.Command, path, region string) error {
 	t := target{address: a.address, region: region, reason: a.reason, output: a.output}
 	if strings.TrimSpace(region) == "" {
 		return exitWith(exitUsage, "needs the name of a region")
@@ -40,23 +40,23 @@ func (a *regionAct) run(cmd *cobra.Command, path, region string) error {
 }
 
 func newRegionRetire(env environment) *cobra.Command {
-	var a regionAct
+	var a regionCommand
 	cmd := &cobra.Command{
 		Use:   "retire NAME --reason TEXT",
-		Short: "Have no region wait any more for one that is fenced and will not come back",
-		Long: `Have no region wait any more for one that is fenced and will not come back. What others keep because it
-might fence one of them goes, and idempotency keys expire. What it wrote up to its cuts stays. Ask a gateway
-of a region that stays; fence the region first, and wait for that to end. The command may be repeated, and
-goes on where one before it stopped. A gateway of the region that starts again takes no writes and fences
-nobody, until the region is returned.
+		Short: "Stop waiting for a fenced region that will not come back",
+		Long: `Stop waiting, in all other regions, for a fenced region that will not come back. They drop what they keep because
+it might fence one of them, and idempotency keys expire. What it wrote up to its cuts stays. Fence the region
+first, wait for that command to end, then ask a gateway of a region that stays. The command may be repeated: it
+continues where an earlier one stopped. A gateway of the retired region that starts again accepts no writes and
+fences nobody until the region is returned.
 
 Exit codes: 0 retired; 3 there is no such region, it is not fenced, a unit of it has no cut, an instance may
-run a version that does not know of this, or the gateway is the region's own; 6 it was returned in between;
+run a version without this command, or the gateway is the region's own; 6 it was returned meanwhile;
 8 still in progress; 12 the gateway or the register cannot be reached; 13 the register went backwards.`,
 		Args: usageArgs(cobra.ExactArgs(1)),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if strings.TrimSpace(a.reason) == "" {
-				return exitWith(exitUsage, "needs --reason: it is kept in the audit")
+				return exitWith(exitUsage, "needs --reason TEXT, which is kept in the audit")
 			}
 			return a.run(cmd, "/v1/retire", args[0])
 		},
@@ -66,16 +66,16 @@ run a version that does not know of this, or the gateway is the region's own; 6 
 }
 
 func newRegionReturn(env environment) *cobra.Command {
-	var a regionAct
+	var a regionCommand
 	cmd := &cobra.Command{
 		Use:   "return NAME",
-		Short: "Have the other regions wait again for a region that was retired",
-		Long: `Have the other regions wait again for a region that was retired. It is fenced then (RETURNED), and catches
-up with what the others have settled without it, once its gateway runs and its links are back; status of its
-own gateway says what it lacks. When it is FENCED, unfence it.
+		Short: "Let a retired region take part again",
+		Long: `Let a retired region take part again. It becomes RETURNED: still fenced, until it has caught up with what the
+others have settled without it. For that its gateway and its links must run; the status of its own gateway says
+what it lacks. When it has become FENCED, unfence it.
 
-Exit codes: 0 returned; 3 there is no such region, or it is not retired; 6 somebody has changed it in
-between; 8 still in progress; 12 the gateway or the register cannot be reached; 13 the register went
+Exit codes: 0 returned; 3 there is no such region, or it is not retired; 6 somebody else has changed it
+meanwhile; 8 still in progress; 12 the gateway or the register cannot be reached; 13 the register went
 backwards.`,
 		Args: usageArgs(cobra.ExactArgs(1)),
 		RunE: func(cmd *cobra.Command, args []string) error { return a.run(cmd, "/v1/return", args[0]) },

@@ -145,7 +145,7 @@ func printStatus(out io.Writer, s gateway.Status) error {
 	return p.flush()
 }
 
-// printRetired prints the regions that are retired, or were and have not caught up.
+// printRetired prints the regions that are retired, and those returned that have not caught up.
 func printRetired(p *printer, s gateway.Status) {
 	first := true
 	for _, r := range s.Regions {

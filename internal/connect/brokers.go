@@ -1,7 +1,6 @@
 package connect
 
 import (
-	"cmp"
 	"errors"
 	"maps"
 	"slices"
@@ -10,11 +9,12 @@ import (
 )
 
 const (
-	// refusedPause and refusedMost are how long a broker that has refused is left alone, after
-	// the first time and at most.
+	// refusedPause and refusedMost are how long a broker that has refused is not tried, after
+	// the first refusal and at most.
 	refusedPause = time.Second
 	refusedMost  = 15 * time.Second
-	// forgetAfter is when a broker that nobody has tried to reach since is not spoken of any more.
+	// forgetAfter is how long a broker is remembered after the last attempt to reach it, and
+	// after its last connection was closed.
 	forgetAfter = 5 * time.Minute
 	// maxBrokers bounds what is remembered: more than any cluster has.
 	maxBrokers = 4096
@@ -24,26 +24,27 @@ const (
 // certificates of the others end.
 type brokers struct {
 	mu      sync.Mutex
-	failing map[string]failure   // by address
-	expires map[string]time.Time // when certificates end, by address
-	cut     map[string]bool      // by address: has closed a connection during authentication
+	failing map[string]failure     // by address
+	certs   map[string]certificate // by address
+	// closedAuth has the addresses of brokers that have closed a connection during authentication.
+	closedAuth map[string]bool
 }
 
-// failure is what a broker has said last.
+// failure is the last error of a broker.
 type failure struct {
 	err     error
 	kind    Kind
 	last    time.Time
 	refused int       // times in a row
-	until   time.Time // left alone until then
+	until   time.Time // not tried before
 }
 
-// held gives the error of a broker that is left alone, nil of one that may be tried.
-func (b *brokers) held(addr string, now time.Time) error {
+// backoff returns the last refusal of a broker that is not to be tried yet, nil if it may be.
+func (b *brokers) backoff(addr string, now time.Time) error {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	if f := b.failing[addr]; now.Before(f.until) {
-		return &heldError{f.err}
+		return &backoffError{f.err}
 	}
 	return nil
 }
@@ -56,10 +57,11 @@ func (b *brokers) note(addr string, err error, now time.Time) {
 		delete(b.failing, addr)
 		return
 	}
-	if _, held := errors.AsType[*heldError](err); held {
-		f := b.failing[addr]
-		f.last = now
-		b.failing[addr] = f
+	if _, notTried := errors.AsType[*backoffError](err); notTried {
+		if f, ok := b.failing[addr]; ok { // else another connection has succeeded since
+			f.last = now
+			b.failing[addr] = f
+		}
 		return
 	}
 	b.trim(now)
@@ -78,22 +80,22 @@ func (b *brokers) note(addr string, err error, now time.Time) {
 	b.failing[addr] = f
 }
 
-// setCutOff remembers that a broker has closed a connection during authentication, until
-// cutOff asks.
-func (b *brokers) setCutOff(addr string) {
+// setClosedAuth remembers that a broker has closed a connection during authentication, until
+// takeClosedAuth asks.
+func (b *brokers) setClosedAuth(addr string) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	if b.cut == nil || len(b.cut) >= maxBrokers {
-		b.cut = make(map[string]bool)
+	if b.closedAuth == nil || len(b.closedAuth) >= maxBrokers {
+		b.closedAuth = make(map[string]bool)
 	}
-	b.cut[addr] = true
+	b.closedAuth[addr] = true
 }
 
-func (b *brokers) cutOff(addr string) bool {
+func (b *brokers) takeClosedAuth(addr string) bool {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	was := b.cut[addr]
-	delete(b.cut, addr)
+	was := b.closedAuth[addr]
+	delete(b.closedAuth, addr)
 	return was
 }
 
@@ -105,7 +107,7 @@ func (b *brokers) trim(now time.Time) {
 	}
 }
 
-// release lets all brokers be tried at once: the secrets are others.
+// release lets all brokers be tried again at once: the secrets have changed.
 func (b *brokers) release() {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -115,24 +117,42 @@ func (b *brokers) release() {
 	}
 }
 
-// certificate takes when a broker's certificate ends.
-func (b *brokers) certificate(addr string, end time.Time) {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	if b.expires == nil || len(b.expires) >= maxBrokers {
-		b.expires = make(map[string]time.Time)
-	}
-	b.expires[addr] = end
+// certificate is the certificate of a broker, as its newest connection has it.
+type certificate struct {
+	end    time.Time
+	open   int       // connections
+	closed time.Time // the last of them, if none is open
 }
 
-// trouble is what the brokers of one kind say: the latest of them, and how many there are.
+// connected notes a new connection, and when the broker's certificate ends.
+func (b *brokers) connected(addr string, end time.Time) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if b.certs == nil || len(b.certs) >= maxBrokers {
+		b.certs = make(map[string]certificate)
+	}
+	b.certs[addr] = certificate{end: end, open: b.certs[addr].open + 1}
+}
+
+// disconnected notes that a connection was closed. A broker that has left the cluster is
+// forgotten some time after its last one.
+func (b *brokers) disconnected(addr string, now time.Time) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if c, ok := b.certs[addr]; ok {
+		c.open, c.closed = max(c.open-1, 0), now
+		b.certs[addr] = c
+	}
+}
+
+// trouble is a kind of failure: the first broker, by address, that has it, and how many do.
 type trouble struct {
 	addr string
 	failure
 	brokers int
 }
 
-// troubles gives what there is, by kind.
+// troubles returns the failures of brokers by kind.
 func (b *brokers) troubles(now time.Time) map[Kind]trouble {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -150,15 +170,14 @@ func (b *brokers) troubles(now time.Time) map[Kind]trouble {
 	return out
 }
 
-// endsFirst gives the broker whose certificate ends first.
-func (b *brokers) endsFirst() (addr string, end time.Time) {
+// endsFirst returns the broker whose certificate ends first, "" if none is known.
+func (b *brokers) endsFirst(now time.Time) (addr string, end time.Time) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	if len(b.expires) == 0 {
+	maps.DeleteFunc(b.certs, func(_ string, c certificate) bool { return c.open == 0 && now.Sub(c.closed) > forgetAfter })
+	if len(b.certs) == 0 {
 		return "", time.Time{}
 	}
-	addr = slices.MinFunc(slices.Sorted(maps.Keys(b.expires)), func(x, y string) int {
-		return cmp.Compare(b.expires[x].UnixNano(), b.expires[y].UnixNano())
-	})
-	return addr, b.expires[addr]
+	addr = slices.MinFunc(slices.Sorted(maps.Keys(b.certs)), func(x, y string) int { return b.certs[x].end.Compare(b.certs[y].end) })
+	return addr, b.certs[addr].end
 }

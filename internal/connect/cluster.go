@@ -25,8 +25,8 @@ import (
 const (
 	// dialTimeout bounds a connection's beginning, with TLS.
 	dialTimeout = 10 * time.Second
-	// sayEvery is the least time between two lines of the log about the same kind of trouble.
-	sayEvery = time.Minute
+	// logEvery is the least time between two log lines about the same kind of failure.
+	logEvery = time.Minute
 	// expiresSoon is how long before the end of a certificate an operator is told: a week has
 	// a working day in it.
 	expiresSoon = 7 * 24 * time.Hour
@@ -44,8 +44,8 @@ type Cluster struct {
 	brokers brokers
 	reload  reload
 
-	sayMu sync.Mutex
-	said  map[Kind]time.Time
+	logMu  sync.Mutex
+	logged map[Kind]time.Time
 }
 
 // Check reads the files that a configuration names, as Open does. The error is a
@@ -55,7 +55,7 @@ func Check(cfg Config, at strict.Path) error {
 	return err
 }
 
-// Open reads the files that a configuration names; it connects to nothing. The region's name
+// Open reads the files that a configuration names; it does not connect. The region's name
 // is for messages; at is the path of the cluster's part of the configuration. The error is a
 // [*strict.Problems] with paths below it.
 func Open(region string, at strict.Path, cfg Config, log *slog.Logger) (*Cluster, error) {
@@ -63,7 +63,7 @@ func Open(region string, at strict.Path, cfg Config, log *slog.Logger) (*Cluster
 	if err != nil {
 		return nil, err
 	}
-	c := &Cluster{name: region, path: at, at: at.String(), cfg: cfg, log: log.With("region", region), now: time.Now, said: make(map[Kind]time.Time)}
+	c := &Cluster{name: region, path: at, at: at.String(), cfg: cfg, log: log.With("region", region), now: time.Now, logged: make(map[Kind]time.Time)}
 	c.files.Store(l)
 	c.reload.seen = l.sum
 	return c, nil
@@ -112,7 +112,7 @@ func (c *Cluster) Opts(clientID string) []kgo.Opt {
 
 // dial connects to a broker, or to where the configuration says that it is.
 func (c *Cluster) dial(ctx context.Context, network, addr string) (net.Conn, error) {
-	if err := c.brokers.held(addr, c.now()); err != nil {
+	if err := c.brokers.backoff(addr, c.now()); err != nil {
 		return nil, err
 	}
 	ctx, cancel := context.WithTimeout(ctx, dialTimeout)
@@ -126,20 +126,20 @@ func (c *Cluster) dial(ctx context.Context, network, addr string) (net.Conn, err
 	if err != nil {
 		return nil, err
 	}
-	with := c.files.Load().tls
-	if with == nil {
+	cfg := c.files.Load().tls
+	if cfg == nil {
 		return conn, nil
 	}
-	if with.ServerName == "" {
+	if cfg.ServerName == "" {
 		host, _, err := net.SplitHostPort(addr) // not the tunnel's
 		if err != nil {
 			conn.Close()
 			return nil, fmt.Errorf("split address of broker: %w", err)
 		}
-		with = with.Clone()
-		with.ServerName = host
+		cfg = cfg.Clone()
+		cfg.ServerName = host
 	}
-	secure := tls.Client(conn, with)
+	secure := tls.Client(conn, cfg)
 	if err := secure.HandshakeContext(ctx); err != nil {
 		conn.Close()
 		switch {
@@ -150,8 +150,21 @@ func (c *Cluster) dial(ctx context.Context, network, addr string) (net.Conn, err
 		}
 		return nil, &tlsError{err}
 	}
-	c.brokers.certificate(addr, secure.ConnectionState().PeerCertificates[0].NotAfter)
-	return secure, nil
+	c.brokers.connected(addr, secure.ConnectionState().PeerCertificates[0].NotAfter)
+	return &countedConn{Conn: secure, closed: func() { c.brokers.disconnected(addr, c.now()) }}, nil
+}
+
+// countedConn calls a function when it is closed, once.
+type countedConn struct {
+	net.Conn
+	closed func()
+	once   sync.Once
+}
+
+// Close implements net.Conn.
+func (c *countedConn) Close() error {
+	c.once.Do(c.closed)
+	return c.Conn.Close()
 }
 
 func isTimeout(err error) bool {
@@ -195,7 +208,7 @@ func (h *hooks) OnBrokerConnect(meta kgo.BrokerMetadata, _ time.Duration, _ net.
 		return // the client gave up, whatever the broker would have said
 	}
 	addr := address(meta)
-	if c.brokers.cutOff(addr) && errors.Is(err, io.EOF) {
+	if c.brokers.takeClosedAuth(addr) && errors.Is(err, io.EOF) {
 		err = errClosedAuth
 	}
 	c.brokers.note(addr, err, c.now())
@@ -205,7 +218,7 @@ func (h *hooks) OnBrokerConnect(meta kgo.BrokerMetadata, _ time.Duration, _ net.
 	if KindOf(err) != Unreachable {
 		c.reload.look() // a secret that was changed may be in the file already
 	}
-	c.say(addr, err)
+	c.logFailure(addr, err)
 }
 
 // OnBrokerRead implements kgo.HookBrokerRead: some brokers answer wrong credentials by closing
@@ -213,7 +226,7 @@ func (h *hooks) OnBrokerConnect(meta kgo.BrokerMetadata, _ time.Duration, _ net.
 func (h *hooks) OnBrokerRead(meta kgo.BrokerMetadata, key int16, _ int, _, _ time.Duration, err error) {
 	const saslAuthenticate = 36
 	if key == saslAuthenticate && errors.Is(err, io.EOF) {
-		h.brokers.setCutOff(address(meta))
+		h.brokers.setClosedAuth(address(meta))
 	}
 }
 
@@ -221,16 +234,16 @@ func address(meta kgo.BrokerMetadata) string {
 	return net.JoinHostPort(meta.Host, strconv.Itoa(int(meta.Port)))
 }
 
-// say logs why a broker was not reached, once a minute for each kind of trouble.
-func (c *Cluster) say(addr string, err error) {
+// logFailure logs why a broker was not reached, once a minute for each kind of failure.
+func (c *Cluster) logFailure(addr string, err error) {
 	kind, now := KindOf(err), c.now()
-	c.sayMu.Lock()
-	last, ok := c.said[kind]
-	again := !ok || now.Sub(last) >= sayEvery
+	c.logMu.Lock()
+	last, ok := c.logged[kind]
+	again := !ok || now.Sub(last) >= logEvery
 	if again {
-		c.said[kind] = now
+		c.logged[kind] = now
 	}
-	c.sayMu.Unlock()
+	c.logMu.Unlock()
 	if !again {
 		return
 	}
@@ -265,8 +278,8 @@ func (c *Cluster) Refusal() error {
 }
 
 // Warnings appends what an operator should know: brokers that refuse, files that cannot be
-// used, certificates that end soon. Brokers that do not answer are not among it: whoever
-// needs them says so.
+// used, certificates that end soon. Brokers that do not answer are not among them: whoever
+// needs the cluster reports that.
 func (c *Cluster) Warnings(out *warning.List) {
 	now := c.now()
 	all := c.brokers.troubles(now)
@@ -280,16 +293,17 @@ func (c *Cluster) Warnings(out *warning.List) {
 		}
 	}
 	if err := c.reload.failed(); err != nil {
-		out.Add(warning.ConnectionFile, c.name, "the files as they were before are in use: %v", err)
+		out.Add(warning.ConnectionFile, c.name, "the previous files stay in use: %v", err)
 	}
 	if end := c.files.Load().expires; !end.IsZero() && end.Sub(now) < expiresSoon {
-		out.Add(warning.CertificateExpires, c.name, "%s.tls.cert_file %s at %s; put a new certificate and its key into the files, they are read again without a restart", c.at, ends(end, now), end.UTC().Format(time.RFC3339))
+		out.Add(warning.CertificateExpires, c.name, "%s.tls.cert_file %s at %s; put a new certificate and its key into the files; they are read again without a restart", c.at, ends(end, now), end.UTC().Format(time.RFC3339))
 	}
-	if addr, end := c.brokers.endsFirst(); !end.IsZero() && end.Sub(now) < expiresSoon {
-		out.Add(warning.CertificateExpires, c.name+" "+addr, "the broker's certificate %s at %s; connections cannot be made after that", ends(end, now), end.UTC().Format(time.RFC3339))
+	if addr, end := c.brokers.endsFirst(now); !end.IsZero() && end.Sub(now) < expiresSoon {
+		out.Add(warning.CertificateExpires, c.name+" "+addr, "the broker's certificate %s at %s; no connection to it can be made after that; renew it", ends(end, now), end.UTC().Format(time.RFC3339))
 	}
 }
 
+// ends says that a certificate ends, or has ended.
 func ends(end, now time.Time) string {
 	if now.After(end) {
 		return "has expired"

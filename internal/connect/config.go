@@ -25,22 +25,22 @@ type Config struct {
 	// AddressMap gives other host:port addresses for those that brokers advertise, or that
 	// are in Seeds.
 	AddressMap map[string]string
-	// Stores go with TLS, which is not nil then, and take the place of its files.
+	// Stores replace the files of TLS, which is not nil if there are any.
 	Stores Stores
-	// Secrets are those that stand in settings of Java's clients instead of in files.
+	// Secrets replace the files of SASL: settings of Java's clients have the secrets themselves.
 	Secrets Secrets
 }
 
-// Secrets are secrets that were given, not named.
+// Secrets are passwords given as values instead of as names of files.
 type Secrets struct{ Password, ClientSecret string }
 
 // String keeps secrets out of what is printed.
 func (Secrets) String() string { return "(not shown)" }
 
-// GoString does the same.
+// GoString keeps secrets out of what is printed with %#v.
 func (Secrets) GoString() string { return "(not shown)" }
 
-// TLS is how brokers are known, and the own certificate.
+// TLS says which certificates of brokers are accepted, and which one the client presents.
 type TLS struct {
 	// CAFile has the certificates, in PEM, that brokers' certificates must lead to. Empty:
 	// those of the system.
@@ -49,13 +49,15 @@ type TLS struct {
 	// private key, in PEM. Empty: there is none.
 	CertFile string `yaml:"cert_file"`
 	KeyFile  string `yaml:"key_file"`
-	// ServerName is the name that all brokers' certificates must have. Empty: each its own host.
+	// ServerName is the name that all brokers' certificates must have. Empty: each broker's
+	// certificate must have the host that the broker advertises.
 	ServerName string `yaml:"server_name"`
 	// MinVersion is 1.2, the default, or 1.3.
 	MinVersion string `yaml:"min_version"`
 }
 
-// Later says what a certificate is given as, and why it is always checked.
+// Later maps members that do not exist to what to use instead: certificates are given in
+// files, and are always checked.
 func (TLS) Later() map[string]string {
 	const files = "certificates and keys are given in files only; use ca_file, cert_file and key_file"
 	const check = "certificates are always checked: without that anybody between can read and write; give ca_file, and server_name if the name differs"
@@ -66,7 +68,7 @@ func (TLS) Later() map[string]string {
 	}
 }
 
-// The mechanisms.
+// The SASL mechanisms, as the configuration names them.
 const (
 	Plain       = "plain"
 	Scram256    = "scram-sha-256"
@@ -78,7 +80,7 @@ const (
 // Mechanisms are the names of all mechanisms.
 func Mechanisms() []string { return []string{Plain, Scram256, Scram512, OAuthBearer, AWSMSKIAM} }
 
-// SASL says as whom the process is known to the brokers.
+// SASL says how the client authenticates to the brokers.
 type SASL struct {
 	// Mechanism is one of Mechanisms.
 	Mechanism string `yaml:"mechanism"`
@@ -87,7 +89,7 @@ type SASL struct {
 	Username     string `yaml:"username"`
 	PasswordFile string `yaml:"password_file"`
 
-	// TokenFile has a token, for oauthbearer, which somebody else renews.
+	// TokenFile has a token, for oauthbearer, which another program renews.
 	TokenFile string `yaml:"token_file"`
 	// TokenURL gives tokens for the client's id and secret, for oauthbearer.
 	TokenURL         string `yaml:"token_url"`
@@ -103,12 +105,12 @@ type SASL struct {
 	Extensions map[string]string `yaml:"extensions"`
 
 	// CredentialsFile is a file of AWS credentials, for aws-msk-iam, and Profile the profile in
-	// it (default). Empty: where AWS's own programs look.
+	// it (default). Empty: where the AWS SDK looks.
 	CredentialsFile string `yaml:"credentials_file"`
 	Profile         string `yaml:"profile"`
 }
 
-// Later says how secrets are given.
+// Later maps members that do not exist to what to use instead: secrets are given in files.
 func (SASL) Later() map[string]string {
 	const files = "secrets are given in files only; use "
 	return map[string]string{
@@ -221,7 +223,7 @@ func (s *SASL) validate(bad *strict.Problems, at strict.Path) {
 	}
 	for _, m := range s.members() {
 		if m.given && !slices.Contains(m.of, s.Mechanism) {
-			bad.Add(at.And(m.name), "is for %s, and mechanism is %s", strings.Join(m.of, ", "), s.Mechanism)
+			bad.Add(at.And(m.name), "is for %s, but mechanism is %s", strings.Join(m.of, ", "), s.Mechanism)
 		}
 	}
 	switch s.Mechanism {
@@ -250,7 +252,7 @@ func (s *SASL) validateOAuth(bad *strict.Problems, at strict.Path) {
 	case s.TokenFile != "":
 		for _, m := range s.members() {
 			if m.given && slices.Contains([]string{"client_id", "client_secret_file", "scopes", "audience", "token_ca_file"}, m.name) {
-				bad.Add(at.And(m.name), "is for token_url, and there is token_file")
+				bad.Add(at.And(m.name), "is for token_url, but token_file is given")
 			}
 		}
 	default:
@@ -268,19 +270,21 @@ func (s *SASL) validateOAuth(bad *strict.Problems, at strict.Path) {
 func (s *SASL) validateExtensions(bad *strict.Problems, at strict.Path) {
 	for _, name := range sortedKeys(s.Extensions) {
 		if name == "auth" || name == "" || strings.ContainsFunc(name, func(r rune) bool { return r > unicode.MaxASCII || !unicode.IsLetter(r) }) {
-			bad.Add(at.And("extensions", name), "%q is not the name of an extension, want letters, and not auth", name)
+			bad.Add(at.And("extensions", name), "%q cannot be the name of an extension: use ASCII letters, and not \"auth\"", name)
 		}
 		if strings.ContainsFunc(s.Extensions[name], func(r rune) bool {
 			return r > unicode.MaxASCII || r != '\t' && r != '\n' && r != '\r' && !unicode.IsPrint(r)
 		}) {
-			bad.Add(at.And("extensions", name), "has characters that an extension cannot have")
+			bad.Add(at.And("extensions", name), "may have printable ASCII characters, tabs and line ends only")
 		}
 	}
 }
 
-// ValidateToken adds what is wrong with the part of s about tokens of an endpoint.
+// ValidateToken adds what is wrong with TokenURL, if there is one, and with Extensions.
 func (s *SASL) ValidateToken(bad *strict.Problems, at strict.Path) {
-	checkTokenURL(bad, at, s.TokenURL)
+	if s.TokenURL != "" {
+		checkTokenURL(bad, at, s.TokenURL)
+	}
 	s.validateExtensions(bad, at)
 }
 
@@ -294,7 +298,7 @@ func checkTokenURL(bad *strict.Problems, at strict.Path, text string) {
 	case err != nil || u.Host == "" || u.Scheme != "https" && u.Scheme != "http":
 		bad.Add(at, "%q is not a URL like https://id.example/oauth2/token", text)
 	case u.Scheme == "http" && !loopback.IsHost(u.Hostname()):
-		bad.Add(at, "must begin with https, since the client's secret is sent there; http is for this machine alone")
+		bad.Add(at, "must begin with https, since the client's secret is sent there; http is accepted for this machine only")
 	}
 }
 

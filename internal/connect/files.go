@@ -16,8 +16,8 @@ import (
 	"github.com/geogate/geogate/internal/strict"
 )
 
-// loaded is what connections are made with: a configuration with what its files hold. It does
-// not change.
+// loaded is what connections are made with: a configuration and the contents of its files. It
+// is immutable.
 type loaded struct {
 	tls       *tls.Config    // nil: in the clear
 	mechanism sasl.Mechanism // nil: no SASL
@@ -25,10 +25,10 @@ type loaded struct {
 	expires   time.Time // when the own certificate ends; zero: there is none
 }
 
-// maxFile bounds a file of certificates: a wrong name may be that of a log.
+// maxFile bounds a file of certificates: the name of a large file may be given by mistake.
 const maxFile = 4 << 20
 
-// contents are the files of a configuration by the last part of their paths.
+// contents are the bytes of a configuration's files, by the last part of their paths in it.
 type contents map[string][]byte
 
 // read reads all files that c names.
@@ -62,8 +62,8 @@ func (c *Config) read() (contents, error) {
 	return out, bad.Err()
 }
 
-// readSecret reads a secret; one in a key store is not text, and has a password against those
-// who may read the file.
+// readSecret reads a file that only its owner may read, except for a key store of Java: that is
+// not text, and is protected by its password.
 func (c *Config) readSecret(key, name string) ([]byte, error) {
 	if key == "keystore" && c.Stores.Key.Type != StorePEM {
 		return readPublic(name)
@@ -84,7 +84,7 @@ func readPublic(name string) ([]byte, error) {
 	return b, err
 }
 
-// sum tells whether files have changed.
+// sum is a checksum, by which a change of the files is seen.
 func (c contents) sum() [sha256.Size]byte {
 	h := sha256.New()
 	for _, key := range []string{"ca_file", "cert_file", "key_file", "password_file", "token_file", "client_secret_file", "token_ca_file", "credentials_file", "truststore", "keystore"} {
@@ -94,13 +94,13 @@ func (c contents) sum() [sha256.Size]byte {
 	return [sha256.Size]byte(h.Sum(nil))
 }
 
-// load makes of the files what connections need. Errors are [strict.Problems].
+// load parses the files. Errors are [strict.Problems].
 func (c *Config) load(files contents) (*loaded, error) {
 	var bad strict.Problems
 	l := &loaded{sum: files.sum()}
 	if c.TLS != nil {
 		l.tls, l.expires = c.TLS.load(&bad, files)
-		c.Stores.put(&bad, l.tls, files)
+		c.Stores.apply(&bad, l.tls, files)
 		if len(l.tls.Certificates) > 0 {
 			l.expires = l.tls.Certificates[0].Leaf.NotAfter
 		}
@@ -136,7 +136,7 @@ func (t *TLS) load(bad *strict.Problems, files contents) (cfg *tls.Config, expir
 	return cfg, pair.Leaf.NotAfter
 }
 
-// pool gives the certificates of a file.
+// pool returns the certificates of a file.
 func pool(bad *strict.Problems, at strict.Path, name string, pemText []byte) *x509.CertPool {
 	p := x509.NewCertPool()
 	if !p.AppendCertsFromPEM(pemText) {

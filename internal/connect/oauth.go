@@ -16,22 +16,23 @@ import (
 )
 
 const (
-	// fetchTimeout bounds one question for a token or for credentials, for which a connection waits.
+	// fetchTimeout bounds one request for a token or for credentials, for which a connection waits.
 	fetchTimeout = 10 * time.Second
 	// renewBefore is how long before its end a token is renewed.
 	renewBefore = 30 * time.Second
-	// tokenPause is how long a token endpoint that has failed is left alone.
+	// tokenPause is how long a token endpoint that has failed is not asked again.
 	tokenPause = 2 * time.Second
 )
 
-// tokenEndpoint gives tokens for a client's id and secret, one at a time for all clients.
+// tokenEndpoint requests tokens with a client's id and secret. All Kafka clients of a cluster
+// share one token, and one request for it.
 type tokenEndpoint struct {
 	cfg    clientcredentials.Config
 	client *http.Client
 
 	mu     sync.Mutex
 	last   *oauth2.Token
-	err    error     // of the last question, if it failed
+	err    error     // of the last request, if it failed
 	failed time.Time // when it did
 }
 
@@ -46,18 +47,18 @@ func newTokenEndpoint(s *SASL, secret string) *tokenEndpoint {
 	}
 }
 
-// errRedirect is for a token endpoint that sends elsewhere, where the secret is not to be told.
+// errRedirect is for a token endpoint that sends elsewhere, where the secret must not be sent.
 var errRedirect = errors.New("the token endpoint redirects; give the URL that it redirects to")
 
-// trust lets the endpoint's certificate lead to one of roots only.
+// trust accepts only certificates of the endpoint that lead to one of roots.
 func (e *tokenEndpoint) trust(roots *x509.CertPool) {
 	t := http.DefaultTransport.(*http.Transport).Clone()
 	t.TLSClientConfig = &tls.Config{MinVersion: tls.VersionTLS12, RootCAs: roots}
 	e.client.Transport = t
 }
 
-// token gives the token that is at hand, or asks for one. While one caller asks, the others
-// wait for its answer.
+// token returns the last token, or requests a new one before that expires. While one caller
+// waits for the answer, the others wait for that caller.
 func (e *tokenEndpoint) token(ctx context.Context) (string, error) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -72,6 +73,9 @@ func (e *tokenEndpoint) token(ctx context.Context) (string, error) {
 	if err == nil && t.AccessToken == "" {
 		err = errors.New("the answer has no access_token")
 	}
+	if err != nil && errors.Is(ctx.Err(), context.Canceled) {
+		return "", &tokenError{e.cfg.TokenURL, err} // says nothing of the endpoint: others may ask at once
+	}
 	if err != nil {
 		e.err, e.failed = &tokenError{e.cfg.TokenURL, err}, now
 		return "", e.err
@@ -80,8 +84,8 @@ func (e *tokenEndpoint) token(ctx context.Context) (string, error) {
 	return t.AccessToken, nil
 }
 
-// tokenError says why there is no token, without what the endpoint has answered: nobody
-// knows what is in that.
+// tokenError says why there is no token. It leaves out the body of the endpoint's answer, which
+// may have a secret in it.
 type tokenError struct {
 	url string
 	err error
@@ -98,8 +102,8 @@ func (e *tokenError) Error() string {
 	case refused.Response != nil:
 		return fmt.Sprintf("ask %s for a token: status %s", e.url, refused.Response.Status)
 	}
-	return fmt.Sprintf("ask %s for a token: the answer is not one", e.url)
+	return fmt.Sprintf("ask %s for a token: the answer is not a token", e.url)
 }
 
-// Unwrap gives the error of the library.
+// Unwrap returns the error of the library.
 func (e *tokenError) Unwrap() error { return e.err }

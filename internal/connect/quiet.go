@@ -6,9 +6,9 @@ import (
 )
 
 // quiet lets a client's warnings and errors through and drops its information: a client logs
-// every reconnection, and some reconnect by design. What it says of connections that cannot
-// be made, and of requests that fail because a broker refuses, [Cluster.say] says once a
-// minute, with what to do.
+// every reconnection, and some reconnect by design. Connections that cannot be made and
+// requests that fail because a broker refuses are dropped too: [Cluster.logFailure] logs them
+// once a minute, with what to do.
 func quiet(log *slog.Logger) *slog.Logger { return slog.New(quietHandler{log.Handler()}) }
 
 type quietHandler struct{ slog.Handler }

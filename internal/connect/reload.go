@@ -11,16 +11,16 @@ import (
 )
 
 const (
-	// lookEvery is how often the files are read where nobody tells that they have changed.
+	// lookEvery is how often the files are read, whether a change was seen or not.
 	lookEvery = 5 * time.Second
-	// settle is how long files that do not fit are given: a certificate and its key are
-	// replaced one after the other.
+	// settle is how long files that do not match may stay so before they are reported: a
+	// certificate and its key are replaced one after the other.
 	settle = time.Second
 	// coalesce is how long changes of a directory are collected.
 	coalesce = 100 * time.Millisecond
 )
 
-// reload is what is known of the files since they were read first.
+// reload is the state of reading the files again.
 type reload struct {
 	seen [sha256.Size]byte // what is in use; only Run touches it
 
@@ -29,7 +29,7 @@ type reload struct {
 	wake chan struct{}
 }
 
-// failed says why the files as they are now cannot be used.
+// failed returns why the files as they are now cannot be used, nil if they can.
 func (r *reload) failed() error {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -44,7 +44,7 @@ func (r *reload) set(err error) (changed bool) {
 	return changed
 }
 
-// channel is what look wakes.
+// channel is the one that look sends on and Run receives from.
 func (r *reload) channel() chan struct{} {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -54,7 +54,7 @@ func (r *reload) channel() chan struct{} {
 	return r.wake
 }
 
-// look has the files read soon.
+// look makes Run read the files soon.
 func (r *reload) look() {
 	select {
 	case r.channel() <- struct{}{}:
@@ -85,7 +85,7 @@ func (c *Cluster) Run(ctx context.Context) error {
 	tick := time.NewTicker(lookEvery)
 	defer tick.Stop()
 	wake := c.reload.channel()
-	var failing time.Time // since when the files do not fit
+	var failing time.Time // since when the files cannot be used
 	for {
 		var retry <-chan time.Time
 		if err := c.look(); err == nil {
@@ -95,7 +95,7 @@ func (c *Cluster) Run(ctx context.Context) error {
 			failing = c.now()
 			retry = time.After(settle)
 		} else if c.now().Sub(failing) >= settle && c.reload.set(err) {
-			c.log.Warn("files of the connection to Kafka have changed and cannot be used; those as they were before stay in use", "err", err)
+			c.log.Warn("certificates or secrets for Kafka have changed and cannot be used; the previous ones stay in use", "err", err)
 		}
 		select {
 		case <-ctx.Done():
@@ -110,8 +110,8 @@ func (c *Cluster) Run(ctx context.Context) error {
 	}
 }
 
-// pause lets what changes together change, and a directory of many changes not be looked at
-// for each.
+// pause collects changes for a while: files that belong together change together, and a busy
+// directory must not have them read at each change.
 func pause(ctx context.Context, events <-chan fsnotify.Event) {
 	end := time.After(coalesce)
 	for {
@@ -125,7 +125,8 @@ func pause(ctx context.Context, events <-chan fsnotify.Event) {
 	}
 }
 
-// directories are those of the files: a file is mostly replaced by renaming another.
+// directories are those of the files. They are watched instead of the files, which are mostly
+// replaced by renaming others.
 func (c *Cluster) directories() []string {
 	seen := make(map[string]bool)
 	for _, f := range c.cfg.Files() {
@@ -140,7 +141,7 @@ func (c *Cluster) directories() []string {
 	return out
 }
 
-// look reads the files, and has connections made with them if they have changed.
+// look reads the files; if they have changed, new connections use them.
 func (c *Cluster) look() error {
 	files, err := c.cfg.read()
 	if err != nil {
@@ -156,6 +157,6 @@ func (c *Cluster) look() error {
 	c.reload.seen = l.sum
 	c.files.Store(l)
 	c.brokers.release()
-	c.log.Info("files of the connection to Kafka have changed; new connections use them")
+	c.log.Info("certificates or secrets for Kafka have changed; new connections use them")
 	return nil
 }

@@ -15,7 +15,7 @@ import (
 	"github.com/geogate/geogate/internal/strict"
 )
 
-// load makes the mechanism that c asks for.
+// load returns the mechanism that s configures.
 func (s *SASL) load(bad *strict.Problems, files contents) sasl.Mechanism {
 	switch s.Mechanism {
 	case Plain:
@@ -33,8 +33,8 @@ func (s *SASL) load(bad *strict.Problems, files contents) sasl.Mechanism {
 	return nil
 }
 
-// loadAWS signs with credentials of the file, or of where AWS's own programs look, which the
-// SDK asks for when they are needed and keeps until they expire.
+// loadAWS takes the credentials of the file or, without one, those that the AWS SDK finds, gets
+// when they are needed, and keeps until they expire.
 func (s *SASL) loadAWS(bad *strict.Problems) sasl.Mechanism {
 	ctx := context.Background() // reads files only
 	if s.CredentialsFile != "" {

@@ -108,7 +108,7 @@ func TestAWSMSKIAM(t *testing.T) {
 	}
 }
 
-// What does not come from a file comes from where AWS's own programs look, which is asked
+// What does not come from a file comes from where the AWS SDK looks, which is asked
 // again when it has expired.
 func TestAWSCredentialsOfTheEnvironment(t *testing.T) {
 	t.Setenv("AWS_ACCESS_KEY_ID", "AKIDENV")
@@ -235,6 +235,22 @@ func TestTokenRefused(t *testing.T) {
 	}
 }
 
+// TestTokenOfACallerThatGaveUp: who gives up while a token is asked for does not keep others
+// from asking.
+func TestTokenOfACallerThatGaveUp(t *testing.T) {
+	e := startEndpoint(t)
+	cfg := e.config(t)
+	m := cfg.mustLoad(t).mechanism
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	if _, _, err := m.Authenticate(ctx, "kafka:9093"); !errors.Is(err, context.Canceled) {
+		t.Fatalf("given up: %v", err)
+	}
+	if _, _, err := m.Authenticate(t.Context(), "kafka:9093"); err != nil {
+		t.Errorf("the next caller: %v", err)
+	}
+}
+
 // A token file is sent as it is; one that is replaced is a new mechanism.
 func TestTokenFile(t *testing.T) {
 	cfg := Config{SASL: &SASL{Mechanism: OAuthBearer, TokenFile: put(t, "token", "abc.def\n")}}
@@ -255,26 +271,65 @@ func TestPause(t *testing.T) {
 			b.note("a:1", refused, now)
 		}
 		want *= time.Second
-		if b.held("a:1", now.Add(want-1)) == nil || b.held("a:1", now.Add(want)) != nil {
+		if b.backoff("a:1", now.Add(want-1)) == nil || b.backoff("a:1", now.Add(want)) != nil {
 			t.Errorf("refusal %d: not held for %s", i+1, want)
 		}
 		now = now.Add(want)
 	}
-	if b.held("b:1", now) != nil {
+	if b.backoff("b:1", now) != nil {
 		t.Error("another broker is held")
 	}
 	b.note("a:1", refused, now)
 	b.release()
-	if b.held("a:1", now) != nil {
+	if b.backoff("a:1", now) != nil {
 		t.Error("held after new secrets")
 	}
 	b.note("a:1", errors.New("connection refused"), now)
-	if b.held("a:1", now) != nil {
+	if b.backoff("a:1", now) != nil {
 		t.Error("a broker that does not answer is held")
 	}
 	if got := b.troubles(now.Add(forgetAfter + 1)); len(got) != 0 {
 		t.Errorf("after %s without an attempt there is %v", forgetAfter, got)
 	}
+}
+
+// TestSuccessWhileHeldBack: an attempt that was not made because of a refusal tells nothing
+// when another connection has succeeded before it is noted.
+func TestSuccessWhileHeldBack(t *testing.T) {
+	var c Cluster
+	now := time.Unix(0, 0)
+	c.now = func() time.Time { return now }
+	c.brokers.note("a:1", &credentialsError{errors.New("no")}, now)
+	notTried := c.brokers.backoff("a:1", now)
+	c.brokers.note("a:1", nil, now)
+	c.brokers.note("a:1", notTried, now)
+	if got := c.brokers.troubles(now); len(got) != 0 || c.Reason() != "" {
+		t.Errorf("a broker that was reached is in %v", got)
+	}
+}
+
+// TestCertificatesOfBrokersThatLeft: a broker's certificate counts while a connection is open,
+// and for a while after that, in which one may be made again.
+func TestCertificatesOfBrokersThatLeft(t *testing.T) {
+	var b brokers
+	now := time.Unix(0, 0)
+	b.connected("a:1", now.Add(time.Hour))
+	b.connected("a:1", now.Add(time.Hour))
+	b.connected("b:1", now.Add(2*time.Hour))
+	want := func(addr string, end time.Duration) {
+		t.Helper()
+		if got, at := b.endsFirst(now); got != addr || !at.Equal(time.Unix(0, 0).Add(end)) {
+			t.Errorf("at %s the certificate of %s ends first, at %s", now, got, at)
+		}
+	}
+	now = now.Add(10 * time.Minute)
+	b.disconnected("a:1", now)
+	now = now.Add(forgetAfter + 1)
+	want("a:1", time.Hour)
+	b.disconnected("a:1", now)
+	want("a:1", time.Hour)
+	now = now.Add(forgetAfter + 1)
+	want("b:1", 2*time.Hour)
 }
 
 // TestValidate has what the table of the schema has not: texts with their paths.

@@ -15,17 +15,19 @@ import (
 	"github.com/geogate/geogate/internal/strict"
 )
 
-// The types of stores.
+// The types of key and trust stores.
 const (
 	StorePEM    = "PEM"
 	StorePKCS12 = "PKCS12"
 	StoreJKS    = "JKS"
 )
 
-// Store is a file of Java with certificates, or with a private key and its certificate.
+// Store is a trust store or key store of a Java client: a file with certificates, or with a
+// private key and its certificate.
 type Store struct {
 	File string
-	// Type is one of the types. A file of type JKS or PKCS12 may be either, as in Java.
+	// Type is StorePEM, StorePKCS12 or StoreJKS. A file of one of the last two types may have
+	// the form of the other, as in Java.
 	Type string
 	// Password opens the file, and KeyPassword the key in it; the latter is Password if empty.
 	Password, KeyPassword string
@@ -33,21 +35,21 @@ type Store struct {
 	At strict.Path
 }
 
-// Stores are what settings of Java's clients have in the place of PEM files.
+// Stores are the trust store and key store of a Java client's settings.
 type Stores struct {
 	// Trust has the certificates that brokers' certificates must lead to, Key the own
 	// certificate. Nil: as without stores.
 	Trust, Key *Store
 }
 
-// errNoKey and errNoCertificate are for stores of the other kind.
+// errNoKey and errNoCertificate are for a key store given as trust store, and the reverse.
 var (
-	errNoKey         = errors.New("there is no private key with its certificate in it")
-	errNoCertificate = errors.New("there is no trusted certificate in it")
+	errNoKey         = errors.New("it has no private key with a certificate")
+	errNoCertificate = errors.New("it has no trusted certificate")
 )
 
-// put lets a TLS configuration have what the stores hold.
-func (s *Stores) put(bad *strict.Problems, cfg *tls.Config, files contents) {
+// apply puts the contents of the stores into a TLS configuration.
+func (s *Stores) apply(bad *strict.Problems, cfg *tls.Config, files contents) {
 	if s.Trust != nil {
 		roots, err := s.Trust.trusted(files["truststore"])
 		if err != nil {
@@ -65,10 +67,10 @@ func (s *Stores) put(bad *strict.Problems, cfg *tls.Config, files contents) {
 	}
 }
 
-// isJKS tells by its first bytes whether a file is a key store of Java's own form.
+// isJKS tells by the first bytes whether a file is a Java key store (JKS).
 func isJKS(b []byte) bool { return bytes.HasPrefix(b, []byte{0xFE, 0xED, 0xFE, 0xED}) }
 
-// trusted gives the certificates of a trust store.
+// trusted returns the certificates of a trust store.
 func (s *Store) trusted(b []byte) (*x509.CertPool, error) {
 	pool := x509.NewCertPool()
 	var certs []*x509.Certificate
@@ -125,7 +127,7 @@ func (s *Store) trustedJKS(b []byte) ([]*x509.Certificate, error) {
 	return out, nil
 }
 
-// own gives the certificate and key of a key store.
+// own returns the certificate and key of a key store.
 func (s *Store) own(b []byte) (tls.Certificate, error) {
 	switch {
 	case s.Type == StorePEM:
@@ -175,7 +177,7 @@ func (s *Store) ownJKS(b []byte) (tls.Certificate, error) {
 	return tls.Certificate{}, errNoKey
 }
 
-// pairOf makes a certificate, and checks that the key is its.
+// pairOf joins a certificate chain with its key, and checks that they match.
 func pairOf(chain [][]byte, key crypto.PrivateKey) (tls.Certificate, error) {
 	if len(chain) == 0 {
 		return tls.Certificate{}, errNoKey

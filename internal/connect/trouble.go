@@ -13,24 +13,24 @@ import (
 	"github.com/geogate/geogate/internal/warning"
 )
 
-// Kind is why a broker does not do what it is asked for. The zero Kind is all that is not
-// known to be one of the others, such as a broker that does not answer.
+// Kind says why a request or a connection failed. The zero Kind, Unreachable, is all that is
+// not known to be one of the others.
 type Kind int
 
 // The kinds.
 const (
-	// Unreachable: the broker does not answer, or says something that is no refusal.
+	// Unreachable: the broker does not answer, or with an error that is no refusal.
 	Unreachable Kind = iota
 	// BadTLS: broker and client do not accept each other's certificates, or one of them does
 	// not speak TLS.
 	BadTLS
 	// NotAuthenticated: the broker does not accept the credentials, or there are none.
 	NotAuthenticated
-	// NotAuthorized: the broker knows the client, which may not do this.
+	// NotAuthorized: the broker has authenticated the client, which lacks a right.
 	NotAuthorized
 )
 
-// Code is the warning that a kind of trouble is.
+// Code returns the warning code of a kind.
 func (k Kind) Code() warning.Code {
 	switch k {
 	case BadTLS:
@@ -43,43 +43,44 @@ func (k Kind) Code() warning.Code {
 	return warning.KafkaUnreachable
 }
 
-// tlsError is what went wrong while TLS was set up.
+// tlsError is an error of a TLS handshake.
 type tlsError struct{ err error }
 
 // Error implements error.
 func (e *tlsError) Error() string { return "set up TLS: " + e.err.Error() }
 
-// Unwrap gives the error of the library.
+// Unwrap returns the error of the library.
 func (e *tlsError) Unwrap() error { return e.err }
 
-// errClosed is for a broker that closes the connection where TLS should begin: one that does
-// not speak it, or that is stopping. It is no io.EOF, which means something else to a client.
-var errClosed = errors.New("the broker has closed the connection while TLS was set up")
+// errClosed is for a broker that closes the connection during the TLS handshake: it does not
+// speak TLS, or is stopping. It does not wrap io.EOF, which means something else to a client.
+var errClosed = errors.New("the broker has closed the connection during the TLS handshake")
 
-// credentialsError is what kept the client from saying who it is, or the broker from
-// proving that it knows the password.
+// credentialsError is an error of SASL on the client's side: there are no credentials, or the
+// broker did not prove (SCRAM) that it knows the password.
 type credentialsError struct{ err error }
 
 // Error implements error.
 func (e *credentialsError) Error() string { return "authenticate: " + e.err.Error() }
 
-// Unwrap gives the error of the mechanism.
+// Unwrap returns the error of the mechanism.
 func (e *credentialsError) Unwrap() error { return e.err }
 
-// errClosedAuth is for a broker that closes the connection where it should say whether the
+// errClosedAuth is for a broker that closes the connection instead of answering whether the
 // credentials are right.
 var errClosedAuth = &credentialsError{errors.New("the broker has closed the connection")}
 
-// heldError is the answer while a broker that has refused is left alone.
-type heldError struct{ err error }
+// backoffError is the outcome of an attempt that was not made, because the broker has refused
+// a moment ago.
+type backoffError struct{ err error }
 
 // Error implements error.
-func (e *heldError) Error() string { return "not tried again yet: " + e.err.Error() }
+func (e *backoffError) Error() string { return "not tried again yet: " + e.err.Error() }
 
-// Unwrap gives the refusal.
-func (e *heldError) Unwrap() error { return e.err }
+// Unwrap returns the refusal.
+func (e *backoffError) Unwrap() error { return e.err }
 
-// KindOf tells what kind of trouble an error of a client is.
+// KindOf returns the kind of a client's error.
 func KindOf(err error) Kind {
 	for _, e := range []error{kerr.TopicAuthorizationFailed, kerr.GroupAuthorizationFailed, kerr.ClusterAuthorizationFailed, kerr.TransactionalIDAuthorizationFailed} {
 		if errors.Is(err, e) {
@@ -103,8 +104,8 @@ func KindOf(err error) Kind {
 	return Unreachable
 }
 
-// isAlert tells whether the other side has said what it does not like of TLS. The library has
-// no exported type for that.
+// isAlert tells whether err is a TLS alert of the other side, for which the library has no
+// exported type.
 func isAlert(err error) bool {
 	e, ok := errors.AsType[*net.OpError](err)
 	return ok && e.Op == "remote error"
@@ -118,17 +119,17 @@ func Remedy(err error, at string) string {
 		return "give the principal of " + at + " the right that is missing (see Rights on Kafka in the operators' guide)"
 	case NotAuthenticated:
 		if errors.Is(err, kerr.UnsupportedSaslMechanism) {
-			return "the listener does not have the mechanism: correct " + at + ".sasl.mechanism, or take another listener"
+			return "the listener does not offer the mechanism: correct " + at + ".sasl.mechanism, or use another listener"
 		}
 		return "correct " + at + ".sasl, the file that it names, or the broker's accounts"
 	case BadTLS:
 		return tlsRemedy(err, at)
 	}
 	if errors.Is(err, errClosed) {
-		return "if it stays so, the port does not speak TLS: take the port of a listener that does, or remove " + at + ".tls"
+		return "if this persists, the port does not speak TLS: use the port of a listener that does, or remove " + at + ".tls"
 	}
 	if _, ok := errors.AsType[*kgo.ErrFirstReadEOF](err); ok {
-		return "if it stays so, the listener wants TLS or SASL: set " + at + ".tls or " + at + ".sasl"
+		return "if this persists, the listener requires TLS or SASL: set " + at + ".tls or " + at + ".sasl"
 	}
 	return ""
 }
@@ -136,10 +137,10 @@ func Remedy(err error, at string) string {
 func tlsRemedy(err error, at string) string {
 	at += ".tls"
 	if _, ok := errors.AsType[tls.RecordHeaderError](err); ok {
-		return "the port does not speak TLS: take the port of a listener that does, or remove " + at
+		return "the port does not speak TLS: use the port of a listener that does, or remove " + at
 	}
 	if _, ok := errors.AsType[x509.UnknownAuthorityError](err); ok {
-		return "put the certificate of the authority that signed the broker's into " + at + ".ca_file"
+		return "put the certificate of the authority that signed the broker's certificate into " + at + ".ca_file"
 	}
 	if _, ok := errors.AsType[x509.HostnameError](err); ok {
 		return "give the broker a certificate with this name, or set " + at + ".server_name to one that it has"
@@ -148,12 +149,12 @@ func tlsRemedy(err error, at string) string {
 		return "renew the broker's certificate, or set this machine's clock"
 	}
 	if isAlert(err) {
-		return "the broker does not accept the certificate, or the version: correct " + at + ".cert_file and key_file, or what the broker trusts"
+		return "the broker does not accept the client's certificate or TLS version: correct " + at + ".cert_file and key_file, or what the broker trusts"
 	}
-	return "take the port of a listener that speaks TLS, or correct " + at
+	return "use the port of a listener that speaks TLS, or correct " + at
 }
 
-// Explain is an error of a client with what to do about it, on one line.
+// Explain returns a client's error and what to do about it, on one line.
 func Explain(err error, at string) string {
 	if r := Remedy(err, at); r != "" {
 		return fmt.Sprintf("%v; %s", err, r)

@@ -65,7 +65,7 @@ func newFront(ln net.Listener, log *slog.Logger, failed *failure) *front {
 	}
 }
 
-// acceptClients begins to accept clients, whose requests are checked with these starts of logs.
+// acceptClients begins to accept clients. Their requests to delete records are noted in s.
 func (f *front) acceptClients(s *starts) {
 	f.starts = s
 	close(f.open)
@@ -272,7 +272,7 @@ const (
 
 // check looks into a request, without taking memory for it. A fetch that asks for
 // more than the broker should gather for one answer is made to ask for less. What
-// is to be deleted is noted first.
+// a request deletes is noted before the broker gets it.
 func (f *front) check(frame []byte, key, version int16) error {
 	w := walker{Reader: kbin.Reader{Src: frame[sizeAndKind:]}}
 	w.Int32() // correlation id
@@ -339,8 +339,8 @@ func (w *walker) produce(version int16) error {
 	return nil
 }
 
-// deleteRecords notes which starts of logs are asked for, and puts in their place what
-// the broker is to be asked for. A start that cannot be noted is not asked for.
+// deleteRecords notes the offsets at which logs are to begin, and replaces them by those that
+// note returns. A request with one that cannot be noted is refused.
 func (w *walker) deleteRecords(s *starts) error {
 	for range w.array() {
 		topic := string(w.bytes(true))

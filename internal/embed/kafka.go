@@ -42,8 +42,8 @@ type Kafka struct {
 	ClusterID string
 	// Logger receives the broker's warnings and errors; nil discards them.
 	Logger *slog.Logger
-	// Unsynced leaves what the broker writes to the operating system, which keeps it when
-	// the process is killed and not when the machine stops: for tests, which stop no machine.
+	// Unsynced does not sync what the broker writes to disk: a killed process loses nothing, but
+	// a power failure does. For tests only.
 	Unsynced bool
 }
 
@@ -142,7 +142,7 @@ func startLocked(c Kafka) (*KafkaServer, error) {
 		return nil, err
 	}
 	failed := newFailure()
-	var door *front
+	var listener *front
 	options := []kfake.Opt{
 		kfake.NumBrokers(1),
 		kfake.ClusterID(id),
@@ -153,8 +153,8 @@ func startLocked(c Kafka) (*KafkaServer, error) {
 			if err != nil {
 				return nil, err
 			}
-			door = newFront(ln, log, failed)
-			return door, nil
+			listener = newFront(ln, log, failed)
+			return listener, nil
 		}),
 		kfake.BrokerConfigs(map[string]string{
 			"message.max.bytes": fmt.Sprint(maxMessageBytes),
@@ -177,22 +177,22 @@ func startLocked(c Kafka) (*KafkaServer, error) {
 		return nil, errors.Join(err, replaceFile(filepath.Join(c.DataDir, cleanMark), nil))
 	}
 	s := &KafkaServer{cluster: cluster, seeds: cluster.ListenAddrs(), id: id, dir: c.DataDir, failure: failed, starts: &starts{dir: c.DataDir, cluster: cluster}}
-	if err := s.open(door); err != nil {
-		cluster.Close() // without the mark of a clean stop: starts of logs are not what they are to be
+	if err := s.open(listener); err != nil {
+		cluster.Close() // without the mark of a clean stop: some logs may begin too early
 		return nil, fmt.Errorf("start embedded kafka on %s: %w", c.Listen, err)
 	}
 	return s, nil
 }
 
-// open puts the logs right that only a running broker can, then accepts clients.
-func (s *KafkaServer) open(door *front) error {
-	mine, brokers := net.Pipe()
-	defer mine.Close()
-	door.own <- brokers
-	if err := s.starts.startLogs(mine); err != nil {
+// open has the broker delete again what was deleted before a kill, then accepts clients.
+func (s *KafkaServer) open(listener *front) error {
+	client, server := net.Pipe()
+	defer client.Close()
+	listener.own <- server
+	if err := s.starts.startLogs(client); err != nil {
 		return err
 	}
-	door.acceptClients(s.starts)
+	listener.acceptClients(s.starts)
 	return nil
 }
 

@@ -25,14 +25,14 @@ import (
 // which everything was deleted would begin at offset 0, so that offsets would be assigned a
 // second time.
 //
-// A start is therefore noted in start.json of the partition, lastingly, before the broker
-// gets the request: what is deleted is noted, whatever a kill cuts short. The next start of
+// A start is therefore noted in start.json of the partition, and synced, before the broker
+// gets the request: what is deleted is noted, whenever the process is killed. The next start of
 // the broker does again what was noted (restoreEnds on the files, startLogs in the broker).
 
-// startFile is start.json of a partition: no record below an offset is to be read again.
+// startFile is start.json of a partition: no record below an offset may be read any more.
 type startFile struct {
 	Version int    `json:"version"`
-	Topic   string `json:"topic_id"` // if it is another topic's, the file says nothing
+	Topic   string `json:"topic_id"` // of another topic: the file is ignored
 	Start   int64  `json:"start"`
 }
 
@@ -61,19 +61,19 @@ type starts struct {
 	closed bool
 }
 
-// close waits for what is being noted, and refuses all that comes later: a broker that has
-// stopped answers nobody who asks for the ends of its logs.
+// close waits for a note that is being written, and refuses later ones: a broker that has
+// stopped does not answer questions for the ends of its logs.
 func (s *starts) close() {
 	s.mu.Lock()
 	s.closed = true
 	s.mu.Unlock()
 }
 
-// note notes that a log is to begin at an offset, -1 for its end, and returns the offset that
-// the broker is to be asked for. What the log does not have becomes what no log has: the
-// broker refuses it, also if the log has it by then.
+// note notes that a log is to begin at an offset, -1 for its end, and returns the offset for
+// the broker's request. One that the log does not have becomes one that no log has, so that the
+// broker refuses it even if the log has grown meanwhile.
 func (s *starts) note(topic string, partition int32, offset int64) (int64, error) {
-	const nowhere = -2
+	const invalidOffset = -2
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.closed {
@@ -81,13 +81,13 @@ func (s *starts) note(topic string, partition int32, offset int64) (int64, error
 	}
 	known, log := s.cluster.TopicInfo(topic), s.cluster.PartitionInfo(topic, partition)
 	if known == nil || log == nil {
-		return nowhere, nil
+		return invalidOffset, nil
 	}
 	if offset == -1 {
 		offset = log.HighWatermark
 	}
 	if offset < log.LogStartOffset || offset > log.HighWatermark {
-		return nowhere, nil
+		return invalidOffset, nil
 	}
 	dir, id := partitionDir(s.dir, topic, partition), base64.StdEncoding.EncodeToString(known.TopicID[:])
 	noted, err := readStart(dir, id)
@@ -102,7 +102,7 @@ func (s *starts) note(topic string, partition int32, offset int64) (int64, error
 }
 
 // restoreEnds makes a broker that starts on dir assign no offset of a log a second time. It
-// goes by what was noted, and by what the last clean stop has left.
+// takes the ends of empty logs from the notes and from the last clean stop.
 func restoreEnds(dir string, log *slog.Logger) error {
 	topics, err := readTopics(dir)
 	if err != nil {

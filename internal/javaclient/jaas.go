@@ -15,9 +15,10 @@ type jaas struct {
 
 // errUnfinished is for a value that ends in the middle, as one does whose continuation lines
 // lack their backslashes.
-var errUnfinished = errors.New(`the value ends in the middle: it needs a semicolon at its end, and a backslash at the end of each line but the last`)
+var errUnfinished = errors.New(`the value ends in the middle: put a semicolon at its end, and a backslash at the end of each line but the last`)
 
-// parseJAAS reads "class required name="value" …;". No error has a value in it.
+// parseJAAS reads a text like `class required name="value" …;`. Its errors have no option's value
+// in them.
 func parseJAAS(text string) (jaas, error) {
 	out := jaas{options: make(map[string]string)}
 	tokens, err := jaasTokens(text)
@@ -32,15 +33,15 @@ func parseJAAS(text string) (jaas, error) {
 	}
 	out.module = tokens[0].text
 	if flag := strings.ToLower(tokens[1].text); !slices.Contains([]string{"required", "requisite", "sufficient", "optional"}, flag) {
-		return out, errors.New("after the class of the module must come required")
+		return out, errors.New("the class of the module must be followed by the word required")
 	}
 	rest := tokens[2 : len(tokens)-1]
 	for len(rest) > 0 {
 		if len(rest) < 3 || rest[0].kind != 'w' || rest[1].kind != '=' || rest[2].kind != 'w' && rest[2].kind != '"' {
-			return out, errors.New("options are written name=\"value\", and one module is allowed")
+			return out, errors.New("write options as name=\"value\", and one module only")
 		}
 		if _, twice := out.options[rest[0].text]; twice {
-			return out, fmt.Errorf("option %.40q is there twice", rest[0].text)
+			return out, fmt.Errorf("option %.40q comes twice", rest[0].text)
 		}
 		out.options[rest[0].text] = rest[2].text
 		rest = rest[3:]
@@ -81,7 +82,8 @@ func jaasTokens(s string) (out []token, err error) {
 	return out, nil
 }
 
-// quoted reads a text in quotes, in which a backslash takes the next character as it is.
+// quoted reads a text in quotes, in which a backslash escapes the next character; n is the
+// length with the quotes.
 func quoted(s string) (text string, n int, ok bool) {
 	var b strings.Builder
 	for i := 1; i < len(s); i++ {

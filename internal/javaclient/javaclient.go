@@ -1,10 +1,11 @@
-// Package javaclient understands the settings of Java's Kafka clients that say how a cluster
-// is reached: security.protocol, sasl.jaas.config, ssl.truststore.location and the others.
+// Package javaclient reads the settings of Java's Kafka clients that say how a cluster is
+// reached: security.protocol, sasl.jaas.config, ssl.truststore.location and the others.
 package javaclient
 
 import (
 	"cmp"
 	"fmt"
+	"maps"
 	"net/url"
 	"slices"
 	"strings"
@@ -13,16 +14,16 @@ import (
 	"github.com/geogate/geogate/internal/strict"
 )
 
-// Setting is one of a file, with the line where it begins; mm2.Setting has the same form.
+// Setting is a setting in a file, with the line where it begins, from 1.
 type Setting struct {
 	Line  int
 	Key   string
 	Value string
 }
 
-// Problem is a setting that cannot be used.
+// Problem says why a setting cannot be used.
 type Problem struct {
-	Line    int
+	Line    int // 0: the setting is missing
 	Key     string
 	Message string
 }
@@ -30,9 +31,9 @@ type Problem struct {
 // String is the problem on one line.
 func (p Problem) String() string { return fmt.Sprintf("line %d: %s: %s", p.Line, p.Key, p.Message) }
 
-// Connection gives how a cluster is reached, from the settings of a client of it; prefix, such
-// as "us.", is that of the keys, and what else there is is not looked at. Of a key that is
-// there twice the last counts. With problems the connection must not be used.
+// Connection returns how a cluster is reached, from the settings of one of its clients. Only
+// keys with the prefix, such as "us.", are read; the last one counts if a key comes twice. If
+// there are problems, the configuration must not be used.
 func Connection(all []Setting, prefix string) (connect.Config, []Problem) {
 	s := &settings{prefix: prefix, of: make(map[string]Setting)}
 	for _, e := range all {
@@ -67,7 +68,7 @@ func Connection(all []Setting, prefix string) (connect.Config, []Problem) {
 	return cfg, s.problems
 }
 
-// settings are those of one client.
+// settings are the settings of one client, by their keys without the prefix.
 type settings struct {
 	prefix   string
 	of       map[string]Setting
@@ -85,20 +86,20 @@ func (s *settings) complain(key, format string, args ...any) {
 	s.problems = append(s.problems, Problem{s.of[key].Line, s.prefix + key, fmt.Sprintf(format, args...)})
 }
 
-// connecting begins the keys that this package reads.
-var connecting = []string{"bootstrap.servers", "security.", "sasl.", "ssl."}
+// connectionPrefixes begin the keys that this package reads.
+var connectionPrefixes = []string{"bootstrap.servers", "security.", "sasl.", "ssl."}
 
-// providers complains of values that a program of Java would look up elsewhere.
+// providers complains of values that a Java client takes from a configuration provider.
 func (s *settings) providers() {
 	for key, e := range s.of {
-		relevant := slices.ContainsFunc(connecting, func(p string) bool { return strings.HasPrefix(key, p) })
+		relevant := slices.ContainsFunc(connectionPrefixes, func(p string) bool { return strings.HasPrefix(key, p) })
 		if relevant && strings.Contains(e.Value, "${") {
-			s.complain(key, "a value of a configuration provider, ${…}, is not looked up: write the value")
+			s.complain(key, "a value from a configuration provider, ${…}, cannot be looked up: write the value itself")
 		}
 	}
 }
 
-// tls reads what begins with ssl.
+// tls reads the settings that begin with "ssl.".
 func (s *settings) tls(cfg *connect.Config) {
 	cfg.TLS = &connect.TLS{}
 	if e, ok := s.of["ssl.endpoint.identification.algorithm"]; ok && !strings.EqualFold(e.Value, "https") {
@@ -115,7 +116,7 @@ func (s *settings) tls(cfg *connect.Config) {
 	}
 	for _, key := range []string{"ssl.truststore.certificates", "ssl.keystore.key", "ssl.keystore.certificate.chain"} {
 		if s.get(key, "") != "" {
-			s.complain(key, "certificates and keys are read from files: put it into one, with ssl.truststore.location or ssl.keystore.location and type PEM")
+			s.complain(key, "certificates and keys are read from files: write it into one, and name that with ssl.truststore.location or ssl.keystore.location and type PEM")
 		}
 	}
 	for _, key := range []string{"ssl.engine.factory.class", "ssl.provider", "ssl.cipher.suites", "ssl.keymanager.algorithm", "ssl.trustmanager.algorithm"} {
@@ -154,7 +155,7 @@ func (s *settings) store(begin string) *connect.Store {
 	return out
 }
 
-// sasl reads what begins with sasl.
+// sasl reads the settings that begin with "sasl.".
 func (s *settings) sasl(cfg *connect.Config) {
 	cfg.SASL = &connect.SASL{}
 	name := s.get("sasl.mechanism", "GSSAPI")
@@ -172,12 +173,12 @@ func (s *settings) sasl(cfg *connect.Config) {
 		s.complain("sasl.mechanism", "%s is not supported, only PLAIN, SCRAM-SHA-256, SCRAM-SHA-512, OAUTHBEARER and AWS_MSK_IAM are", name)
 		return
 	case !strings.HasSuffix(j.module, "."+module):
-		s.complain("sasl.jaas.config", "mechanism %s needs the module %s, there is %q", name, module, j.module)
+		s.complain("sasl.jaas.config", "mechanism %s needs the module %s, not %q", name, module, j.module)
 		return
 	}
 	for _, key := range []string{"sasl.client.callback.handler.class", "sasl.login.class"} {
 		if v := s.get(key, ""); v != "" && !strings.HasSuffix(v, ".IAMClientCallbackHandler") {
-			s.complain(key, "a class of Java cannot be used: remove the line")
+			s.complain(key, "a Java class cannot be used: remove the line")
 		}
 	}
 	cfg.SASL.Mechanism = strings.ReplaceAll(strings.ToLower(name), "_", "-")
@@ -185,8 +186,8 @@ func (s *settings) sasl(cfg *connect.Config) {
 	case connect.OAuthBearer:
 		s.oauth(cfg, j)
 	case connect.AWSMSKIAM:
-		for option := range j.options {
-			s.complain("sasl.jaas.config", "option %s has no equivalent: credentials come from where AWS's own programs look", option)
+		for _, option := range slices.Sorted(maps.Keys(j.options)) {
+			s.complain("sasl.jaas.config", "option %s has no equivalent: credentials come from where the AWS SDK looks", option)
 		}
 	default:
 		cfg.SASL.Username, cfg.Secrets.Password = j.options["username"], j.options["password"]
@@ -196,27 +197,9 @@ func (s *settings) sasl(cfg *connect.Config) {
 	}
 }
 
-// oauth reads client credentials, of Kafka 4.1 or those before.
+// oauth reads a token file or client credentials; Kafka 4.1 has settings for the latter, earlier
+// versions have options of the login module.
 func (s *settings) oauth(cfg *connect.Config, j jaas) {
-	endpoint := s.get("sasl.oauthbearer.token.endpoint.url", "")
-	u, err := url.Parse(endpoint)
-	switch {
-	case endpoint == "" || err != nil:
-		s.complain("sasl.oauthbearer.token.endpoint.url", "must be the URL where tokens are")
-		return
-	case u.Scheme == "file":
-		cfg.SASL.TokenFile = u.Path
-		return
-	}
-	cfg.SASL.TokenURL = endpoint
-	cfg.SASL.ClientID = s.get("sasl.oauthbearer.client.credentials.client.id", j.options["clientId"])
-	cfg.Secrets.ClientSecret = s.get("sasl.oauthbearer.client.credentials.client.secret", j.options["clientSecret"])
-	if scope := s.get("sasl.oauthbearer.scope", j.options["scope"]); scope != "" {
-		cfg.SASL.Scopes = strings.Fields(scope)
-	}
-	if cfg.SASL.ClientID == "" || cfg.Secrets.ClientSecret == "" {
-		s.complain("sasl.jaas.config", "needs clientId and clientSecret")
-	}
 	for option, value := range j.options {
 		if name, ok := strings.CutPrefix(option, "extension_"); ok {
 			if cfg.SASL.Extensions == nil {
@@ -225,9 +208,33 @@ func (s *settings) oauth(cfg *connect.Config, j jaas) {
 			cfg.SASL.Extensions[name] = value
 		}
 	}
+	endpoint := s.get("sasl.oauthbearer.token.endpoint.url", "")
+	u, err := url.Parse(endpoint)
+	switch {
+	case endpoint == "" || err != nil:
+		s.complain("sasl.oauthbearer.token.endpoint.url", "must be the URL of the token endpoint, or file: and the path of a token")
+		return
+	case u.Scheme == "file":
+		cfg.SASL.TokenFile = u.Path
+	default:
+		s.clientCredentials(cfg, j, endpoint)
+	}
 	var bad strict.Problems
 	cfg.SASL.ValidateToken(&bad, strict.At(s.prefix))
 	for _, p := range bad.All {
 		s.complain("sasl.oauthbearer.token.endpoint.url", "%s", p.Message)
+	}
+}
+
+// clientCredentials reads what a token endpoint is asked with.
+func (s *settings) clientCredentials(cfg *connect.Config, j jaas, endpoint string) {
+	cfg.SASL.TokenURL = endpoint
+	cfg.SASL.ClientID = s.get("sasl.oauthbearer.client.credentials.client.id", j.options["clientId"])
+	cfg.Secrets.ClientSecret = s.get("sasl.oauthbearer.client.credentials.client.secret", j.options["clientSecret"])
+	if scope := s.get("sasl.oauthbearer.scope", j.options["scope"]); scope != "" {
+		cfg.SASL.Scopes = strings.Fields(scope)
+	}
+	if cfg.SASL.ClientID == "" || cfg.Secrets.ClientSecret == "" {
+		s.complain("sasl.jaas.config", "needs clientId and clientSecret")
 	}
 }

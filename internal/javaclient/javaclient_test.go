@@ -81,6 +81,15 @@ sasl.jaas.config=org.apache.kafka.common.security.oauthbearer.OAuthBearerLoginMo
 	}
 	cfg, problems = read(t, `bootstrap.servers=a:1
 security.protocol=SASL_SSL
+sasl.mechanism=OAUTHBEARER
+sasl.oauthbearer.token.endpoint.url=file:///run/token
+sasl.jaas.config=org.apache.kafka.common.security.oauthbearer.OAuthBearerLoginModule required extension_logicalCluster="lkc";
+`, "")
+	if len(problems) != 0 || cfg.SASL.TokenFile != "/run/token" || cfg.SASL.Extensions["logicalCluster"] != "lkc" {
+		t.Errorf("token file: %+v %v", cfg.SASL, problems)
+	}
+	cfg, problems = read(t, `bootstrap.servers=a:1
+security.protocol=SASL_SSL
 sasl.mechanism=AWS_MSK_IAM
 sasl.jaas.config=software.amazon.msk.auth.iam.IAMLoginModule required;
 sasl.client.callback.handler.class=software.amazon.msk.auth.iam.IAMClientCallbackHandler
@@ -107,7 +116,7 @@ func TestProblems(t *testing.T) {
 		"store password": {"bootstrap.servers=a:1\nsecurity.protocol=SSL\nssl.truststore.location=/x", "line 3: ssl.truststore.location: a store of type JKS needs ssl.truststore.password"},
 		"old TLS":        {"bootstrap.servers=a:1\nsecurity.protocol=SSL\nssl.enabled.protocols=TLSv1.1", "has neither TLSv1.2 nor TLSv1.3"},
 		"inline":         {"bootstrap.servers=a:1\nsecurity.protocol=SSL\nssl.keystore.key=hunter2", "line 3: ssl.keystore.key: certificates and keys are read from files"},
-		"provider":       {"bootstrap.servers=a:1\nsecurity.protocol=SSL\nssl.truststore.location=/x\nssl.truststore.password=${file:/opt/hunter2:x}", "line 4: ssl.truststore.password: a value of a configuration provider"},
+		"provider":       {"bootstrap.servers=a:1\nsecurity.protocol=SSL\nssl.truststore.location=/x\nssl.truststore.password=${file:/opt/hunter2:x}", "line 4: ssl.truststore.password: a value from a configuration provider"},
 		"open endpoint":  {"bootstrap.servers=a:1\nsecurity.protocol=SASL_SSL\nsasl.mechanism=OAUTHBEARER\nsasl.oauthbearer.token.endpoint.url=http://id.example/t\nsasl.jaas.config=a.OAuthBearerLoginModule required clientId=a clientSecret=hunter2;", "line 4: sasl.oauthbearer.token.endpoint.url: must begin with https"},
 	} {
 		t.Run(name, func(t *testing.T) {

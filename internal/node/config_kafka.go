@@ -26,8 +26,8 @@ type KafkaConfig struct {
 	Seeds []string `yaml:"seeds"`
 	// Embedded runs the cluster inside the process.
 	Embedded *EmbeddedKafka `yaml:"embedded"`
-	// TLS and SASL are how brokers are known, and as whom this process is. Without TLS
-	// connections are in the clear.
+	// TLS encrypts connections and checks the brokers' certificates, SASL authenticates this
+	// process. Without TLS connections are not encrypted.
 	TLS  *connect.TLS  `yaml:"tls"`
 	SASL *connect.SASL `yaml:"sasl"`
 	// AddressMap gives other host:port addresses for those that brokers advertise, where they
@@ -38,13 +38,12 @@ type KafkaConfig struct {
 // Later names the place of what people try here.
 func (KafkaConfig) Later() map[string]string {
 	return map[string]string{
-		"security_protocol": "what SSL is elsewhere is the member tls here, and SASL the member sasl",
+		"security_protocol": "give the member tls for SSL, and the member sasl for SASL",
 		"rack":              "reads from replicas of the own rack come with a later version",
 	}
 }
 
-// Connection is how the cluster is reached. Changes of what its pointers and map lead to
-// change k.
+// Connection returns how the cluster is reached. It shares TLS, SASL and AddressMap with k.
 func (k KafkaConfig) Connection() connect.Config {
 	return connect.Config{Seeds: k.Seeds, TLS: k.TLS, SASL: k.SASL, AddressMap: k.AddressMap}
 }

@@ -28,7 +28,7 @@ const tombstones = 10 * time.Minute
 // Topic is a topic that a gateway needs.
 type Topic struct {
 	Name string
-	ID   [16]byte
+	ID   [16]byte // of this topic, which another of the same name does not have
 	Use  Use
 	// Compactable says of a log that its owner may have it compacted.
 	Compactable bool

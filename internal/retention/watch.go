@@ -37,13 +37,13 @@ type Config struct {
 	// Server is a broker of the cluster, for commands in warnings.
 	Server string
 	Window time.Duration // in which idempotency keys are remembered
-	Every  time.Duration // between two looks; 0: as the window asks, at most [Every]
+	Every  time.Duration // between two looks; 0: an eighth of Window, but 1 s to [Every]
 	// Topics are those that the gateway may need, Needs what readers still have to read. A
 	// log that nobody has to read is not looked at.
 	Topics func() []Topic
 	Needs  func() map[txn.TopicPartition][]Need
-	// Lost is told of a topic that is read from its beginning and begins at an offset above
-	// 0, at each look; nil: nobody is.
+	// Lost is called, at each look, for every partition of a topic that is read from its beginning
+	// and begins at an offset above 0. It may be nil.
 	Lost   func(t Topic, partition int32, start int64)
 	Logger *slog.Logger
 }

@@ -9,8 +9,9 @@ import (
 	"github.com/geogate/geogate/internal/javaclient"
 )
 
-// connection reads how a cluster is reached: its own settings, and those of the whole file
-// where it has none. What cannot be taken over leaves the connection out, and is a result.
+// connection reads how a cluster is reached, from its own settings and, where it has none, from
+// those of the whole file. If one of them cannot be taken over, none is: the cluster gets
+// neither TLS nor SASL, and the results say why.
 func (m *importer) connection(c *Cluster) {
 	var all []javaclient.Setting
 	at := make(map[string]Setting)
@@ -33,18 +34,18 @@ func (m *importer) connection(c *Cluster) {
 		case name == "security.protocol" && (tls || sasl):
 			results[name] = Result{Outcome: TakenOver, To: member + protocolMember(tls)}
 		case name == "security.protocol":
-			results[name] = Result{Outcome: TakenOver, Note: "connections are in the clear"}
+			results[name] = Result{Outcome: TakenOver, Note: "connections are neither encrypted nor authenticated"}
 		case strings.HasPrefix(name, "ssl.") && !tls || strings.HasPrefix(name, "sasl.") && !sasl:
-			results[name] = Result{Outcome: NoEffect, Note: fmt.Sprintf("security.protocol of cluster %s does not use it", c.Alias)}
-		case storeSetting(name):
+			results[name] = Result{Outcome: NoEffect, Note: fmt.Sprintf("the security.protocol of cluster %s does not use it", c.Alias)}
+		case tlsSetting(name):
 			results[name] = Result{Outcome: TakenOver, To: member + "tls"}
-		case connectionReads[name]:
+		case saslSettings[name]:
 			results[name] = Result{Outcome: TakenOver, To: member + "sasl"}
 		}
 	}
 	usable := true
 	for _, p := range problems {
-		if p.Key != "bootstrap.servers" { // said elsewhere
+		if p.Key != "bootstrap.servers" { // seeds reports it
 			results[p.Key] = Result{Outcome: NoEquivalent, Note: p.Message}
 			usable = false
 		}
@@ -52,17 +53,18 @@ func (m *importer) connection(c *Cluster) {
 	if !usable {
 		for name, r := range results {
 			if r.Outcome == TakenOver {
-				results[name] = Result{Outcome: NoEquivalent, Note: "not taken over, since another setting of this connection cannot be"}
+				results[name] = Result{Outcome: NoEquivalent, Note: "not taken over, because another setting of this connection cannot be"}
 			}
 		}
 		if _, ok := at["sasl.jaas.config"]; sasl && !ok {
-			results["security.protocol"] = Result{Outcome: NoEquivalent, Note: "there is no sasl.jaas.config, so nobody to log in as"}
+			results["security.protocol"] = Result{Outcome: NoEquivalent, Note: "sasl.jaas.config is missing, so there are no credentials"}
 		}
 		return
 	}
 	m.files(c, cfg, results)
 }
 
+// protocolMember is the member that a protocol with either TLS or SASL turns on.
 func protocolMember(tls bool) string {
 	if tls {
 		return "tls"
@@ -70,13 +72,14 @@ func protocolMember(tls bool) string {
 	return "sasl"
 }
 
-// connectionReads are settings of SASL that a connection is made of.
-var connectionReads = map[string]bool{
+// saslSettings are the SASL settings that are taken over.
+var saslSettings = map[string]bool{
 	"sasl.mechanism": true, "sasl.jaas.config": true, "sasl.oauthbearer.token.endpoint.url": true, "sasl.oauthbearer.scope": true,
 	"sasl.oauthbearer.client.credentials.client.id": true, "sasl.oauthbearer.client.credentials.client.secret": true,
 }
 
-func storeSetting(name string) bool {
+// tlsSetting tells whether a TLS setting is taken over.
+func tlsSetting(name string) bool {
 	switch name {
 	case "ssl.enabled.protocols", "ssl.endpoint.identification.algorithm", "ssl.key.password":
 		return true
@@ -84,7 +87,8 @@ func storeSetting(name string) bool {
 	return strings.HasPrefix(name, "ssl.truststore.") || strings.HasPrefix(name, "ssl.keystore.")
 }
 
-// files lets the connection name files where Java's has secrets and key stores.
+// files names files for what Java's settings have as secrets and key stores. Those that do not
+// exist yet are in c.Write.
 func (m *importer) files(c *Cluster, cfg connect.Config, results map[string]Result) {
 	c.TLS, c.SASL = cfg.TLS, cfg.SASL
 	write := func(key, suffix, what string) string {
@@ -112,7 +116,11 @@ func (m *importer) files(c *Cluster, cfg connect.Config, results map[string]Resu
 		c.SASL.PasswordFile = write("sasl.jaas.config", ".password", "the password")
 	}
 	if cfg.Secrets.ClientSecret != "" {
-		c.SASL.ClientSecretFile = write("sasl.jaas.config", ".client-secret", "the client's secret")
+		key := "sasl.oauthbearer.client.credentials.client.secret"
+		if _, ok := results[key]; !ok {
+			key = "sasl.jaas.config"
+		}
+		c.SASL.ClientSecretFile = write(key, ".client-secret", "the client's secret")
 	}
 	for name := range results {
 		if strings.HasSuffix(name, "store.password") || name == "ssl.key.password" {

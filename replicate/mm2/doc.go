@@ -1,5 +1,5 @@
 // Package mm2 reads the configuration file of Apache Kafka's MirrorMaker 2, as it is given
-// to connect-mirror-maker.sh, and tells what geogate makes of each of its settings.
+// to connect-mirror-maker.sh, and says what becomes of each of its settings in geogate.
 //
 // How MirrorMaker 2 reads the file: java.util.Properties, then the classes MirrorMakerConfig,
 // MirrorConnectorConfig, MirrorSourceConfig, MirrorCheckpointConfig and MirrorHeartbeatConfig

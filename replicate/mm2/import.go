@@ -14,29 +14,27 @@ import (
 // maxClusters is how many regions a deployment may have.
 const maxClusters = 15
 
-// DefaultExclude is what MirrorMaker 2 leaves out unless the file says something else, in
-// Apache Kafka 4 (KIP-1074); earlier versions left every topic out that ends in .internal
-// or -internal.
+// DefaultExclude is the default of topics.exclude in Apache Kafka 4 (KIP-1074). Earlier versions
+// excluded every topic whose name ends in .internal or -internal.
 const DefaultExclude = `mm2.*\.internal, .*\.replica, __.*`
 
 // Cluster is a cluster of the file.
 type Cluster struct {
 	Alias string   `json:"alias"`
 	Seeds []string `json:"seeds"`
-	// TLS and SASL are how it is reached, nil where that is in the clear or where a setting
-	// could not be taken over. Their files are those of the file's settings if they are PEM,
-	// otherwise those that Write names.
+	// TLS and SASL are how it is reached; nil if the file asks for neither, or if a setting
+	// could not be taken over. They name the file's own PEM files, and those in Write.
 	TLS  *connect.TLS  `json:"-"`
 	SASL *connect.SASL `json:"-"`
-	// Write are the files that TLS and SASL name and that have yet to be written.
+	// Write are the files that TLS and SASL name and that somebody has to write.
 	Write []NewFile `json:"write,omitempty"`
 }
 
-// NewFile is a file that a configuration needs and that only people can write, as it has a
-// secret in it or comes from one of Java's key stores.
+// NewFile is a file that somebody has to write: it has a secret in it, or what is in a Java key
+// store.
 type NewFile struct {
 	File string `json:"file"`
-	What string `json:"what"`
+	What string `json:"what"` // to write into it, in words
 }
 
 // Flow is a direction of replication that the file enables.
@@ -49,11 +47,11 @@ type Flow struct {
 
 // Result says what became of one setting.
 type Result struct {
-	// Line is where the setting stands; 0 is a default of MirrorMaker 2's that the file
-	// leaves as it is.
+	// Line is the setting's line, from 1; 0 is a default of MirrorMaker 2 that the file does
+	// not change.
 	Line int    `json:"line"`
 	Key  string `json:"key"`
-	// Value is as in the file, *** in the place of a secret.
+	// Value is as in the file; *** replaces a secret, and the value of an unknown setting.
 	Value   string  `json:"value"`
 	Outcome Outcome `json:"outcome"`
 	// To is the member of geogate's configuration that holds it, or "".
@@ -61,7 +59,7 @@ type Result struct {
 	Note string `json:"note,omitempty"`
 }
 
-// Import is what a file says to geogate.
+// Import is what a file becomes in geogate.
 type Import struct {
 	Clusters []Cluster `json:"clusters"`
 	Flows    []Flow    `json:"flows"`
@@ -89,11 +87,11 @@ type importer struct {
 	bad      []error
 }
 
-// ReadFile reads a file and says what becomes of each setting. It fails with all mistakes
-// that keep a configuration from being written, each a [*LineError] among those that
-// [errors.Join] joins: no clusters, brokers that are missing, names that regions cannot
-// have, expressions that RE2 lacks, a policy of names other than <alias>.<topic>. Secrets are
-// to be written into files of the directory secrets.
+// ReadFile reads the contents of a file and says what becomes of each setting; file is its name
+// in errors, and secrets the directory of the [NewFile]s. The error is an [errors.Join] of all
+// mistakes that keep a configuration from being written, each a [*LineError]: no clusters,
+// missing brokers, names that regions cannot have, expressions that RE2 lacks, a replication
+// policy whose copies have other names than <alias>.<topic>.
 func ReadFile(file string, src []byte, secrets string) (*Import, error) {
 	settings, err := ReadProperties(file, src)
 	if err != nil {
@@ -138,15 +136,15 @@ func (m *importer) readClusters() bool {
 	for _, alias := range splitList(s.Value) {
 		switch err := router.CheckAlias(alias); {
 		case err != nil:
-			m.fail(s, "alias %q cannot be a region's name, want 1 to 31 of a-z, 0-9 and -, first a letter; copies are called <alias>.<topic>, so another alias gives other names", alias)
+			m.fail(s, "alias %q cannot be a region's name: use 1 to 31 of a-z, 0-9 and -, beginning with a letter; copies are called <alias>.<topic>, so another alias gives them other names", alias)
 		case slices.Contains(m.clusters, alias):
-			m.fail(s, "alias %s comes twice", alias)
+			m.fail(s, "alias %s is in the list twice", alias)
 		default:
 			m.clusters = append(m.clusters, alias)
 		}
 	}
 	if len(m.clusters) > maxClusters {
-		m.fail(s, "%d clusters, geogate knows at most %d regions", len(m.clusters), maxClusters)
+		m.fail(s, "%d clusters, but a geogate deployment has at most %d regions", len(m.clusters), maxClusters)
 	}
 	return len(m.bad) == 0
 }
@@ -159,7 +157,7 @@ func (m *importer) seeds() (out []Cluster) {
 		case !ok || len(c.Seeds) == 0:
 			m.fail(m.settings["clusters"], "cluster %s has no brokers: write %s.bootstrap.servers", alias, alias)
 		case strings.Contains(s.Value, "${"):
-			m.fail(s, "%s is taken from a configuration provider, which geogate does not have: write the addresses", s.Key)
+			m.fail(s, "%s has a value from a configuration provider, which cannot be looked up: write the addresses", s.Key)
 		}
 		m.connection(&c)
 		out = append(out, c)
@@ -188,7 +186,7 @@ func (m *importer) firstOf(keys ...string) (Setting, bool) {
 
 func flowPrefix(from, to string) string { return from + "->" + to + "." }
 
-// enabled is as MirrorMaker 2 has it: only the flow's own setting counts, and only "true".
+// enabled tells whether MirrorMaker 2 runs the flow: only the flow's own setting counts, and only "true".
 func (m *importer) enabled(from, to string) bool {
 	return strings.EqualFold(m.settings[flowPrefix(from, to)+"enabled"].Value, "true")
 }
@@ -215,16 +213,16 @@ func (m *importer) flow(from, to string) Flow {
 		}
 	}
 	if s, ok := m.flowSetting(from, to, "replication.policy.class"); ok && policyName(s.Value) != "DefaultReplicationPolicy" {
-		m.fail(s, "%s: links call a copy <alias>.<topic>, as DefaultReplicationPolicy does, and cannot call it otherwise", s.Value)
+		m.fail(s, "%s: links name copies <alias>.<topic> only, as DefaultReplicationPolicy does", s.Value)
 	}
 	if s, ok := m.flowSetting(from, to, "replication.policy.separator"); ok && s.Value != "." {
-		m.fail(s, "links call a copy <alias>.<topic>, with a dot, and cannot use the separator %q", s.Value)
+		m.fail(s, "links name copies <alias>.<topic>, with a dot, and cannot use the separator %q", s.Value)
 	}
 	return f
 }
 
-// ownTopics are patterns of what MirrorMaker 2 keeps in a cluster, or has copied to it, and
-// does not copy by its topics either, or only on to a third cluster, as links never do.
+// ownTopics are patterns of topics that MirrorMaker 2 keeps in a cluster for itself, and of its
+// copies from other clusters, which links never copy on to a third one.
 func (m *importer) ownTopics(cluster string) []string {
 	out := []string{"heartbeats", "mm2*.internal", "*.checkpoints.internal"}
 	for _, alias := range m.clusters {
@@ -267,7 +265,11 @@ func (m *importer) judge(settings []Setting) {
 		{"emit.checkpoints.enabled", "true"},
 		{"emit.offset-syncs.enabled", "true"},
 	} {
-		if m.mentioned(d.name) {
+		names := []string{d.name}
+		if d.name == "topics.exclude" {
+			names = append(names, "topics.blacklist")
+		}
+		if !m.defaultCounts(names) {
 			continue
 		}
 		r := Result{Key: d.name, Value: d.value, Outcome: TakenOver, To: "links[].exclude"}
@@ -278,14 +280,15 @@ func (m *importer) judge(settings []Setting) {
 	}
 }
 
-// mentioned tells whether the file sets something for all flows or for one.
-func (m *importer) mentioned(name string) bool {
-	for key := range m.settings {
-		if key == name || strings.HasSuffix(key, "."+name) && strings.Contains(key, "->") {
-			return true
-		}
-	}
-	return false
+// defaultCounts tells whether the file gives a setting to none or only some of the enabled
+// flows; names are its names in different versions.
+func (m *importer) defaultCounts(names []string) bool {
+	return slices.ContainsFunc(m.flowsOf(), func(f scope) bool {
+		return !slices.ContainsFunc(names, func(name string) bool {
+			_, given := m.flowSetting(f.from, f.to, name)
+			return given
+		})
+	})
 }
 
 // result is what becomes of a setting, without the setting.
@@ -298,7 +301,7 @@ func (m *importer) result(s Setting) Result {
 	case scope.cluster != "":
 		return m.clusterResult(s, scope.cluster, name)
 	case name == "clusters":
-		return Result{Outcome: TakenOver, To: "regions", Note: "ids by their order in the list; never give an id to another region"}
+		return Result{Outcome: TakenOver, To: "regions", Note: "ids are given in the order of the list; never give the id of one region to another"}
 	default:
 		return m.commonResult(s, name)
 	}
@@ -325,8 +328,8 @@ func (m *importer) scope(key string) (scope, string) {
 	return scope{}, key
 }
 
-// unknown is the result of a setting that nobody has. name is the part of the key that may
-// be misspelt.
+// unknown is the result of a setting that neither MirrorMaker 2 nor Kafka has. name is the part
+// of the key that may be misspelt.
 func (m *importer) unknown(key, name string) Result {
 	r := Result{Outcome: Unknown, Note: "neither MirrorMaker 2 nor Kafka has this setting"}
 	if strings.Contains(key, "->") && key == name {
@@ -362,7 +365,7 @@ func (m *importer) memberResult(s Setting, at, name string) Result {
 		case strings.EqualFold(s.Value, "false"):
 			return Result{Outcome: TakenOver, Note: "no link"}
 		}
-		return Result{Outcome: Changed, Note: "neither true nor false, which MirrorMaker 2 takes for false: no link"}
+		return Result{Outcome: Changed, Note: "neither true nor false: MirrorMaker 2 takes it for false, so there is no link"}
 	case "topics":
 		return Result{Outcome: TakenOver, To: at + "include"}
 	case "topics.exclude", "topics.blacklist":
@@ -387,10 +390,10 @@ func (m *importer) clusterResult(s Setting, alias, name string) Result {
 func (m *importer) commonResult(s Setting, name string) Result {
 	switch {
 	case name == "enabled":
-		return Result{Outcome: NoEffect, Note: "MirrorMaker 2 reads it of single flows only: <from>-><to>.enabled"}
+		return Result{Outcome: NoEffect, Note: "MirrorMaker 2 reads only <from>-><to>.enabled"}
 	case slices.Contains(flowMembers, name):
 		if !slices.ContainsFunc(m.flowsOf(), func(f scope) bool { return m.uses(f, s) }) {
-			return Result{Outcome: NoEffect, Note: "every flow that is enabled has its own"}
+			return Result{Outcome: NoEffect, Note: "every enabled flow has a value of its own"}
 		}
 		return m.memberResult(s, "links[].", name)
 	case name == "bootstrap.servers":
@@ -408,6 +411,7 @@ func (m *importer) commonResult(s Setting, name string) Result {
 	return m.ruleResult(s, name)
 }
 
+// flowsOf returns the enabled flows.
 func (m *importer) flowsOf() (out []scope) {
 	for _, from := range m.clusters {
 		for _, to := range m.clusters {
@@ -419,6 +423,7 @@ func (m *importer) flowsOf() (out []scope) {
 	return out
 }
 
+// uses tells whether a flow gets its value from s, a setting of the whole file.
 func (m *importer) uses(f scope, s Setting) bool {
 	if s.Key == "topics.blacklist" {
 		if _, newer := m.flowSetting(f.from, f.to, "topics.exclude"); newer {

@@ -223,22 +223,44 @@ func TestConnections(t *testing.T) {
 	}
 }
 
+// TestDefaults: a default of MirrorMaker 2 is in the report if it counts for an enabled flow.
+func TestDefaults(t *testing.T) {
+	const head = "clusters = us, eu\nus.bootstrap.servers = a:1\neu.bootstrap.servers = b:1\nus->eu.enabled = true\n"
+	for src, want := range map[string]bool{
+		head:                                 true,
+		head + "topics.exclude = a":          false,
+		head + "us->eu.topics.exclude = a":   false,
+		head + "us->eu.topics.blacklist = a": false,
+		head + "eu->us.topics.exclude = a":   true, // a flow that is not enabled
+		head + "eu->us.enabled = true\neu->us.topics.exclude = a": true,
+		head + "eu->us.enabled = true\ntopics.blacklist = a":      false,
+	} {
+		im, err := mm2.ReadFile("x", []byte(src), "/s")
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got := slices.ContainsFunc(im.Results, func(r mm2.Result) bool { return r.Line == 0 && r.Key == "topics.exclude" }); got != want {
+			t.Errorf("%q: the default of topics.exclude is in the report: %t, want %t", src, got, want)
+		}
+	}
+}
+
 // TestRefused gives every mistake its line.
 func TestRefused(t *testing.T) {
 	const head = "clusters = us, eu\nus.bootstrap.servers = a:1\neu.bootstrap.servers = b:1\nus->eu.enabled = true\n"
 	for _, tt := range []struct{ src, want string }{
 		{"", "x: no clusters"},
 		{"clusters = A", `x:1: alias "A"`},
-		{"clusters = us, us", "x:1: alias us comes twice"},
+		{"clusters = us, us", "x:1: alias us is in the list twice"},
 		{"clusters = a,b,c,d,e,f,g,h,i,j,k,l,m,n,o,p", "x:1: 16 clusters"},
 		{"clusters = us, eu\nus.bootstrap.servers = a:1\nus->eu.enabled = true", "x:1: cluster eu has no brokers"},
-		{"clusters = us, eu\nus.bootstrap.servers = ${env:US}\neu.bootstrap.servers = b:1", "x:2: us.bootstrap.servers is taken from a configuration provider"},
+		{"clusters = us, eu\nus.bootstrap.servers = ${env:US}\neu.bootstrap.servers = b:1", "x:2: us.bootstrap.servers has a value from a configuration provider"},
 		{strings.Replace(head, "true", "false", 1), "x:1: no flow is enabled"},
 		{head + "topics = (", `x:5: topics: "("`},
 		{head + "topics =", "x:5: topics is empty"},
 		{head + "topics.exclude = (?=a)", "x:5: topics.exclude"},
 		{head + "replication.policy.class = org.apache.kafka.connect.mirror.IdentityReplicationPolicy", "x:5: org.apache.kafka.connect.mirror.IdentityReplicationPolicy"},
-		{head + "us->eu.replication.policy.separator = __", `x:5: links call a copy <alias>.<topic>, with a dot, and cannot use the separator "__"`},
+		{head + "us->eu.replication.policy.separator = __", `x:5: links name copies <alias>.<topic>, with a dot, and cannot use the separator "__"`},
 	} {
 		if _, err := mm2.ReadFile("x", []byte(tt.src), "/s"); err == nil || !strings.Contains(err.Error(), tt.want) {
 			t.Errorf("%q: %v, want %q", tt.src, err, tt.want)

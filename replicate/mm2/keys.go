@@ -8,7 +8,7 @@ import (
 // Outcome is what becomes of a setting.
 type Outcome string
 
-// The outcomes, from the best to the worst for who moves.
+// The outcomes, from the best to the worst.
 const (
 	// TakenOver means that geogate does what the setting says.
 	TakenOver Outcome = "taken_over"
@@ -24,27 +24,27 @@ const (
 	Unknown Outcome = "unknown"
 )
 
-// rule is what becomes of a setting that has nothing to be read out of.
+// rule is what becomes of a setting whatever its value is.
 type rule struct {
 	outcome Outcome
 	note    string
 }
 
 const (
-	noteConnect  = "a setting of Kafka Connect, which geogate does without"
-	noteClient   = "a setting of Java's client; geogate's clients adapt themselves"
-	noteSecurity = "all clients of a cluster are connected alike, by its own settings or those of the whole file"
+	noteConnect  = "a setting of Kafka Connect, which geogate does not use"
+	noteClient   = "a setting of Java's Kafka clients, which geogate does not use"
+	noteSecurity = "all clients connect to a cluster in the same way, by its own settings or those of the whole file"
 	noteACL      = "links do not copy ACLs: set them at the target"
-	noteGroups   = "links do not carry the offsets of consumer groups"
-	noteEmit     = "links do not write this topic of MirrorMaker 2's"
-	noteConfigs  = "a copy takes limits, timestamps, retention and cleanup from its source, and later changes of them"
-	noteFactor   = "geogate's topics have the replication factor that is the default of the cluster's brokers"
+	noteGroups   = "links do not copy consumer groups' offsets"
+	noteEmit     = "links do not write this topic of MirrorMaker 2"
+	noteConfigs  = "a copy gets the source's max.message.bytes and retention when it is created; later changes are not copied, and compaction has rules of its own"
+	noteFactor   = "topics get the default replication factor of the cluster's brokers"
 )
 
 // flowRules are settings of flows, by their name without a prefix. Those that Flow holds
 // are not here.
 var flowRules = map[string]rule{
-	"tasks.max": {NoEffect, "a link has as many producers as it needs"},
+	"tasks.max": {NoEffect, "a link runs as many producers as it needs"},
 	"replication.policy.internal.topic.separator.enabled": {NoEquivalent, noteEmit},
 	"replication.factor":                    {Changed, noteFactor},
 	"heartbeats.topic.replication.factor":   {Changed, noteFactor},
@@ -60,11 +60,11 @@ var flowRules = map[string]rule{
 	"config.properties.exclude":             {Changed, noteConfigs},
 	"config.properties.blacklist":           {Changed, noteConfigs},
 	"use.defaults.from":                     {Changed, noteConfigs},
-	"use.incremental.alter.configs":         {NoEffect, "settings are always changed one by one"},
-	"config.property.filter.class":          {NoEquivalent, "no class of yours can run in geogate"},
-	"topic.filter.class":                    {NoEquivalent, "no class of yours can run in geogate"},
-	"group.filter.class":                    {NoEquivalent, "no class of yours can run in geogate"},
-	"forwarding.admin.class":                {NoEquivalent, "no class of yours can run in geogate"},
+	"use.incremental.alter.configs":         {NoEffect, "geogate always changes settings one by one"},
+	"config.property.filter.class":          {NoEquivalent, "geogate does not run Java classes"},
+	"topic.filter.class":                    {NoEquivalent, "geogate does not run Java classes"},
+	"group.filter.class":                    {NoEquivalent, "geogate does not run Java classes"},
+	"forwarding.admin.class":                {NoEquivalent, "geogate does not run Java classes"},
 	"sync.topic.acls.enabled":               {NoEquivalent, noteACL},
 	"sync.topic.acls.interval.seconds":      {NoEquivalent, noteACL},
 	"groups":                                {NoEquivalent, noteGroups},
@@ -82,14 +82,14 @@ var flowRules = map[string]rule{
 	"admin.timeout.ms":                      {NoEffect, noteClient},
 	"consumer.poll.timeout.ms":              {NoEffect, noteClient},
 	"add.source.alias.to.metrics":           {NoEffect, "geogate's metrics name both regions"},
-	"transforms":                            {NoEquivalent, "links change records by residency rules only"},
-	"predicates":                            {NoEquivalent, "links change records by residency rules only"},
+	"transforms":                            {NoEquivalent, "links do not change records; a residency policy can keep records back"},
+	"predicates":                            {NoEquivalent, "links do not change records; a residency policy can keep records back"},
 	"name":                                  {NoEffect, noteConnect},
 	"connector.class":                       {NoEffect, noteConnect},
 	"source.cluster.alias":                  {NoEffect, "the flow names its clusters"},
 	"target.cluster.alias":                  {NoEffect, "the flow names its clusters"},
-	"exactly.once.support":                  {NoEffect, "links copy exactly once always"},
-	"exactly.once.source.support":           {NoEffect, "links copy exactly once always"},
+	"exactly.once.support":                  {NoEffect, "links always copy exactly once"},
+	"exactly.once.source.support":           {NoEffect, "links always copy exactly once"},
 	"transaction.boundary":                  {NoEffect, noteConnect},
 	"transaction.boundary.interval.ms":      {NoEffect, noteConnect},
 	"dedicated.mode.enable.internal.rest":   {NoEffect, noteConnect},
@@ -100,8 +100,8 @@ var flowPrefixes = []struct {
 	prefix string
 	rule   rule
 }{
-	{"transforms.", rule{NoEquivalent, "links change records by residency rules only"}},
-	{"predicates.", rule{NoEquivalent, "links change records by residency rules only"}},
+	{"transforms.", rule{NoEquivalent, "links do not change records; a residency policy can keep records back"}},
+	{"predicates.", rule{NoEquivalent, "links do not change records; a residency policy can keep records back"}},
 	{"topic.creation.", rule{Changed, noteFactor}},
 	{"errors.", rule{NoEffect, noteConnect}},
 }
@@ -124,7 +124,7 @@ inter.worker.signature.algorithm inter.worker.verification.algorithms`)
 )
 
 // clientNames are settings of Java's clients, ConsumerConfig, ProducerConfig and
-// AdminClientConfig, but for those of a connection's security.
+// AdminClientConfig, except those of a connection's security.
 var clientNames = strings.Fields(`
 acks allow.auto.create.topics auto.commit.interval.ms auto.include.jmx.reporter auto.offset.reset batch.size bootstrap.controllers
 buffer.memory check.crcs client.dns.lookup client.id client.rack compression.gzip.level compression.lz4.level
@@ -140,7 +140,7 @@ rebalance.timeout.ms receive.buffer.bytes reconnect.backoff.max.ms reconnect.bac
 retry.backoff.max.ms retry.backoff.ms send.buffer.bytes session.timeout.ms socket.connection.setup.timeout.max.ms
 socket.connection.setup.timeout.ms transaction.timeout.ms transactional.id value.deserializer value.serializer`)
 
-// securityNames are settings of a connection's security, but for its protocol.
+// securityNames are the settings of a connection's security, except security.protocol.
 var securityNames = strings.Fields(`
 sasl.client.callback.handler.class sasl.jaas.config sasl.kerberos.kinit.cmd sasl.kerberos.min.time.before.relogin
 sasl.kerberos.service.name sasl.kerberos.ticket.renew.jitter sasl.kerberos.ticket.renew.window.factor
@@ -168,7 +168,7 @@ func secret(key string) bool {
 		slices.ContainsFunc(secretSuffixes, func(s string) bool { return strings.HasSuffix(key, s) })
 }
 
-// ruleOf is what becomes of a setting by its name without the prefix of a cluster or flow.
+// ruleOf finds the rule of a setting by its name without the prefix of a cluster or flow.
 func ruleOf(name string) (rule, bool) {
 	if r, ok := flowRules[name]; ok {
 		return r, true
@@ -191,11 +191,11 @@ func ruleOf(name string) (rule, bool) {
 	}
 	switch {
 	case !prefixed && (slices.Contains(securityNames, name) || name == "security.protocol"):
-		return rule{NoEffect, noteClient}, true // connections do not read it
+		return rule{NoEffect, noteClient}, true // connection did not take it over
 	case slices.Contains(securityNames, name) || name == "security.protocol":
 		return rule{NoEquivalent, noteSecurity}, true
 	case name == "bootstrap.servers":
-		return rule{NoEquivalent, "a cluster has one list of brokers for all clients"}, true
+		return rule{NoEquivalent, "a cluster has one list of brokers for all of its clients"}, true
 	case slices.Contains(clientNames, name) || strings.HasPrefix(name, "metrics.context."):
 		return rule{NoEffect, noteClient}, true
 	}
@@ -224,7 +224,7 @@ func cutClient(name string) (string, bool) {
 	return name, false
 }
 
-// knownNames are all names that a misspelt one may stand for.
+// knownNames are all names that a misspelt one may be meant for.
 func knownNames() []string {
 	out := []string{
 		"clusters", "bootstrap.servers", "enabled", "topics", "topics.exclude", "topics.blacklist", "replication.policy.class",

@@ -7,13 +7,13 @@ import (
 	"strings"
 )
 
-// errPattern is a regular expression of Java's that cannot be taken over.
+// errPattern is returned for a regular expression of Java that cannot be taken over.
 var errPattern = errors.New("cannot be taken over")
 
-// Patterns turns a list of MirrorMaker 2's, regular expressions of java.util.regex between
-// commas, each of which matches whole names, into patterns of a link: globs where they say
-// the same, as people read them more easily, otherwise regular expressions between slashes.
-// It refuses what Go's expressions (RE2) lack, and what they would read differently.
+// Patterns turns a list of MirrorMaker 2 into patterns of a link. The list has regular
+// expressions of java.util.regex, separated by commas, each of which matches whole names. Those
+// that a glob can express become globs, which are easier to read; others stay regular
+// expressions, between slashes. Expressions that RE2 lacks or reads differently are errors.
 func Patterns(list string) ([]string, error) {
 	var out []string
 	for _, item := range splitList(list) {
@@ -42,7 +42,7 @@ func splitList(list string) []string {
 
 func pattern(re string) (string, error) {
 	if re == "" {
-		return "", fmt.Errorf("an empty item %w: take the comma out", errPattern)
+		return "", fmt.Errorf("an empty item %w: remove the comma", errPattern)
 	}
 	if glob, ok := globOf(re); ok {
 		return glob, nil
@@ -95,7 +95,7 @@ var (
 // and groups are concerned.
 func readsAlike(re string) error {
 	if strings.ContainsAny(re, "\r\n") {
-		return errors.New("it has a line end")
+		return errors.New("it contains a line end")
 	}
 	class := false
 	for i := 0; i < len(re); i++ {
@@ -106,7 +106,7 @@ func readsAlike(re string) error {
 				i += len(named) - 1
 			}
 		case !class && c == '{' && (i == 0 || !repetition.MatchString(re[i:])):
-			return errors.New("a { that begins no repetition is an error in Java; lists are split at every comma, also within x{1,2}: write xx?")
+			return errors.New("a { that begins no repetition is an error in Java; MirrorMaker 2 splits lists at every comma, also in x{1,2}: write xx? instead")
 		case class && c == '[':
 			return errors.New("a class within a class is a union in Java and a character in RE2; write one class")
 		case class && strings.HasPrefix(re[i:], "&&"):

@@ -8,14 +8,14 @@ import (
 	"github.com/magiconair/properties"
 )
 
-// Limits of a file. MirrorMaker 2 has none; a file of somebody who replicates a thousand
-// topics by name has some hundred kilobytes.
+// Limits of a file, which MirrorMaker 2 does not have. A file that lists a thousand topics by
+// name has some hundred kilobytes.
 const (
 	maxFile     = 4 << 20
 	maxSettings = 20_000
 )
 
-// Setting is one line of a file, or several that a backslash joins.
+// Setting is a key and its value, from one line or several joined by backslashes.
 type Setting struct {
 	Line  int // the first, from 1
 	Key   string
@@ -37,7 +37,7 @@ func (e *LineError) Error() string {
 	return fmt.Sprintf("%s:%d: %v", e.File, e.Line, e.Err)
 }
 
-// Unwrap is the mistake without its place.
+// Unwrap returns the mistake without its place.
 func (e *LineError) Unwrap() error { return e.Err }
 
 // ReadProperties reads a file in the form of java.util.Properties, in ISO 8859-1 as
@@ -45,7 +45,7 @@ func (e *LineError) Unwrap() error { return e.Err }
 // one counts. Text like ${file:/run/secrets:x} stays as it is. Errors are [*LineError].
 func ReadProperties(file string, src []byte) ([]Setting, error) {
 	if len(src) > maxFile {
-		return nil, &LineError{File: file, Err: fmt.Errorf("the file has more than %d MiB", maxFile>>20)}
+		return nil, &LineError{File: file, Err: fmt.Errorf("the file is larger than %d MiB", maxFile>>20)}
 	}
 	loader := properties.Loader{Encoding: properties.ISO_8859_1, DisableExpansion: true}
 	var out []Setting
