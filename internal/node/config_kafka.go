@@ -26,8 +26,8 @@ type KafkaConfig struct {
 	Seeds []string `yaml:"seeds"`
 	// Embedded runs the cluster inside the process.
 	Embedded *EmbeddedKafka `yaml:"embedded"`
-	// TLS and SASL are how brokers are known, and as whom this process is. Without TLS
-	// connections are in the clear.
+	// TLS says how brokers are verified, SASL as whom this process authenticates. Without TLS
+	// connections are not encrypted.
 	TLS  *connect.TLS  `yaml:"tls"`
 	SASL *connect.SASL `yaml:"sasl"`
 	// AddressMap gives other host:port addresses for those that brokers advertise, where they
@@ -35,7 +35,7 @@ type KafkaConfig struct {
 	AddressMap map[string]string `yaml:"address_map"`
 }
 
-// Later names the place of what people try here.
+// Later says what to write instead of members that people try here.
 func (KafkaConfig) Later() map[string]string {
 	return map[string]string{
 		"security_protocol": "what SSL is elsewhere is the member tls here, and SASL the member sasl",
@@ -43,8 +43,7 @@ func (KafkaConfig) Later() map[string]string {
 	}
 }
 
-// Connection is how the cluster is reached. Changes of what its pointers and map lead to
-// change k.
+// Connection is how the cluster is reached. It shares pointers and map with k.
 func (k KafkaConfig) Connection() connect.Config {
 	return connect.Config{Seeds: k.Seeds, TLS: k.TLS, SASL: k.SASL, AddressMap: k.AddressMap}
 }
@@ -99,7 +98,7 @@ func (c Config) validateKafka(bad *strict.Problems, at strict.Path, name string,
 		given bool
 	}{{"tls", k.TLS != nil}, {"sasl", k.SASL != nil}, {"address_map", len(k.AddressMap) > 0}} {
 		if m.given && len(k.Seeds) == 0 {
-			bad.Add(at.And(m.name), "goes with seeds, brokers outside of this process")
+			bad.Add(at.And(m.name), "needs seeds: it is for brokers outside of this process")
 		}
 	}
 	connection := k.Connection()

@@ -17,7 +17,11 @@ func (s *Seats) CaughtUp(ctx context.Context) (lacking string, err error) {
 	default:
 		return "the control topics, where other regions tell what they have folded, have not been read yet", nil
 	}
-	for _, at := range s.cfg.Control.ToldElsewhere() {
+	told := s.cfg.Control.ToldElsewhere()
+	if others, _ := s.regionsThatCounted(); len(told) == 0 && len(others) > 0 {
+		return "no other region has told yet what it has folded", nil // a new Kafka has no copies yet
+	}
+	for _, at := range told {
 		h := s.find(at)
 		if h == nil {
 			return fmt.Sprintf("%s: other regions fold the partition, and it is not open here", name(at)), nil
@@ -32,7 +36,7 @@ func (s *Seats) CaughtUp(ctx context.Context) (lacking string, err error) {
 // lacks says what a partition that other regions fold has not caught up with since the region
 // was returned, "" if it has everything.
 func (s *Seats) lacks(h *runningSeat) string {
-	others, fenced := s.neverAway()
+	others, fenced := s.regionsThatCounted()
 	if s.isOpening(h.TopicPartition) {
 		return "it is being opened"
 	}
@@ -53,9 +57,9 @@ func (s *Seats) lacks(h *runningSeat) string {
 	return ""
 }
 
-// neverAway are the other regions that are not retired, nor have yet to catch up themselves,
-// and which of them are fenced.
-func (s *Seats) neverAway() (ids []event.RegionID, fenced map[event.RegionID]bool) {
+// regionsThatCounted are the other regions that are neither retired nor have yet to catch up
+// themselves, and which of them are fenced.
+func (s *Seats) regionsThatCounted() (ids []event.RegionID, fenced map[event.RegionID]bool) {
 	fenced = make(map[event.RegionID]bool)
 	regions := s.client.Tokens().Regions
 	for _, r := range s.cfg.Topology.Others(s.cfg.Region) {
