@@ -50,7 +50,7 @@ type Status struct {
 	Stopped []StoppedEntry `json:"standing,omitempty"`
 	Rules   []RuleCount    `json:"rules,omitempty"` // of the residency policy, by rule and verdict
 	Error   string         `json:"error,omitempty"`
-	// Cause is the error that Error is the text of.
+	// Cause is the error whose text Error is, nil without one.
 	Cause error `json:"-"`
 
 	commits, resets int64

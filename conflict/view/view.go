@@ -212,8 +212,8 @@ type Status struct {
 	Replaced   map[string]Replaced
 	ReplacedBy map[ReplacedKind]uint64
 	Frontier   FrontierStatus
-	// Needed is the vector from which on a store that is lost needs the logs, once it is not
-	// zero: all below stands in the state topic.
+	// Needed is from where on the logs are needed to fill a store that was lost; the state
+	// topic has everything below. Zero: they are needed from their beginnings.
 	Needed event.Vector
 	// Unmoved is why Needed does not rise: a value below the frontier that the state has to
 	// have cannot be read from the log; "" once all could.

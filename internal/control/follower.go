@@ -48,8 +48,8 @@ type Config struct {
 	Defects *defect.Log
 	// Decoder opens batches; nil: one with default limits.
 	Decoder *txn.Decoder
-	// Runs is where the runs of the link from a region are kept, so that a start reads on and
-	// memory does not grow with them; nil: in memory.
+	// Runs gives the store for the runs of the link from a region, so that a start reads on
+	// where the last process ended and memory does not grow with them; nil: they are in memory.
 	Runs func(from event.RegionID) SavedRuns
 }
 
@@ -73,7 +73,7 @@ type Follower struct {
 	committed  *consumer // all topics, read committed
 
 	listingWanted chan struct{} // holds one: a position waits for a listing
-	broken        chan error    // holds one: what kept runs from being read or written
+	broken        chan error    // holds one: the error of a store of runs
 	ready         chan struct{}
 	syncs         *coalescer[struct{}] // callers that want everything read to its end
 	decisions     *coalescer[int64]    // callers that want the own control topic read to its end, which it gives

@@ -1,6 +1,7 @@
 package control
 
 import (
+	"cmp"
 	"encoding/binary"
 	"fmt"
 	"iter"
@@ -10,6 +11,7 @@ import (
 	"time"
 
 	"github.com/geogate/geogate/internal/event"
+	"github.com/geogate/geogate/internal/txn"
 )
 
 // TypeProgress is the type of a Progress.
@@ -164,8 +166,8 @@ func (f *Follower) Progress(region event.RegionID, topic string, num int32) (Pro
 }
 
 // Told is what a region has told of a partition, the newest first, as far as it is
-// remembered; nothing if frontiers may not count on the newest. What comes in between is
-// left out: whoever goes on has something that is older than it.
+// remembered; nothing if frontiers may not count on the newest. A record that arrives while
+// the caller iterates hides none of the older ones; one may come twice then.
 func (f *Follower) Told(region event.RegionID, topic string, num int32) iter.Seq[Progress] {
 	k := progressKey{region, topic, num}
 	return func(yield func(Progress) bool) {
@@ -218,6 +220,22 @@ func (f *Follower) UsedElsewhere() []string {
 		}
 	}
 	return slices.Sorted(maps.Keys(names))
+}
+
+// ToldElsewhere are the partitions, by topic and number, of which other regions have told
+// progress: they fold them.
+func (f *Follower) ToldElsewhere() []txn.TopicPartition {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	told := make(map[txn.TopicPartition]struct{})
+	for k := range f.progress {
+		if k.region != f.cfg.Region {
+			told[txn.TopicPartition{Topic: k.topic, Partition: k.partition}] = struct{}{}
+		}
+	}
+	return slices.SortedFunc(maps.Keys(told), func(a, b txn.TopicPartition) int {
+		return cmp.Or(cmp.Compare(a.Topic, b.Topic), cmp.Compare(a.Partition, b.Partition))
+	})
 }
 
 const (

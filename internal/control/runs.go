@@ -12,20 +12,22 @@ import (
 type RunStore interface {
 	// Of is the store of a copy's runs.
 	Of(Copy) offsets.Store
-	// ReadTo notes that the records of a slot below next were put, and keeps both.
+	// ReadTo notes that the records of a slot below next were put, and stores what was put
+	// and how far that is.
 	ReadTo(slot int32, next int64)
-	// Err is the first error that kept something from being read or written. What was asked
-	// after it was answered as unknown.
+	// Err is the first error of a read or write. After it, nothing is found and nothing is
+	// stored.
 	Err() error
 }
 
 // SavedRuns is a RunStore that outlives the process.
 type SavedRuns interface {
 	RunStore
-	// Place is how far a slot was read, and of which topic.
-	Place(slot int32) (Place, bool)
-	// Under says of which topic, and under which leader epoch, what is put from now on in a
-	// slot was read.
+	// Place is how far a slot was read, and of which topic; ok is false if that is not
+	// known.
+	Place(slot int32) (p Place, ok bool)
+	// Under says from which topic the next ReadTo of a slot is, and the leader epoch of the
+	// last batch that was read of it; -1 if none was read since the start.
 	Under(slot int32, topic event.TopicID, epoch int32)
 	// Reset forgets everything.
 	Reset()
@@ -54,9 +56,9 @@ func (m memoryRuns) Of(c Copy) offsets.Store {
 func (m memoryRuns) ReadTo(int32, int64) {}
 func (m memoryRuns) Err() error          { return nil }
 
-// runBudget is how much memory the runs of one link take beside their store. It holds the
-// newest of 1,000 partitions that copy a hundred transactions each between two looks, and
-// some dozens of blocks that somebody reads further back.
+// runBudget bounds, in bytes, the memory that the runs of one link take beside their store.
+// It holds the newest hundred runs of each of 1,000 partitions, or some dozens of blocks that
+// readers further back need.
 const runBudget = 8 << 20
 
 // runTable is the runs of one link, by copy. What they take in memory is bounded: of those
@@ -73,9 +75,11 @@ type copyRuns struct {
 	offsets.Map
 	held int
 	used *list.Element // nil: it holds nothing
-	// below: the log of the copy begins there or later, and nobody needs what lies below.
-	// removed: runs below it were taken out.
-	below, removed int64
+	// below is a target offset: the log of the copy begins there or later, and no reader
+	// needs runs below it.
+	below int64
+	// removed is where the lowest run begins, once runs below it were taken out.
+	removed int64
 }
 
 func newRunTable(store RunStore) *runTable {
@@ -89,8 +93,8 @@ func (t *runTable) reset() {
 	t.held = 0
 }
 
-// of gives the runs of a copy. What the caller makes of them is accounted for by the next
-// call for another one.
+// of gives the runs of a copy. The memory that the caller's use of them takes is accounted
+// for by the next call for another copy.
 func (t *runTable) of(c Copy) *copyRuns {
 	r := t.copies[c]
 	if r == nil {
@@ -137,8 +141,8 @@ func (t *runTable) put(c Copy, first int64, runs []offsets.Run) {
 	}
 }
 
-// tombstone takes out a record that is needed no more. A tombstone alone proves nothing:
-// it comes also after a record that was folded into a block, which has replaced it.
+// tombstone takes out a record that is not needed any more. A tombstone alone proves nothing:
+// one comes also for a record that was folded into a block, which has replaced it.
 func (t *runTable) tombstone(c Copy, first int64) {
 	m := t.copies[c]
 	if m == nil || m.below == 0 {
@@ -149,8 +153,8 @@ func (t *runTable) tombstone(c Copy, first int64) {
 	}
 }
 
-// locate finds the run that holds a target offset; known is false where nobody can tell any
-// more.
+// locate finds the run that holds a target offset. Where there is none, known is false if
+// there may have been one: runs were taken out there, or the store has failed.
 func (t *runTable) locate(c Copy, target int64) (r offsets.Run, known, ok bool) {
 	m := t.of(c)
 	r, ok = m.Locate(target)
@@ -165,8 +169,8 @@ func (t *runTable) targetFrom(c Copy, incarnation uint16, source int64) (int64, 
 	return t.of(c).TargetFrom(incarnation, source)
 }
 
-// needless gives the first targets of records of which nobody needs anything, since the
-// log of the copy begins at target or above it and its readers have read what is below.
+// needless gives the first targets of records that nobody needs: the log of the copy begins
+// at target or above it, and its readers have read what is below.
 func (t *runTable) needless(c Copy, target int64, most int) []int64 {
 	m := t.of(c)
 	m.below = max(m.below, target)
@@ -174,12 +178,12 @@ func (t *runTable) needless(c Copy, target int64, most int) []int64 {
 }
 
 // savedPlace tells where to go on reading a slot of a topic of runs that begins and ends at
-// first and end, where a cluster says that what was written under the leader epoch ends at
-// epochEnd (-1: it knows nothing of that epoch). ok is false if what was saved is of another log, or of one
-// that has lost its end since.
+// first and end. The cluster says that what was written under the leader epoch of the place
+// ends at epochEnd; -1 if it knows nothing of that epoch. ok is false if what was saved is of
+// another log, or of one that has lost its end since.
 //
-// A machine that loses power may lose the ends of both, and the log may have grown again:
-// some is read once more.
+// A machine that loses power may lose the ends of both log and store, and the log may have
+// grown again: the last offsets are read once more.
 func savedPlace(p Place, topic event.TopicID, first, end, epochEnd int64) (next int64, ok bool) {
 	if p.Topic != topic || p.Next > end || epochEnd < p.Next {
 		return first, false

@@ -23,7 +23,7 @@ func (f *Follower) runsReadTo(from event.RegionID, p txn.TopicPartition, next in
 		return
 	}
 	select {
-	case f.broken <- fmt.Errorf("keep the runs of %s: %w", p.Topic, s.Err()):
+	case f.broken <- fmt.Errorf("store the runs of %s: %w", p.Topic, s.Err()):
 	default:
 	}
 }
@@ -53,7 +53,10 @@ func (f *Follower) resumeRuns(ctx context.Context, topic string, starts map[int3
 	whole := len(places) == 0
 	for slot, first := range starts {
 		end, ok := ends.Lookup(topic, slot)
-		if !ok || end.Err != nil {
+		if !ok {
+			return nil, fmt.Errorf("list the end of %s/%d: no answer", topic, slot)
+		}
+		if end.Err != nil {
 			return nil, fmt.Errorf("list the end of %s/%d: %w", topic, slot, end.Err)
 		}
 		out[slot] = first
@@ -67,7 +70,7 @@ func (f *Follower) resumeRuns(ctx context.Context, topic string, starts map[int3
 		}
 		next, valid := savedPlace(p, event.TopicID(found.ID), first, end.Offset, epochEnd)
 		if !valid {
-			f.log.Info("the store has runs of another log; reading them again", "topic", topic, "partition", slot, "read_to", p.Next, "end", end.Offset, "epoch_end", epochEnd)
+			f.log.Info("the stored runs are of another log, or of one that has lost its end; reading all runs again", "topic", topic, "partition", slot, "read_to", p.Next, "end", end.Offset, "epoch_end", epochEnd)
 			whole = true
 		}
 		out[slot] = next
@@ -114,10 +117,10 @@ func (f *Follower) places(ctx context.Context, s SavedRuns, topic string, slots 
 	return places, epochEnds, nil
 }
 
-// Needless is the keys of records of a copy's runs that nobody needs: its log begins at
-// target or above it, and its readers have read what lies below. At most most are given, and
-// the slot of the topic of runs that they are in. Once their tombstones are read, their runs
-// are forgotten.
+// Needless gives the keys of records of a copy's runs that nobody needs, at most most of
+// them, and the partition of the topic of runs that they are in: the log of the copy begins
+// at target or above it, and its readers have read what lies below. Once tombstones for the
+// keys are read, their runs are taken out.
 func (f *Follower) Needless(from event.RegionID, c Copy, target int64, most int) (slot int32, keys [][]byte) {
 	f.mu.Lock()
 	defer f.mu.Unlock()

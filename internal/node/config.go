@@ -147,7 +147,7 @@ type HTTPConfig struct {
 	MaxReaders     int `yaml:"max_readers"`
 	// MaxBody bounds a request's body, MaxRecord one record in it, MaxInflight
 	// what bodies of all requests have in memory, and likewise answers that wait
-	// to be taken. One address has at most half of that. So much are writes of all
+	// to be taken. One address has at most half of that. It bounds the writes of all
 	// partitions that are not settled, too.
 	MaxBody     strict.Size `yaml:"max_body"`
 	MaxRecord   strict.Size `yaml:"max_record"`

@@ -35,7 +35,7 @@ type KafkaConfig struct {
 	AddressMap map[string]string `yaml:"address_map"`
 }
 
-// Later names the place of what people try here.
+// Later says what to write instead of members that people try here.
 func (KafkaConfig) Later() map[string]string {
 	return map[string]string{
 		"security_protocol": "give the member tls for SSL, and the member sasl for SASL",
@@ -98,7 +98,7 @@ func (c Config) validateKafka(bad *strict.Problems, at strict.Path, name string,
 		given bool
 	}{{"tls", k.TLS != nil}, {"sasl", k.SASL != nil}, {"address_map", len(k.AddressMap) > 0}} {
 		if m.given && len(k.Seeds) == 0 {
-			bad.Add(at.And(m.name), "goes with seeds, brokers outside of this process")
+			bad.Add(at.And(m.name), "needs seeds: it is for brokers outside of this process")
 		}
 	}
 	connection := k.Connection()

@@ -93,7 +93,7 @@ func TestConfigErrors(t *testing.T) {
 		"mechanism":         {replace("[127.0.0.1:29092]", "[a:1], sasl: {mechanism: scram-sha-521}"), `c:6:44: regions.eu.kafka.sasl.mechanism: unknown mechanism "scram-sha-521"; did you mean "scram-sha-512"?`},
 		"open password":     {replace("[127.0.0.1:29092]", "[a:1], sasl: {mechanism: plain, password: hunter2}"), `c:6:62: regions.eu.kafka.sasl.password: secrets are given in files only; use password_file`},
 		"unchecked TLS":     {replace("[127.0.0.1:29092]", "[a:1], tls: {insecure_skip_verify: true}"), `c:6:43: regions.eu.kafka.tls.insecure_skip_verify: certificates are always checked: without that anybody between can read and write; give ca_file, and server_name if the name differs`},
-		"TLS without seeds": {replace("ap: {id: 3}", "ap: {id: 3, kafka: {tls: {}}}"), `c:7:23: regions.ap.kafka.tls: goes with seeds, brokers outside of this process`},
+		"TLS without seeds": {replace("ap: {id: 3}", "ap: {id: 3, kafka: {tls: {}}}"), `c:7:23: regions.ap.kafka.tls: needs seeds: it is for brokers outside of this process`},
 		"mapped to a host":  {replace("[127.0.0.1:29092]", "[a:1], address_map: {'b:9092': tunnel}"), `c:6:51: regions.eu.kafka.address_map."b:9092": "tunnel" is not host:port`},
 		"same id":           {replace("ap: {id: 3}", "ap: {id: 2}"), `c:6:8: regions.eu.id: 2 is already the id of ap`},
 		"id 16":             {replace("ap: {id: 3}", "ap: {id: 16}"), `c:7:8: regions.ap.id: must be within 1 and 15`},

@@ -73,8 +73,8 @@ func (n *incidents) Accept(ctx context.Context, id string, to int64, by, reason 
 	return n.show(&e), err
 }
 
-// lostBeginning keeps that a topic of geogate's own has lost its beginning. What was accepted
-// is no news; what was deleted since then is another incident.
+// lostBeginning reports that a topic of geogate's own has lost its beginning. What was
+// accepted is not reported again; what was deleted since then is another incident.
 func (n *incidents) lostBeginning(t retention.Topic, partition int32, start int64) {
 	p := incident.Place{Kind: incident.Internal, Log: t.ID, Partition: partition}
 	from, until := n.keeper.Missing(p, start)

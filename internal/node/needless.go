@@ -15,15 +15,17 @@ import (
 	"github.com/geogate/geogate/internal/control"
 	"github.com/geogate/geogate/internal/event"
 	"github.com/geogate/geogate/internal/retention"
+	"github.com/geogate/geogate/internal/sleep"
 	"github.com/geogate/geogate/internal/txn"
 )
 
 const (
-	// needlessAtOnce bounds the tombstones that are on their way, and needlessRounds those of
-	// one copy from one look to the next.
+	// needlessAtOnce is how many tombstones are in flight at most, needlessRounds how often as
+	// many are written for one copy in one look.
 	needlessAtOnce = 1000
 	needlessRounds = 20
-	// needlessTopics bounds the topics of one request, needlessTime takes one look.
+	// needlessTopics is how many topics one request names at most, needlessTime how long one
+	// look may take.
 	needlessTopics = 300
 	needlessTime   = 30 * time.Second
 )
@@ -43,23 +45,17 @@ func newNeedlessRuns(n *Node) *needlessRuns {
 	return &needlessRuns{n, kadm.NewClient(n.client), cmp.Or(n.deps.RetentionEvery, retention.Every)}
 }
 
-// Run looks until the context ends, which it returns as nil.
+// Run looks again and again until the context ends, and returns nil then.
 func (d *needlessRuns) Run(ctx context.Context) error {
-	tick := time.NewTicker(d.every)
-	defer tick.Stop()
 	failed := false
-	for {
-		select {
-		case <-ctx.Done():
-			return nil
-		case <-tick.C:
-		}
+	sleep.Every(ctx, d.every, func() {
 		err := d.look(ctx)
 		if err != nil && ctx.Err() == nil && !failed {
-			d.node.log.Warn("cannot delete runs of records that the logs of copies have deleted; will try again", "err", err)
+			d.node.log.Warn("cannot delete the runs of records that were deleted from copies; will try again", "err", err)
 		}
 		failed = err != nil
-	}
+	})
+	return nil
 }
 
 func (d *needlessRuns) look(ctx context.Context) error {
@@ -104,8 +100,9 @@ func (d *needlessRuns) look(ctx context.Context) error {
 	return errors.Join(errs...)
 }
 
-// below is the offset of a copy below which no run is needed: below the start of its log,
-// and of what the fold has read, since runs tell how much it has lost.
+// below is the offset of a copy below which no run is needed: where its log begins, or where
+// the fold reads on if that is lower, since runs tell how much it has lost. ok is false where
+// that is not known.
 func (d *needlessRuns) below(t control.Topic, partition int32, start int64, unread map[txn.TopicPartition]retention.Need) (int64, bool) {
 	if need, ok := unread[txn.TopicPartition{Topic: t.Name, Partition: partition}]; ok {
 		return min(start, need.Next), true

@@ -46,8 +46,8 @@ type peer struct {
 
 // judge gives the state of the gateway and, unless that is unknown, how long it has been
 // silent. Leases say more than progress: they are renewed whether the region has
-// something to tell or not. A fence ends them, and is no sign of life: who was gone before
-// stays gone until something comes.
+// something to tell or not. A fence ends them, and is no sign of life: a gateway that was
+// gone before stays so until something is heard of it.
 func (p peer) judge() (state string, silent time.Duration) {
 	wasGone := p.lease.ok && p.fencedFor > 0 && p.lease.ago-p.fencedFor > leaseSilence
 	switch {

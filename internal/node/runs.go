@@ -17,8 +17,8 @@ import (
 //
 // Layout, below the prefix "runs/" and u8 region: 'r', topic id, u32 partition, u64 first
 // target → the value of the record of runs; 's', u32 slot → topic id of the topic of runs,
-// u64 next offset, u32 leader epoch. What was put is written together with how far the slot
-// was read.
+// u64 next offset, u32 leader epoch. How far a slot was read is never written before what
+// was put, and with it if that fits into one transaction.
 type savedRuns struct {
 	db     *badger.DB
 	prefix []byte
@@ -60,7 +60,7 @@ func (s *savedRuns) fail(err error) {
 // Err implements control.RunStore.
 func (s *savedRuns) Err() error { return s.err }
 
-// update writes into the open transaction, or begins another one where that is full.
+// update writes into the open transaction; one that is full is committed first.
 func (s *savedRuns) update(write func(*badger.Txn) error) {
 	if s.err != nil {
 		return
@@ -223,5 +223,5 @@ func (c *savedCopy) Delete(first int64) {
 // Broken implements offsets.Store. The next start reads everything again.
 func (c *savedCopy) Broken(err error) {
 	c.of.Reset()
-	c.of.fail(fmt.Errorf("%w (start again: what the store had of it was deleted, and is read from Kafka)", err))
+	c.of.fail(fmt.Errorf("%w (the stored runs were deleted; start the gateway again, and it reads them from Kafka)", err))
 }

@@ -1,7 +1,6 @@
 package offsets
 
 import (
-	"errors"
 	"fmt"
 	"slices"
 )
@@ -49,7 +48,7 @@ func (m *Map) open() Store {
 
 // Add takes runs in target order. Runs that are already there are passed over, so
 // that a folded block may follow the records it replaces; runs that contradict
-// what is there are an error, and none of them is added.
+// what is there, or overlap too much of it, are an error, and none of them is added.
 func (m *Map) Add(runs ...Run) error {
 	for i := 1; i < len(runs); i++ {
 		if runs[i].Target < runs[i-1].TargetEnd() {
@@ -87,15 +86,15 @@ func (m *Map) pack(runs []Run) {
 	}
 }
 
-// replace puts runs in the place of all records that they overlap, together with what
-// these have beside.
+// replace puts runs in the place of all records that they overlap, together with the other
+// runs of these records.
 func (m *Map) replace(runs []Run) error {
 	var old []Run
 	var keys []int64
 	for p, ok := m.overlapped(runs[0].Target); ok && p.first < runs[len(runs)-1].TargetEnd(); p, ok = m.from(p.first + 1) {
 		keys, old = append(keys, p.first), append(old, p.runs...)
 		if len(old) > mostReplaced {
-			return errors.New("add runs: they take the place of too many")
+			return fmt.Errorf("add runs: they overlap more than %d that are there", mostReplaced)
 		}
 	}
 	all := make([]Run, 0, len(old)+len(runs))
@@ -161,10 +160,9 @@ func (m *Map) forget() { m.tail, m.block, m.known = nil, packed{}, false }
 // Forget takes what can be read again out of memory.
 func (m *Map) Forget() { m.tail, m.block = nil, packed{} }
 
-// Held is about how many bytes of memory it would free to Forget.
+// Held is about how many bytes of memory Forget would free.
 func (m *Map) Held() int {
-	n := (cap(m.tail) + cap(m.block.runs)) * runBytes
-	return n
+	return (cap(m.tail) + cap(m.block.runs)) * runBytes
 }
 
 func (p *packed) holds(target int64) bool {

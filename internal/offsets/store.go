@@ -6,16 +6,17 @@ import (
 )
 
 // Store keeps the records of runs of one partition, in the order of their first targets.
-// Keys and values are those of the topic of runs, but for the partition. What a store
-// cannot read or write it tells by means of its own, and answers as if it were not there.
+// Values are those of the topic of runs ([AppendRuns]). A store reports errors by means of
+// its own, and answers as if what it cannot read were not there.
 type Store interface {
 	// Floor is the last record that begins at or below target.
 	Floor(target int64) (first int64, value []byte, ok bool)
 	// Ceil is the first record that begins at or above target.
 	Ceil(target int64) (first int64, value []byte, ok bool)
-	// Put keeps a record in the place of one that begins at the same target, Delete keeps
-	// none.
+	// Put keeps a record, in the place of one that begins at the same target. The value is
+	// the store's from then on.
 	Put(first int64, value []byte)
+	// Delete removes the record that begins at first, if there is one.
 	Delete(first int64)
 	// Broken is told of a record that cannot be read.
 	Broken(err error)

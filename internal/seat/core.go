@@ -549,7 +549,7 @@ func (c *Core) free(w *write) {
 	c.env.Room.give(w.size)
 }
 
-// leave gives the room of what is held back; the core is not used any more.
+// leave gives back the room of the writes that are held. The core is not used after it.
 func (c *Core) leave() {
 	c.env.Room.give(c.bytes)
 	c.env.Room = nil

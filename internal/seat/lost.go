@@ -100,8 +100,8 @@ func (s *Seat) firstRecord(ctx context.Context, p txn.TopicPartition) (int64, er
 }
 
 // checkEnd returns an error while the own log lacks records at its end that were read before,
-// or did when somebody looked last, and nobody has accepted that: what has been written there
-// since is not what was there. known is how far it was read.
+// and while an incident that says so is open: what was written there since is not what was
+// there. known is how far the log was read.
 func (s *Seat) checkEnd(ctx context.Context, end, known int64) error {
 	if s.cfg.NoLog {
 		return nil

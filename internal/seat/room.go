@@ -2,17 +2,17 @@ package seat
 
 import "sync/atomic"
 
-// Room bounds the bytes of the writes that all seats of an instance hold together, each from
-// when its seat takes it until it is settled: also of those whose clients have gone, which a
-// broker that does not answer can make many. A seat may hold as much as is then left, so that
-// partitions of which nothing can be stored leave room for the others. A Room of nil has no
-// limit.
+// Room bounds the bytes of the writes that all seats of an instance hold together. A write
+// counts from when its seat takes it until it is settled, also when its client has gone: a
+// broker that does not answer can make those many. A seat may hold at most as much as it
+// leaves free for the others, so that partitions that cannot store anything do not take all.
+// A nil Room has no limit. It is safe for concurrent use.
 type Room struct {
 	most int64
 	held atomic.Int64
 }
 
-// NewRoom makes room for a number of bytes. A write of more than half of them has none.
+// NewRoom makes room for most bytes. A write of more than half of them is always refused.
 func NewRoom(most int64) *Room { return &Room{most: most} }
 
 // Held is how many bytes are held.
@@ -23,8 +23,8 @@ func (r *Room) Held() int64 {
 	return r.held.Load()
 }
 
-// take takes n bytes for a seat that holds own, if it may have them. One that holds nothing
-// gets a small write in as long as it fits.
+// take takes n bytes for a seat that holds own, if it may have them. A seat that holds
+// nothing may take a small write as long as it fits.
 func (r *Room) take(own, n int) bool {
 	if r == nil {
 		return true

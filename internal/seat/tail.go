@@ -223,9 +223,12 @@ func (f *feed) lastOffset(ctx context.Context, p txn.TopicPartition) (int64, err
 	if err != nil {
 		return 0, fmt.Errorf("look up leader of %s/%d: %w", p.Topic, p.Partition, err)
 	}
-	leader := meta.Topics[p.Topic].Partitions[p.Partition]
-	if leader.Err != nil || leader.LeaderEpoch < 0 {
-		return 0, fmt.Errorf("look up leader of %s/%d: epoch %d: %w", p.Topic, p.Partition, leader.LeaderEpoch, leader.Err)
+	leader, ok := meta.Topics[p.Topic].Partitions[p.Partition]
+	if leader.Err != nil {
+		return 0, fmt.Errorf("look up leader of %s/%d: %w", p.Topic, p.Partition, leader.Err)
+	}
+	if !ok || leader.LeaderEpoch < 0 {
+		return 0, fmt.Errorf("look up leader of %s/%d: the broker does not say its epoch", p.Topic, p.Partition)
 	}
 	var req kadm.OffsetForLeaderEpochRequest
 	req.Add(p.Topic, p.Partition, leader.LeaderEpoch)

@@ -9,34 +9,34 @@ import (
 	"github.com/geogate/geogate/router/ownership"
 )
 
-// CaughtUp implements ownership.UnitLogs.
+// CaughtUp implements ownership.UnitLogs. An instance that is starting has not caught up
+// before it has read what the other regions told, and opened all partitions that they fold.
 func (s *Seats) CaughtUp(ctx context.Context) (lacking string, err error) {
-	open := make(map[string]bool)
-	for _, h := range s.list() {
-		open[h.Topic] = true
-		if lacking := s.lacks(h); lacking != "" {
-			return fmt.Sprintf("%s: %s", name(h.TopicPartition), lacking), nil
-		}
+	select {
+	case <-s.cfg.Control.Ready():
+	default:
+		return "the control topics, where other regions tell what they have folded, have not been read yet", nil
 	}
-	for _, topic := range s.cfg.Control.UsedElsewhere() {
-		if !open[topic] {
-			return fmt.Sprintf("%s: other regions use the topic, and it is not open here", topic), nil
+	told := s.cfg.Control.ToldElsewhere()
+	if others, _ := s.regionsThatCounted(); len(told) == 0 && len(others) > 0 {
+		return "no other region has told yet what it has folded", nil // a new Kafka has no copies yet
+	}
+	for _, at := range told {
+		h := s.find(at)
+		if h == nil {
+			return fmt.Sprintf("%s: other regions fold the partition, and it is not open here", name(at)), nil
+		}
+		if lacking := s.lacks(h); lacking != "" {
+			return fmt.Sprintf("%s: %s", name(at), lacking), nil
 		}
 	}
 	return "", ctx.Err()
 }
 
-// lacks says what a partition has not caught up with since the region was returned, "" if it
-// has everything.
+// lacks says what a partition that other regions fold has not caught up with since the region
+// was returned, "" if it has everything.
 func (s *Seats) lacks(h *runningSeat) string {
-	others, fenced := s.neverAway()
-	heard := false
-	for _, r := range s.cfg.Topology.Others(s.cfg.Region) {
-		heard = heard || len(s.told(h.TopicPartition, r.ID)) > 0
-	}
-	if !heard {
-		return "" // nobody else folds it
-	}
+	others, fenced := s.regionsThatCounted()
 	if s.isOpening(h.TopicPartition) {
 		return "it is being opened"
 	}
@@ -57,9 +57,9 @@ func (s *Seats) lacks(h *runningSeat) string {
 	return ""
 }
 
-// neverAway are the other regions that are not retired, nor have yet to catch up themselves,
-// and which of them are fenced.
-func (s *Seats) neverAway() (ids []event.RegionID, fenced map[event.RegionID]bool) {
+// regionsThatCounted are the other regions that are neither retired nor have yet to catch up
+// themselves, and which of them are fenced.
+func (s *Seats) regionsThatCounted() (ids []event.RegionID, fenced map[event.RegionID]bool) {
 	fenced = make(map[event.RegionID]bool)
 	regions := s.client.Tokens().Regions
 	for _, r := range s.cfg.Topology.Others(s.cfg.Region) {

@@ -324,7 +324,7 @@ func (c *Client) judged(ctx context.Context, e AskJudged) Event {
 func (c *Client) caughtUp(ctx context.Context, e AskCaughtUp) Event {
 	lacking, err := c.cfg.Logs.CaughtUp(ctx)
 	if err != nil {
-		lacking = "it could not be found out: " + err.Error()
+		lacking = "it could not be checked: " + err.Error()
 	}
 	return CaughtUp{Rev: e.Rev, Lacking: lacking}
 }
@@ -374,7 +374,7 @@ func (c *Client) effect(ctx context.Context, e Effect) {
 	case AskJudged:
 		c.task(ctx, Judged{Unit: e.Unit, Rev: e.Rev}, func() Event { return c.judged(ctx, e) })
 	case AskCaughtUp:
-		c.task(ctx, CaughtUp{Rev: e.Rev, Lacking: "it could not be found out"}, func() Event { return c.caughtUp(ctx, e) })
+		c.task(ctx, CaughtUp{Rev: e.Rev, Lacking: "it could not be checked"}, func() Event { return c.caughtUp(ctx, e) })
 	case Persist:
 		c.persist(ctx, e)
 	case Rewatch:

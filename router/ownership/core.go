@@ -293,7 +293,7 @@ func (c *Core) advance(now time.Duration) {
 			c.drain(now, unit)
 			c.writeDrained(now, unit)
 			c.tidy(now, unit)
-			c.remark(now, unit)
+			c.updateRetired(now, unit)
 		}
 		c.rejoin(now)
 		c.checkRenewals(now)

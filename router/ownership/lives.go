@@ -92,7 +92,7 @@ type Heard struct {
 	At   time.Duration // when it came, on the clock of Step
 	Gone bool          // the instance that wrote it has stopped
 	// Fenced is when the region was fenced after that, 0 if it was not: from then on no
-	// instance of it writes a lease, however well it is.
+	// instance of it writes a lease, even if it runs.
 	Fenced time.Duration
 	seq    uint64
 }
@@ -118,7 +118,7 @@ func (c *Core) eachLife(region string, visit func(name instanceName, id string, 
 	}
 }
 
-// noteFence notes when a region was fenced whose instances were heard of.
+// noteFence notes when a region of which a lease record is known was fenced.
 func (c *Core) noteFence(now time.Duration, r *RegionRecord) {
 	if h, ok := c.heard[r.Region]; ok && h.Fenced == 0 && r.State == RegionFenced {
 		h.Fenced = now

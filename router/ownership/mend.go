@@ -326,16 +326,17 @@ func (d *damage) mendRegion(region string, unitLost bool) (*mending, string) {
 	if remembered <= now.rec.Live && !unitLost && !forgotten {
 		return nil, ""
 	}
-	next, verb := RegionRecord{Region: region, ID: d.ids[region], Live: max(remembered, now.rec.Live) + 1, State: RegionFenced, By: d.region, Reason: d.reason}, "fence"
+	next := RegionRecord{Region: region, ID: d.ids[region], Live: max(remembered, now.rec.Live) + 1, State: RegionFenced, By: d.region, Reason: d.reason}
+	step := "fence region"
 	switch {
 	case now.rec.away():
-		next.State, next.Retired, verb = now.rec.State, now.rec.Retired, "keep retired"
+		next.State, next.Retired, step = now.rec.State, now.rec.Retired, "keep the state "+string(now.rec.State)+" of region"
 	case known.away():
-		next.State, next.Retired, verb = RegionRetired, known.Retired, "retire"
+		next.State, next.Retired, step = RegionRetired, known.Retired, "retire region"
 	}
 	return &mending{
 		subject: RegionSubject(region), expect: now.rev, data: encode(next.seal()),
-		step: fmt.Sprintf(verb+" region %s, with liveness epoch %d (the register has %d, %d was seen)", region, next.Live, now.rec.Live, max(remembered, now.rec.Live)),
+		step: fmt.Sprintf("%s %s, with liveness epoch %d (the register has %d, %d was seen)", step, region, next.Live, now.rec.Live, max(remembered, now.rec.Live)),
 	}, ""
 }
 

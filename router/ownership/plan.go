@@ -655,7 +655,7 @@ func (p *plan) unfenceUnit(now time.Duration) {
 		p.answer(ResultDone, fmt.Sprintf("%s is not fenced: %s owns it in epoch %d", p.cmd.Unit, u.rec.Owner, u.rec.Epoch))
 		return
 	case region != nil && region.rec.State != RegionUp:
-		p.answer(ResultPrecondition, fmt.Sprintf("region %s %s; unfence the region", u.rec.Last, region.rec.notUp()))
+		p.answer(ResultPrecondition, fmt.Sprintf("region %s %s; its units are unfenced with it: geogate unfence --region %s", u.rec.Last, region.rec.notUp(), u.rec.Last))
 		return
 	case u.rec.State == UnitPreparing && u.rec.For == u.rec.Last:
 		p.answer(ResultDone, fmt.Sprintf("%s may be claimed by %s already", p.cmd.Unit, u.rec.For))

@@ -16,8 +16,8 @@ import (
 // small. docs/format/ownership.md has the fields and golden bytes.
 
 // recordVersion is the version of all records but those that name extents outside of them
-// or join epochs ([refsVersion]), or say that a region is retired ([retireVersion]). A record of another version is an error, never half
-// understood.
+// or join epochs ([refsVersion]), or say that a region is retired ([retireVersion]). A record
+// of another version is an error, never half understood.
 const recordVersion = 1
 
 // RegionState says whether a region's instances may hold leases.

@@ -8,9 +8,9 @@ import (
 	"time"
 )
 
-// A region that is fenced may come back, and fence others, with cuts at what it has
-// applied; so others wait for what it promises to have folded. One that is retired may
-// not, until it is returned: nobody waits for it.
+// A region that is fenced may come back, and fence others with cuts at what it has applied;
+// so the others wait for what it promises to have folded. One that is retired may not until
+// it is returned, so nobody waits for it.
 //
 // That a region is retired stands in its own record, and then in the record of each unit,
 // which is what readers of logs go by. A region that is retired sets no cut in a record
@@ -21,8 +21,8 @@ import (
 // Whether a unit's record names a region is changed only by who has seen the region's
 // record as far as the unit's. A region's return therefore writes the record of every unit
 // once more: what somebody is about to write who has not heard of the return is refused.
-// Whether all of them were written, the region itself makes sure of, before it asks what
-// the others have settled without it, and begins to catch up with that.
+// The region itself makes sure that all of them were written, before it asks what the others
+// have settled without it and catches up with that.
 
 // The verbs of a region's retirement.
 const (
@@ -39,7 +39,8 @@ const (
 	RegionReturned RegionState = "RETURNED"
 )
 
-// retireVersion is the version of a record that says that a region is retired.
+// retireVersion is the version of a record that says that a region is retired. Earlier
+// versions do not read it.
 const retireVersion = 3
 
 // Retirement is who retired a region, when and why.
@@ -99,9 +100,9 @@ func (u *UnitRecord) seal() {
 	}
 }
 
-// remark has the record of a unit that the region owns name the regions that are retired:
-// those that were retired before there was a second record of it.
-func (c *Core) remark(now time.Duration, unit string) {
+// updateRetired writes the record of a unit that the region owns again, if it does not name
+// the regions that are retired: its first record names none.
+func (c *Core) updateRetired(now time.Duration, unit string) {
 	u, purpose := c.units[unit], "unit "+unit
 	if u == nil || u.rec.Owner != c.cfg.Region || !c.leased(now) || c.seen < u.rev || slices.Equal(u.rec.Retired, c.retired()) || !c.free(now, purpose) {
 		return
@@ -109,15 +110,15 @@ func (c *Core) remark(now time.Duration, unit string) {
 	c.writeUnit(now, purpose, u.rec, u.rev, func(time.Duration, uint64, bool) {})
 }
 
-// ownAway refuses what an operator asks of a gateway whose own region is retired, but for
-// its return.
+// ownAway refuses the retirement of the own region, and, while that is retired or has not
+// caught up, everything but a return. It tells whether it has answered.
 func (p *plan) ownAway() bool {
 	c := p.c
 	switch {
 	case p.cmd.Verb == VerbRetire && p.cmd.Region == c.cfg.Region:
-		p.answer(ResultPrecondition, fmt.Sprintf("a region is not retired by its own gateways, which will not be there to see to it: ask a gateway of a region that stays, not of %s", c.cfg.Region))
+		p.answer(ResultPrecondition, fmt.Sprintf("region %s cannot be retired by its own gateways; ask a gateway of a region that stays", c.cfg.Region))
 	case c.away() && p.cmd.Verb != VerbReturn:
-		p.answer(ResultPrecondition, fmt.Sprintf("region %s, whose gateway this is, %s; ask a gateway of another region", c.cfg.Region, c.regions[c.cfg.Region].rec.notUp()))
+		p.answer(ResultPrecondition, fmt.Sprintf("this gateway's own region %s %s; ask a gateway of another region", c.cfg.Region, c.regions[c.cfg.Region].rec.notUp()))
 	}
 	return p.done
 }
@@ -126,9 +127,9 @@ func (p *plan) ownAway() bool {
 func (r *RegionRecord) notUp() string {
 	switch r.State {
 	case RegionRetired:
-		return "is retired: no region waits for what it does, so it takes part in nothing until it is returned (geogate region return " + r.Region + ")"
+		return "is retired: no region waits for it, and it neither writes nor fences until it is returned (geogate region return " + r.Region + ")"
 	case RegionReturned:
-		return "was retired, has been returned, and has not caught up yet with what the others have settled without it"
+		return "was retired, has been returned, and has not yet caught up with what the others have settled without it"
 	case RegionFenced:
 		return "is fenced"
 	}
@@ -139,9 +140,9 @@ func (r *RegionRecord) notUp() string {
 // to do; lacking is what it has not caught up with.
 func (r *RegionRecord) Away(lacking string) string {
 	if r.State == RegionReturned {
-		return fmt.Sprintf("the region was retired, has been returned, and takes no writes until it has caught up: %s", cmp.Or(lacking, "it has not begun to"))
+		return fmt.Sprintf("the region was retired, has been returned, and takes no writes until it has caught up: %s", cmp.Or(lacking, "it has not been checked yet"))
 	}
-	return fmt.Sprintf("the region was retired by %s on %s (%s): it takes no writes, and no other region waits for it; if it shall take part again: geogate region return %s, at a gateway of another region",
+	return fmt.Sprintf("the region was retired by %s on %s (%s): it takes no writes, and no other region waits for it; to let it take part again, run geogate region return %s at a gateway of another region",
 		r.Retired.By, time.UnixMilli(r.Retired.At).UTC().Format(time.RFC3339), r.Retired.Reason, r.Region)
 }
 
@@ -208,8 +209,8 @@ func (c *Core) uncut(region string) string {
 	return ""
 }
 
-// cannotRead is an instance that may run and does not read records of a version, of all
-// regions but one; "" if there is none.
+// cannotRead is an instance of any region but one that may run and does not read records of
+// a version; "" if there is none.
 func (c *Core) cannotRead(version int, but string) (found string) {
 	for _, r := range c.cfg.Regions.Regions() {
 		if r.Name == but {
@@ -233,7 +234,7 @@ func (p *plan) retireUnits(now time.Duration) {
 		return
 	}
 	if r.rec.State != RegionRetired {
-		p.answer(ResultMoved, fmt.Sprintf("somebody has changed region %s meanwhile: it %s", p.region, r.rec.notUp()))
+		p.answer(ResultMoved, fmt.Sprintf("another command has changed region %s meanwhile: it %s", p.region, r.rec.notUp()))
 		return
 	}
 	waiting := false
@@ -291,7 +292,7 @@ func (p *plan) returnUnits(now time.Duration) {
 	case c.seen < p.rev:
 		return
 	case r.rec.State == RegionRetired || r.rec.State == RegionUp:
-		p.answer(ResultMoved, fmt.Sprintf("somebody has changed region %s meanwhile: it %s", p.region, r.rec.notUp()))
+		p.answer(ResultMoved, fmt.Sprintf("another command has changed region %s meanwhile: it %s", p.region, r.rec.notUp()))
 		return
 	}
 	if c.rewriteOlder(now, p.purpose, p.rev, p.region) {
@@ -325,7 +326,7 @@ type catchUp struct {
 // rejoined is the reason in the record of a region that has caught up after its return.
 const rejoined = "caught up after its return"
 
-// catchUpAgain is the time between two questions whether the region has caught up.
+// catchUpAgain is the least time between two checks whether the region has caught up.
 const catchUpAgain = 2 * time.Second
 
 // rejoin has the own region, if it was returned, catch up with what the others have settled
@@ -344,7 +345,7 @@ func (c *Core) rejoin(now time.Duration) {
 		return
 	}
 	if c.catchUp.rev != r.rev {
-		c.catchUp = catchUp{rev: r.rev, lacking: "it has not been asked yet"}
+		c.catchUp = catchUp{rev: r.rev, lacking: "it has not been checked yet"}
 	}
 	if !c.catchUp.asked && c.free(now, purpose("")) {
 		c.catchUp.asked = true

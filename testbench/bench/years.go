@@ -100,10 +100,14 @@ func (r *run) years(ctx context.Context) error {
 		return errors.Join(failed, <-loaded)
 	}
 	took := time.Since(began)
-	if enough() {
-		stop() // streams in the middle of their lines
+	stopped := enough()
+	if stopped {
+		stop()
 	}
-	if err := errors.Join(<-loaded, profiled()); err != nil && !enough() {
+	if err := <-loaded; err != nil && !stopped { // streams that are stopped end in the middle of their lines
+		return err
+	}
+	if err := profiled(); err != nil {
 		return err
 	}
 	if err := w.settled(ctx); err != nil {
