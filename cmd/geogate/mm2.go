@@ -61,12 +61,10 @@ unknown settings and --strict is given.`,
 			if err != nil {
 				return &exitError{code: exitPrecondition, err: err}
 			}
-			if unknown := im.Unknown(); strictly && len(unknown) > 0 {
-				var lines []string
-				for _, r := range unknown {
-					lines = append(lines, fmt.Sprintf("%s:%d: %s: %s", args[0], r.Line, r.Key, r.Note))
+			if strictly {
+				if err := checkStrictly(args[0], im); err != nil {
+					return err
 				}
-				return exitWith(exitPrecondition, "%s", visible(strings.Join(lines, "\n"), "\n"))
 			}
 			return printImport(cmd, args[0], im, output, region)
 		},
@@ -76,6 +74,23 @@ unknown settings and --strict is given.`,
 	cmd.Flags().StringVar(&secrets, "secrets", "/etc/geogate", "`directory` of the secret files that the configuration names, which you have to write")
 	cmd.Flags().BoolVar(&strictly, "strict", false, "fail if the file has settings that neither MirrorMaker 2 nor Kafka has")
 	return cmd
+}
+
+// checkStrictly refuses what people would not want to find out later.
+func checkStrictly(file string, im *mm2.Import) error {
+	var lines []string
+	for _, r := range im.Unknown() {
+		lines = append(lines, fmt.Sprintf("%s:%d: %s: %s", file, r.Line, r.Key, r.Note))
+	}
+	for _, c := range im.Clusters {
+		if c.LeftOut {
+			lines = append(lines, fmt.Sprintf("%s: how cluster %s is reached cannot be taken over: -o report says which settings", file, c.Alias))
+		}
+	}
+	if len(lines) == 0 {
+		return nil
+	}
+	return exitWith(exitPrecondition, "%s", visible(strings.Join(lines, "\n"), "\n"))
 }
 
 func printImport(cmd *cobra.Command, file string, im *mm2.Import, output, region string) error {
@@ -212,6 +227,9 @@ func importedConfig(file string, im *mm2.Import, region string) (string, error) 
 	var header strings.Builder
 	fmt.Fprintf(&header, "# Written by geogate mm2 import; -o report says what became of each setting.\n# The gateway of region %s. Check data_dir and the listeners (geogate config view).\n", region)
 	for _, c := range im.Clusters {
+		if c.LeftOut {
+			fmt.Fprintf(&header, "# Region %s: how its cluster is reached could not be taken over (-o report). Without tls and sasl connections are not encrypted.\n", c.Alias)
+		}
 		for _, f := range c.Write {
 			fmt.Fprintf(&header, "# Write into %s: %s.\n", visible(f.File, ""), visible(f.What, ""))
 		}

@@ -51,6 +51,7 @@ func (m *importer) connection(c *Cluster) {
 		}
 	}
 	if !usable {
+		c.LeftOut = true
 		for name, r := range results {
 			if r.Outcome == TakenOver {
 				results[name] = Result{Outcome: NoEquivalent, Note: "not taken over, because another setting of this connection cannot be"}

@@ -26,6 +26,9 @@ type Cluster struct {
 	// could not be taken over. They name the file's own PEM files, and those in Write.
 	TLS  *connect.TLS  `json:"-"`
 	SASL *connect.SASL `json:"-"`
+	// LeftOut tells that the file secures the connection in a way that could not be taken over:
+	// TLS and SASL are nil, and the cluster is not to be reached like that.
+	LeftOut bool `json:"connection_left_out,omitempty"`
 	// Write are the files that TLS and SASL name and that somebody has to write.
 	Write []NewFile `json:"write,omitempty"`
 }

@@ -499,7 +499,7 @@ func (p *plan) cut(now time.Duration) {
 		}
 	}
 	if p.cmd.Verb == VerbRetire {
-		code, detail = ResultDone, fmt.Sprintf("region %s is retired: no region waits for it; see with geogate status what its return would need", p.region)
+		code, detail = ResultDone, fmt.Sprintf("region %s is retired: no region waits for it; after a return, geogate status at its own gateway says what it lacks", p.region)
 	}
 	p.answer(code, detail)
 }

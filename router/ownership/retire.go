@@ -142,7 +142,7 @@ func (r *RegionRecord) Away(lacking string) string {
 	if r.State == RegionReturned {
 		return fmt.Sprintf("the region was retired, has been returned, and takes no writes until it has caught up: %s", cmp.Or(lacking, "it has not been checked yet"))
 	}
-	return fmt.Sprintf("the region was retired by %s on %s (%s): it takes no writes, and no other region waits for it; to let it take part again, run geogate region return %s at a gateway of another region",
+	return fmt.Sprintf("the region was retired by %s on %s (%s): it takes no writes, and no other region waits for it; to let it take part again, run geogate region return %s",
 		r.Retired.By, time.UnixMilli(r.Retired.At).UTC().Format(time.RFC3339), r.Retired.Reason, r.Region)
 }
 
@@ -165,7 +165,7 @@ func (p *plan) retireRegion(now time.Duration) {
 		p.rev, p.id, p.stage = r.rev, r.rec.Plan, stageUnits
 		return
 	case r.rec.State == RegionUp:
-		p.answer(ResultPrecondition, fmt.Sprintf("region %s is not fenced; stop it, then: geogate fence --region %s --reason TEXT", p.region, p.region))
+		p.answer(ResultPrecondition, fmt.Sprintf("region %s is not fenced; first, while its gateway runs if it does: geogate fence --region %s --reason TEXT", p.region, p.region))
 		return
 	case c.seen < r.rev || !c.free(now, purpose):
 		return

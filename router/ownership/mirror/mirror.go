@@ -203,29 +203,38 @@ func take(key string, value []byte, memory *ownership.Memory) (err error) {
 		memory.TakeExtents(&r)
 		return nil
 	}
+	// Which it is is told by the key: both kinds of records have members of one name that
+	// differ in form.
+	if strings.HasPrefix(key, regionKeys) {
+		return takeRegion(key, &t, memory)
+	}
 	u, err := ownership.DecodeUnit(t.Record)
-	if err != nil {
-		return fmt.Errorf("%w: %w", errForeignRecord, err)
-	}
-	if u.Unit != "" {
-		switch {
-		case u.Epoch > mostEpoch:
-			return fmt.Errorf("%w: epoch %d of %s", errForeignRecord, u.Epoch, u.Unit)
-		case key != u.Unit:
-			return errForeignKey
-		}
-		memory.TakeUnit(&u, t.Revision, t.Record)
-		memory.Abandoned = false
-		return nil
-	}
-	r, err := ownership.DecodeRegion(t.Record)
-	if err != nil || r.Region == "" {
-		return fmt.Errorf("%w: neither of a unit nor of a region", errForeignRecord)
-	}
 	switch {
+	case err != nil:
+		return fmt.Errorf("%w: %w", errForeignRecord, err)
+	case u.Unit == "":
+		return fmt.Errorf("%w: neither of a unit nor of a region", errForeignRecord)
+	case u.Epoch > mostEpoch:
+		return fmt.Errorf("%w: epoch %d of %s", errForeignRecord, u.Epoch, u.Unit)
+	case key != u.Unit:
+		return errForeignKey
+	}
+	memory.TakeUnit(&u, t.Revision, t.Record)
+	memory.Abandoned = false
+	return nil
+}
+
+// regionKeys begin the keys of regions' records; no unit's name has a colon.
+var regionKeys = ownership.Subject(ownership.RegionSubject(""))
+
+func takeRegion(key string, t *testimony, memory *ownership.Memory) error {
+	r, err := ownership.DecodeRegion(t.Record)
+	switch {
+	case err != nil:
+		return fmt.Errorf("%w: %w", errForeignRecord, err)
 	case r.Live > mostEpoch:
 		return fmt.Errorf("%w: liveness epoch %d of %s", errForeignRecord, r.Live, r.Region)
-	case key != ownership.Subject(ownership.RegionSubject(r.Region)):
+	case r.Region == "" || key != ownership.Subject(ownership.RegionSubject(r.Region)):
 		return errForeignKey
 	}
 	memory.TakeRegion(&r)
