@@ -2,7 +2,6 @@ package javaclient
 
 import (
 	"errors"
-	"fmt"
 	"slices"
 	"strings"
 )
@@ -41,7 +40,7 @@ func parseJAAS(text string) (jaas, error) {
 			return out, errors.New("write options as name=\"value\", and one module only")
 		}
 		if _, twice := out.options[rest[0].text]; twice {
-			return out, fmt.Errorf("option %.40q comes twice", rest[0].text)
+			return out, errors.New("an option comes twice")
 		}
 		out.options[rest[0].text] = rest[2].text
 		rest = rest[3:]

@@ -173,7 +173,7 @@ func (s *settings) sasl(cfg *connect.Config) {
 		s.complain("sasl.mechanism", "%s is not supported, only PLAIN, SCRAM-SHA-256, SCRAM-SHA-512, OAUTHBEARER and AWS_MSK_IAM are", name)
 		return
 	case !strings.HasSuffix(j.module, "."+module):
-		s.complain("sasl.jaas.config", "mechanism %s needs the module %s, not %q", name, module, j.module)
+		s.complain("sasl.jaas.config", "mechanism %s needs the module %s, not another one", name, module)
 		return
 	}
 	for _, key := range []string{"sasl.client.callback.handler.class", "sasl.login.class"} {

@@ -54,7 +54,8 @@ type Result struct {
 	// not change.
 	Line int    `json:"line"`
 	Key  string `json:"key"`
-	// Value is as in the file; *** replaces a secret, and the value of an unknown setting.
+	// Value is as in the file, *** in the place of what may be a secret. Key is *** too where
+	// a line is probably the rest of a value.
 	Value   string  `json:"value"`
 	Outcome Outcome `json:"outcome"`
 	// To is the member of geogate's configuration that holds it, or "".
@@ -254,8 +255,13 @@ func (m *importer) judge(settings []Setting) {
 			r = Result{Outcome: NoEffect, Note: fmt.Sprintf("line %d sets it again", last.Line)}
 		}
 		r.Line, r.Key, r.Value = s.Line, s.Key, s.Value
-		if secret(s.Key) || r.Outcome == Unknown {
-			r.Value = "***"
+		_, name := m.scope(s.Key)
+		if secret(s.Key) || !named(name) || userinfo.MatchString(s.Value) {
+			r.Value = hidden
+		}
+		if remainder(s, name) {
+			r.Key = hidden
+			r.Note += "; is it the rest of a value, whose line lacks its backslash at the end?"
 		}
 		m.results = append(m.results, r)
 	}
@@ -339,7 +345,7 @@ func (m *importer) unknown(key, name string) Result {
 		r.Note = "no two clusters of this file have these aliases (clusters = " + strings.Join(m.clusters, ", ") + ")"
 		return r
 	}
-	if near := strings.TrimSuffix(key, name) + strict.Nearest(name, knownNames()); near != strings.TrimSuffix(key, name) && near != key {
+	if near := strings.TrimSuffix(key, name) + strict.Nearest(name, allNames()); near != strings.TrimSuffix(key, name) && near != key {
 		r.Note += "; did you mean " + near + "?"
 	}
 	return r

@@ -294,3 +294,41 @@ func FuzzReadFile(f *testing.F) {
 		}
 	})
 }
+
+// TestNoSecretIsShown puts secrets where people put them by mistake, and where plug-ins
+// have them.
+func TestNoSecretIsShown(t *testing.T) {
+	const head = "clusters = us, eu\nus.bootstrap.servers = a:1\neu.bootstrap.servers = b:1\nus->eu.enabled = true\n"
+	const plain = "us.security.protocol = SASL_SSL\nus.sasl.mechanism = PLAIN\nus.sasl.jaas.config = org.apache.kafka.common.security.plain.PlainLoginModule required"
+	for name, src := range map[string]string{
+		"misspelt, twice":        "us.ssl.keystore.pasword = hunter2\nus.ssl.keystore.pasword = x\n",
+		"a transformation's":     "transforms.a.api.key = hunter2\nus->eu.predicates.a.key = hunter2\n",
+		"a converter's":          "value.converter.basic.auth.user.info = u:hunter2\n",
+		"in a URL":               "us.security.protocol = SASL_SSL\nus.sasl.mechanism = OAUTHBEARER\nus.sasl.oauthbearer.token.endpoint.url = https://u:hunter2@host/token\n",
+		"rest in quotes":         plain + "\n  username=\"u\" password=\\\n  \"x\"\n  \"hunter2\";\n",
+		"rest without quotes":    plain + " username=\"u\" password=\nhunter2\n",
+		"rest with a semicolon":  plain + " username=\"u\" password=\nhunter2;\n",
+		"module and flag":        "us.security.protocol = SASL_SSL\nus.sasl.mechanism = PLAIN\nus.sasl.jaas.config = hunter2 required a=b;\n",
+		"option of a name twice": plain + " hunter2=a hunter2=b;\n",
+	} {
+		im, err := mm2.ReadFile("x", []byte(head+src), "/s")
+		if err != nil {
+			t.Errorf("%s: %v", name, err)
+			continue
+		}
+		for _, r := range im.Results {
+			if text := r.Key + " = " + r.Value + ": " + r.Note; strings.Contains(text, "hunter2") {
+				t.Errorf("%s: line %d shows %s", name, r.Line, text)
+			}
+		}
+	}
+	im, err := mm2.ReadFile("x", []byte(head+"us.consumer.max.poll.records = 5\noffset.storage.topic = x\ntasks.max = 3\nerrors.tolerance = all\n"), "/s")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, r := range im.Results {
+		if r.Value == "***" && r.Key != "offset.storage.topic" {
+			t.Errorf("%s is hidden", r.Key)
+		}
+	}
+}

@@ -1,8 +1,10 @@
 package mm2
 
 import (
+	"regexp"
 	"slices"
 	"strings"
+	"sync"
 )
 
 // Outcome is what becomes of a setting.
@@ -159,13 +161,53 @@ ssl.protocol ssl.provider ssl.secure.random.implementation ssl.trustmanager.algo
 ssl.truststore.location ssl.truststore.password ssl.truststore.type`)
 
 // secretSuffixes end the names of settings whose values are secrets. The value of a
-// setting that is unknown is not shown either: its name may be a misspelt one of these.
+// setting that is unknown is not shown either: its name may be a misspelt one of these, and
+// those of plug-ins (transforms, converters) have names of their own.
 var secretSuffixes = []string{"password", "sasl.jaas.config", "ssl.keystore.key", "client.secret"}
 
 // secret tells whether the value of a setting is not to be shown.
 func secret(key string) bool {
 	return strings.Contains(key, "config.providers.") ||
 		slices.ContainsFunc(secretSuffixes, func(s string) bool { return strings.HasSuffix(key, s) })
+}
+
+// hidden stands for what is not shown.
+const hidden = "***"
+
+// userinfo is a URL with a name or password in it.
+var userinfo = regexp.MustCompile(`://[^/?#,\s]*@`)
+
+// named tells whether a name without the prefix of a cluster or flow is one of those that
+// MirrorMaker 2 and Kafka define, so that it is known what its values are.
+func named(name string) bool {
+	if name == "" {
+		return false
+	}
+	if hasPrefix(name, []string{"topic.creation.", "errors."}) {
+		return true
+	}
+	for {
+		if _, ok := slices.BinarySearch(allNames(), name); ok {
+			return true
+		}
+		rest, ok := cutClient(name)
+		if !ok {
+			return false
+		}
+		name = rest
+	}
+}
+
+// settingName is how names look, with the arrow of flows.
+var settingName = regexp.MustCompile(`^[A-Za-z0-9._>-]+$`)
+
+// remainder tells whether a setting looks like the rest of a value whose line lacks its
+// backslash, such as a password in quotes on a line of its own: then its key is a value.
+func remainder(s Setting, name string) bool {
+	if _, known := ruleOf(name); known || named(name) {
+		return false
+	}
+	return !settingName.MatchString(s.Key) || s.Value == ""
 }
 
 // ruleOf finds the rule of a setting by its name without the prefix of a cluster or flow.
@@ -223,6 +265,9 @@ func cutClient(name string) (string, bool) {
 	}
 	return name, false
 }
+
+// allNames are knownNames, made once.
+var allNames = sync.OnceValue(knownNames)
 
 // knownNames are all names that a misspelt one may be meant for.
 func knownNames() []string {
