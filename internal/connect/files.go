@@ -7,7 +7,6 @@ import (
 	"encoding/pem"
 	"fmt"
 	"io"
-	"os"
 	"time"
 
 	"github.com/twmb/franz-go/pkg/sasl"
@@ -72,7 +71,7 @@ func (c *Config) readSecret(key, name string) ([]byte, error) {
 }
 
 func readPublic(name string) ([]byte, error) {
-	f, err := os.Open(name)
+	f, err := secret.Open(name)
 	if err != nil {
 		return nil, err
 	}

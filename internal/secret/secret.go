@@ -5,6 +5,7 @@ package secret
 import (
 	"bytes"
 	"fmt"
+	"io"
 	"math"
 	"os"
 	"runtime"
@@ -42,30 +43,40 @@ func Read(path string) ([]byte, error) {
 // ReadIssued is Read for a secret that another system has issued, such as a password or a
 // private key: it may be short, and is not empty.
 func ReadIssued(path string) ([]byte, error) {
-	f, err := os.Open(path)
+	f, err := Open(path)
 	if err != nil {
 		return nil, err
 	}
 	defer f.Close()
-	info, err := f.Stat()
+	info, err := f.Stat() // of what is read below, whatever the path names by then
 	switch {
 	case err != nil:
 		return nil, err
-	case !info.Mode().IsRegular():
-		return nil, fmt.Errorf("%s is not a file", path)
 	case info.Size() > most:
 		return nil, fmt.Errorf("%s has %d bytes, a secret has at most %d", path, info.Size(), most)
 	case runtime.GOOS != "windows" && info.Mode().Perm()&others != 0:
 		return nil, fmt.Errorf("%s can be read or written by everybody on this machine (mode %04o); do: chmod 600 %s", path, info.Mode().Perm(), path)
 	}
-	b, err := os.ReadFile(path)
-	if err != nil {
+	b, err := io.ReadAll(io.LimitReader(f, most+1))
+	switch {
+	case err != nil:
 		return nil, err
+	case len(b) > most: // it has grown
+		return nil, fmt.Errorf("%s has more than %d bytes, a secret has at most that", path, most)
 	}
 	if b = bytes.TrimRight(b, "\r\n"); len(b) == 0 {
 		return nil, fmt.Errorf("the secret in %s has 0 bytes", path)
 	}
 	return b, nil
+}
+
+// Open opens a file for reading, and refuses what is none. To open a named pipe would wait
+// for somebody who writes into it.
+func Open(path string) (*os.File, error) {
+	if info, err := os.Stat(path); err == nil && !info.Mode().IsRegular() {
+		return nil, fmt.Errorf("%s is not a file", path)
+	}
+	return os.Open(path)
 }
 
 // entropy is the information in b if its bytes were drawn one by one as often as they
