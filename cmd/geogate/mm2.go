@@ -217,7 +217,8 @@ func importedConfig(file string, im *mm2.Import, region string) (string, error) 
 		return "", err
 	}
 	c := node.Defaults()
-	doc, err := strict.Read(file, text, &c)
+	// Lines are not those of file.
+	doc, err := strict.Read("generated configuration", text, &c)
 	if err == nil {
 		err = doc.Locate(c.Complete().Validate())
 	}

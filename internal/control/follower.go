@@ -81,6 +81,8 @@ type Follower struct {
 	mu            sync.Mutex
 	changed       chan struct{} // closed and replaced at every change
 	barriers      BarrierIndex
+	ownOpened     bool                        // the own control topic is being read
+	ownBegins     bool                        // at its first record ever: no barrier is missing
 	highestClosed map[progressKey]event.Stamp // own region's, committed or not
 	progress      map[progressKey][]Progress  // newest last, at most historyLen
 	heard         map[progressKey]time.Time   // when the newest came
@@ -318,6 +320,9 @@ func (f *Follower) applyUncommitted(r *txn.Record) (err error) {
 func (f *Follower) uncommittedReadTo(_ txn.TopicPartition, next int64) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
+	if !f.ownOpened { // compaction leaves a log's start where it is
+		f.ownOpened, f.ownBegins = true, next == 0
+	}
 	f.barriers.ReadTo(next)
 	f.notify()
 }

@@ -74,6 +74,14 @@ func ParseBarrier(key, value []byte) (Barrier, error) {
 	return x, nil
 }
 
+// MayHaveBarrier is [Follower.HasBarrier], and true for every topic once the own control
+// topic has lost its beginning: nobody knows then which barriers it had.
+func (f *Follower) MayHaveBarrier(topic event.TopicID) bool {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return f.barriers.Has(topic) || !f.ownBegins
+}
+
 // HasBarrier tells whether gateways of the own region write to a local topic, as far as
 // control has been read: a gateway writes a barrier before its first record there.
 func (f *Follower) HasBarrier(topic event.TopicID) bool {

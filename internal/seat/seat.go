@@ -344,7 +344,7 @@ func (s *Seat) begin(ctx context.Context) (*beginning, error) {
 	}
 	// Where no gateway has written there are no keys. The inputs find what the fold lacks, too.
 	keys, until := s.missing(incident.Keys, s.cfg.ID, offsetIn(applied[own], s.incarnation), min(start, offsetIn(b.committed[own], s.incarnation)))
-	if keys < until && s.cfg.Control.HasBarrier(s.cfg.ID) {
+	if keys < until && s.cfg.Control.MayHaveBarrier(s.cfg.ID) {
 		if err := s.reportKeys(ctx, s.cfg.topicPartition(), own, s.cfg.ID, keys, until); err != nil {
 			return nil, err
 		}

@@ -13,6 +13,7 @@ import (
 	"github.com/twmb/franz-go/pkg/kgo"
 
 	"github.com/geogate/geogate/gateway"
+	"github.com/geogate/geogate/internal/control"
 	"github.com/geogate/geogate/internal/warning"
 	"github.com/geogate/geogate/testbench/client"
 	"github.com/geogate/geogate/testbench/world"
@@ -432,8 +433,15 @@ func TestGapInTheOwnLog(t *testing.T) {
 }
 
 // TestGapOfKeys: a store is lost, and the log has lost records whose keys are within the
-// window: a retry is refused, not stored a second time, until somebody accepts that.
+// window: a retry is refused, not stored a second time, until somebody accepts that. It is
+// so, too, if nobody can tell any more whether a gateway has written to the topic.
 func TestGapOfKeys(t *testing.T) {
+	for name, forgotten := range map[string]bool{"barriers known": false, "barriers lost": true} {
+		t.Run(name, func(t *testing.T) { gapOfKeys(t, forgotten) })
+	}
+}
+
+func gapOfKeys(t *testing.T, barriersLost bool) {
 	t.Parallel()
 	w := world.Start(t, world.Options{Regions: 1})
 	us := w.Region("us")
@@ -441,6 +449,9 @@ func TestGapOfKeys(t *testing.T) {
 	w.Settle()
 	trim(t, us, github, 0)
 	w.Stop("us")
+	if barriersLost {
+		trim(t, us, control.TopicControl, 0)
+	}
 	w.DeleteStore("us")
 	w.StartAgain("us")
 	us.AwaitReady()
