@@ -24,10 +24,10 @@ BUILD    := CGO_ENABLED=0 $(GO) build -trimpath
 # everything is compiled once with the race detector and once without.
 # The compiler collects its garbage less often, which takes a sixth of its time.
 LEAN     := GOFLAGS="$(strip $(GOFLAGS) -trimpath -gcflags=all=-dwarf=false -ldflags=-w '-toolexec=env GOGC=400')"
-# Many tests wait, so three times as many packages as there are processors run at a time. A
+# Many tests wait, so twice as many packages as there are processors run at a time. A
 # test program with the race detector rests for a second before it ends, if it is not told.
 BUILDTEST := -race -vet=off
-RUNTEST  := -vet=off -p $(shell echo $$((3 * $$(nproc 2>/dev/null || echo 2)))) -timeout 12m $(if $(RUN),-run '$(RUN)')
+RUNTEST  := -vet=off -p $(shell echo $$((2 * $$(nproc 2>/dev/null || echo 2)))) -timeout 12m $(if $(RUN),-run '$(RUN)')
 RACE     := $(LEAN) GORACE="atexit_sleep_ms=50 $(GORACE)" CGO_ENABLED=1 $(GO) test -race $(RUNTEST)
 # The simulators play their histories in one goroutine, where there is nothing to race
 # with; the race detector makes that five times slower.
