@@ -456,7 +456,13 @@ func gapOfKeys(t *testing.T, barriersLost bool) {
 	w.StartAgain("us")
 	us.AwaitReady()
 	again := client.Write{Topic: github, Key: "a", Value: []byte(`1`), Idem: "once"}
-	_, err := us.Try(limit(t), again)
+	var err error
+	w.Eventually("the log to be read again", func() error {
+		if _, err = us.Try(limit(t), again); client.Code(err) == "NOT_READY" {
+			return err
+		}
+		return nil
+	})
 	if p := problem(t, err, 503, "KEYS_LOST"); !strings.Contains(p.Detail, "idempotency key") {
 		t.Errorf("problem %+v", p)
 	}
