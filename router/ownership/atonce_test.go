@@ -39,7 +39,7 @@ func TestCommandsAtOnce(t *testing.T) {
 		var asked sync.WaitGroup
 		for i, c := range []*ownership.Client{us, ap} {
 			cmd := []ownership.Command{first, second}[i]
-			asked.Go(func() { results[i] = c.Ask(ctx, cmd) })
+			asked.Go(func() { results[i] = ask(ctx, c, cmd) })
 		}
 		asked.Wait()
 		return results
@@ -65,7 +65,7 @@ func TestCommandsAtOnce(t *testing.T) {
 			t.Errorf("fence beside an unfence: %+v", results[0])
 		}
 	}
-	if r := us.Ask(ctx, unfence); r.Code != ownership.ResultDone {
+	if r := ask(ctx, us, unfence); r.Code != ownership.ResultDone {
 		t.Fatalf("unfence: %+v", r)
 	}
 	until(t, patience, "the unit to be held again", granted(eu, unit))

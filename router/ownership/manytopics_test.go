@@ -60,10 +60,10 @@ func TestManyTopics(t *testing.T) {
 	ctx, cancel := context.WithTimeout(t.Context(), 3*time.Minute)
 	defer cancel()
 	for range fences {
-		if r := a.Ask(ctx, ownership.Command{Verb: ownership.VerbFence, Region: "eu", Reason: "test"}); r.Code != ownership.ResultDone {
+		if r := ask(ctx, a, ownership.Command{Verb: ownership.VerbFence, Region: "eu", Reason: "test"}); r.Code != ownership.ResultDone {
 			t.Fatalf("fence: %+v", r)
 		}
-		if r := a.Ask(ctx, ownership.Command{Verb: ownership.VerbUnfence, Region: "eu", Reason: "test"}); r.Code != ownership.ResultDone {
+		if r := ask(ctx, a, ownership.Command{Verb: ownership.VerbUnfence, Region: "eu", Reason: "test"}); r.Code != ownership.ResultDone {
 			t.Fatalf("unfence: %+v", r)
 		}
 		until(t, 2*time.Minute, "claim of eu's unit", granted(b, unit))
