@@ -70,7 +70,7 @@ func TestAWSMSKIAM(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			cfg := Config{SASL: &SASL{Mechanism: AWSMSKIAM, CredentialsFile: put(t, "aws", tt.file), Profile: tt.profile}}
 			l := cfg.mustLoad(t)
-			synctest.Test(t, func(t *testing.T) { // time stands at the beginning of 2000
+			synctest.Test(t, func(t *testing.T) { // its clock starts at 2000-01-01 UTC
 				_, sent, err := l.mechanism.Authenticate(t.Context(), host+":9098")
 				if err != nil {
 					t.Fatal(err)

@@ -13,12 +13,13 @@ import (
 // those of the whole file. If one of them cannot be taken over, none is: the cluster gets
 // neither TLS nor SASL, and the results say why.
 func (m *importer) connection(c *Cluster) {
-	var all []javaclient.Setting
+	var all []Setting
 	at := make(map[string]Setting)
 	for _, name := range append([]string{"security.protocol", "bootstrap.servers"}, securityNames...) {
 		if s, ok := m.clusterSetting(c.Alias, name); ok {
-			all = append(all, javaclient.Setting{Line: s.Line, Key: name, Value: s.Value})
 			at[name] = s
+			s.Key = name
+			all = append(all, s)
 		}
 	}
 	cfg, problems := javaclient.Connection(all, "")

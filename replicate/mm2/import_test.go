@@ -17,7 +17,16 @@ import (
 func TestReadProperties(t *testing.T) {
 	src := "# a comment \\\n! another\n\na=1\r\n  b : 2\rc 3\nd\\ e=4\\\n   , 5\\\n\n f=\\u0041\\\\x\ng=${file:/x:y}\nh\na=6\nk=\\\n#7\nl=8\\"
 	want := []mm2.Setting{
-		{4, "a", "1"}, {5, "b", "2"}, {6, "c", "3"}, {7, "d e", "4, 5"}, {10, "f", `A\x`}, {11, "g", "${file:/x:y}"}, {12, "h", ""}, {13, "a", "6"}, {14, "k", "#7"}, {16, "l", "8"},
+		{Line: 4, Key: "a", Value: "1"},
+		{Line: 5, Key: "b", Value: "2"},
+		{Line: 6, Key: "c", Value: "3"},
+		{Line: 7, Key: "d e", Value: "4, 5"},
+		{Line: 10, Key: "f", Value: `A\x`},
+		{Line: 11, Key: "g", Value: "${file:/x:y}"},
+		{Line: 12, Key: "h", Value: ""},
+		{Line: 13, Key: "a", Value: "6"},
+		{Line: 14, Key: "k", Value: "#7"},
+		{Line: 16, Key: "l", Value: "8"},
 	}
 	got, err := mm2.ReadProperties("x", []byte(src))
 	if err != nil || !slices.Equal(got, want) {

@@ -6,6 +6,8 @@ import (
 	"fmt"
 
 	"github.com/magiconair/properties"
+
+	"github.com/geogate/geogate/internal/javaclient"
 )
 
 // Limits of a file, which MirrorMaker 2 does not have. A file that lists a thousand topics by
@@ -16,11 +18,7 @@ const (
 )
 
 // Setting is a key and its value, from one line or several joined by backslashes.
-type Setting struct {
-	Line  int // the first, from 1
-	Key   string
-	Value string
-}
+type Setting = javaclient.Setting
 
 // LineError is a mistake in a file of settings.
 type LineError struct {

@@ -436,8 +436,8 @@ func TestGapInTheOwnLog(t *testing.T) {
 // window: a retry is refused, not stored a second time, until somebody accepts that. It is
 // so, too, if nobody can tell any more whether a gateway has written to the topic.
 func TestGapOfKeys(t *testing.T) {
-	for name, forgotten := range map[string]bool{"barriers known": false, "barriers lost": true} {
-		t.Run(name, func(t *testing.T) { gapOfKeys(t, forgotten) })
+	for name, lost := range map[string]bool{"barriers known": false, "barriers lost": true} {
+		t.Run(name, func(t *testing.T) { gapOfKeys(t, lost) })
 	}
 }
 
